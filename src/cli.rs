@@ -96,7 +96,7 @@ enum QuarantineCommand {
     /// One line each: minute, series, counts, since when, the first words of the server
     List(WithFlags<quarantine::List>),
     /// Everything about each
-    Show(WithFlags<quarantine::Show>),
+    Show(WithFlags<quarantine::Selection>),
     /// Take counts back: any node sends them again, with the value that they had. For when the server will take
     /// them; those that it refuses are quarantined again
     #[command(override_usage = SELECTING)]

@@ -23,11 +23,11 @@
 //!
 //! - [`diagnosis`] is the catalogue of what may be wrong, with the remedies, and the form in which every part says it.
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
-//! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] reports how nodes, store and outputs are, all
+//! - [`telemetry`] reports metrics of all that; nothing reads them to decide. `status` reports how nodes, store and outputs are, all
 //!   together, with a remedy for whatever is wrong.
 //! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`, and serves the page at `/`.
 //! - [`config`] reads file, environment and flags into checked values.
-//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`] and
+//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them `quarantine` and
 //!   [`demo`], and `eds send` of the crate [`loadgen`].
 //! - [`secret`] hides passwords, and [`text`] makes messages of others fit for one line of the log.
 //!
@@ -45,7 +45,7 @@ pub mod http;
 pub mod ingest;
 pub mod node;
 pub mod output;
-pub mod quarantine;
+pub(crate) mod quarantine;
 pub mod relay;
 pub mod secret;
 pub mod spool;

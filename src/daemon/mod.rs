@@ -28,8 +28,9 @@ use tracing::level_filters::LevelFilter;
 pub use self::connect::connect;
 use self::control::Request;
 pub use self::log::write_error;
+pub(crate) use self::operate::quarantine;
 pub use self::operate::{
-    NothingShared, SettingsAction, UnknownOutput, WhichOutput, loss, outputs, quarantine, settings,
+    NothingShared, SettingsAction, UnknownOutput, WhichOutput, loss, outputs, settings,
 };
 use self::relay::Relay;
 pub use self::service::{PartFailed, Service, StartError};

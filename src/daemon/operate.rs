@@ -48,7 +48,11 @@ pub enum SettingsAction {
 }
 
 /// Carries out `eds quarantine`: the answer on standard output, notes on standard error. The only output need not be named.
-pub fn quarantine(config: &Config, output: Option<&str>, action: &Action) -> anyhow::Result<()> {
+pub(crate) fn quarantine(
+    config: &Config,
+    output: Option<&str>,
+    action: &Action,
+) -> anyhow::Result<()> {
     let names = config.outputs.iter().map(|output| &output.name);
     let output = match (output, &config.outputs[..]) {
         (None, [only]) => Some(&only.name),

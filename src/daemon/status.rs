@@ -48,7 +48,7 @@ pub fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
     let status = runtime()?.block_on(observer.status());
     let mut out = io::stdout();
     if shown == Shown::Json {
-        writeln!(out, "{}", serde_json::to_string(&*status)?)?;
+        writeln!(out, "{}", status.to_json())?;
     } else {
         print(&status, &mut out)?;
     }

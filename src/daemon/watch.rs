@@ -1,7 +1,7 @@
-//! `eds status --watch`: the answer on a whole terminal, looked at again every two seconds.
+//! `eds status --watch`: shows the status on the terminal and refreshes it every two seconds.
 //!
-//! One thread looks, since that may take as long as Redis does; this one draws, and hears keys and signals at once. The terminal is
-//! as it was when this ends, also by a panic.
+//! One thread asks the store, which may take seconds; the other draws and handles keys and signals at once. The terminal is
+//! restored at the end, also after a panic.
 
 use std::io;
 use std::sync::Arc;
@@ -21,69 +21,68 @@ use signal_hook::flag;
 
 use crate::status::{Observer, Status, lines};
 
-/// How often it is looked.
+/// The time between two surveys.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// How soon a signal is heard, and the clock on the screen moves.
-const HEARD_WITHIN: Duration = Duration::from_millis(250);
+/// The timeout for a key, after which signals are checked and the screen is drawn.
+const KEY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What is on the screen.
 struct Screen {
     status: Option<(Instant, Arc<Status>)>,
     scrolled: u16,
     coloured: bool,
 }
 
-/// Shows the answer until somebody quits. Answers whether everything was healthy at last.
+/// Shows the status until the user quits. Returns whether the last status was healthy.
 pub(super) fn watch(observer: Observer) -> anyhow::Result<bool> {
     let ended = Arc::<AtomicBool>::default();
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         flag::register(signal, Arc::clone(&ended))?;
     }
-    let looks = look(observer)?;
+    let statuses = survey(observer)?;
     let mut screen = Screen {
         status: None,
         scrolled: 0,
-        coloured: std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty()),
+        coloured: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let mut terminal = ratatui::try_init()?;
-    let shown = screen.show(&mut terminal, &looks, &ended);
+    let shown = screen.show(&mut terminal, &statuses, &ended);
     ratatui::restore();
     shown?;
     Ok(screen.status.is_some_and(|(_, status)| status.healthy))
 }
 
-/// Looks again and again, as long as somebody wants to know.
-fn look(observer: Observer) -> anyhow::Result<mpsc::Receiver<Arc<Status>>> {
+/// Surveys the store repeatedly until the receiver is dropped.
+fn survey(observer: Observer) -> anyhow::Result<mpsc::Receiver<Arc<Status>>> {
     let runtime = runtime()?;
-    let (sender, looks) = mpsc::sync_channel(1);
+    let (sender, statuses) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("eds-look".to_owned()).spawn(move || {
         while sender.send(runtime.block_on(observer.status())).is_ok() {
             std::thread::sleep(LOOK_INTERVAL);
         }
     })?;
-    Ok(looks)
+    Ok(statuses)
 }
 
 impl Screen {
     fn show(
         &mut self,
         terminal: &mut DefaultTerminal,
-        looks: &mpsc::Receiver<Arc<Status>>,
+        statuses: &mpsc::Receiver<Arc<Status>>,
         ended: &AtomicBool,
     ) -> io::Result<()> {
         while !ended.load(Ordering::Relaxed) {
-            match looks.try_recv() {
+            match statuses.try_recv() {
                 Ok(status) => self.status = Some((Instant::now(), status)),
                 Err(TryRecvError::Empty) => {}
-                // Its panic has the terminal back already.
+                // Its panic has restored the terminal.
                 Err(TryRecvError::Disconnected) => {
                     return Err(io::Error::other("the thread that looks has ended"));
                 }
             }
             terminal.draw(|frame| self.draw(frame))?;
-            if event::poll(HEARD_WITHIN)?
+            if event::poll(KEY_TIMEOUT)?
                 && let Event::Key(key) = event::read()?
-                && !self.heard(key)
+                && !self.handle(key)
             {
                 break;
             }
@@ -91,8 +90,8 @@ impl Screen {
         Ok(())
     }
 
-    /// Answers whether it goes on.
-    fn heard(&mut self, key: KeyEvent) -> bool {
+    /// Handles a key. Returns whether to continue.
+    fn handle(&mut self, key: KeyEvent) -> bool {
         let by =
             |lines: i32| self.scrolled.saturating_add_signed(i16::try_from(lines).unwrap_or(0));
         self.scrolled = match key.code {
@@ -146,7 +145,7 @@ impl Screen {
     }
 }
 
-/// A runtime for one question after another.
+/// Returns a runtime of one thread.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")

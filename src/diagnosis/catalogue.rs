@@ -36,8 +36,22 @@ macro_rules! causes {
             /// Every cause.
             pub const ALL: &[Self] = &[$(Self::$cause, $(Self::$kind,)*)*];
 
-            const fn row(self) -> (&'static str, Severity, &'static str) {
-                match self { $(Self::$cause $(| Self::$kind)* => ($id, $severity, $what),)* }
+            /// Returns the name of the finding, for programs.
+            #[must_use]
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$cause $(| Self::$kind)* => $id,)* }
+            }
+
+            /// Returns the severity.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$cause $(| Self::$kind)* => $severity,)* }
+            }
+
+            /// Returns the trouble.
+            #[must_use]
+            pub const fn what(self) -> &'static str {
+                match self { $(Self::$cause $(| Self::$kind)* => $what,)* }
             }
 
             /// Returns the remedy.
@@ -47,26 +61,6 @@ macro_rules! causes {
             }
         }
     };
-}
-
-impl Cause {
-    /// Returns the name of the finding, for programs.
-    #[must_use]
-    pub const fn id(self) -> &'static str {
-        self.row().0
-    }
-
-    /// Returns the severity.
-    #[must_use]
-    pub const fn severity(self) -> Severity {
-        self.row().1
-    }
-
-    /// Returns what is wrong.
-    #[must_use]
-    pub const fn what(self) -> &'static str {
-        self.row().2
-    }
 }
 
 causes! {

@@ -9,59 +9,64 @@ const BUFFER_FULL: &str = "the receive buffer was full, since the process was st
 const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host";
 
 macro_rules! losses {
-    ($($(#[$doc:meta])* $loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
+    ($($loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
         /// Why events of a node are in no point, or lines of a relay were not sent.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum LossCause { $($(#[$doc])* $loss,)* }
+        #[expect(missing_docs, reason = "the table says what each is")]
+        pub enum LossCause { $($loss,)* }
 
         impl LossCause {
             /// Every cause, in the order of the metrics.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$loss),*];
 
-            const fn row(self) -> (&'static str, Cause, &'static str, &'static str, &'static str) {
-                match self { $(Self::$loss => ($label, Cause::$cause, $what, $why, $remedy),)* }
-            }
+            /// Returns its name in the record of losses and in the metrics.
+            #[must_use]
+            pub const fn label(self) -> &'static str { match self { $(Self::$loss => $label,)* } }
+
+            /// Returns the cause of its finding.
+            #[must_use]
+            pub const fn cause(self) -> Cause { match self { $(Self::$loss => Cause::$cause,)* } }
+
+            /// Returns the noun for the lost things, for use after a number.
+            #[must_use]
+            pub const fn what(self) -> &'static str { match self { $(Self::$loss => $what,)* } }
+
+            /// Returns the reason.
+            #[must_use]
+            pub const fn why(self) -> &'static str { match self { $(Self::$loss => $why,)* } }
+
+            /// Returns the remedy.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str { match self { $(Self::$loss => $remedy,)* } }
         }
     };
 }
 
 losses! {
-    /// The queue was full: the store is away or too slow, and there is no spool or it is too slow as well.
     QueueFull "queue_full" NodeDrops "events dropped"
         "the queue overflowed: more came than the store took, and there is no spool, or it is too slow" =>
         "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, for as long as it may be away";
-    /// The spool was full.
     SpoolFull "spool_full" NodeDrops "events dropped" "the queue overflowed, and the spool is full (input.spool_max)" =>
         "bring the store back or relieve it; raise input.spool_max";
-    /// The spool could not be written to, or read again.
     SpoolFailed "spool_failed" NodeDrops "events dropped" "the spool could not be written or read: look at the disk of input.spool_dir" =>
         "free the disk of input.spool_dir, or repair it";
-    /// The node had to end before the store took them.
     Shutdown "shutdown" NodeDrops "events dropped" "the node stopped before the store took them" =>
         "stop nodes while the store is there; raise input.drain_timeout, or set input.spool_dir";
-    /// The kernel dropped datagrams before the node read them.
     KernelDrops "kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
-    /// Redis forgot them, and the node could not record them again.
     Forgotten "forgotten" Forgotten "events forgotten by Redis"
         "Redis went back to an earlier state, and the node could not record them again" =>
         concat!(append_only!(), "; give a master with replicas min-replicas-to-write 1; raise store.replay_window");
-    /// Redis forgot their minute while its counts were written, so that an output may lack some. Minutes are counted.
     Unconfirmed "unconfirmed" Unconfirmed "minutes forgotten by Redis while they were written"
         "an output may lack some of their counts, for good" =>
         concat!("compare the points of these minutes with what you expect; ", append_only!());
-    /// An output refused their count, and the quarantine was full.
     Discarded "discarded" Discarded "events of counts discarded" "an output refused their counts, and its quarantine was full" => QUARANTINED;
-    /// They came after their count was sealed.
     Late "late" Late "events found late" "they came after their minute was closed, and are not published" =>
         "look at clocks and delays of the senders; raise flush.grace, for all nodes by `eds settings apply`, and restart them";
-    /// A relay could send them to no node.
     RelayNowhere "relay_nowhere" RelayNowhere "events sent to no node" "every node refused them, or has no address" =>
         "start the nodes, and look at their addresses in relay.to";
-    /// The place that a relay sends all other lines to did not take them.
     RelayRest "relay_rest_dropped" RelayRestDrops "lines of the rest dropped"
         "the place of rest.url refuses them, does not answer, or leads back to the relay" =>
         "see whether the server of rest.url takes lines: the relay's log has its message; raise rest.queue_bytes";
-    /// The kernel dropped datagrams before the relay read them.
     RelayKernelDrops "relay_kernel_drops" RelayKernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
 }
 
@@ -79,36 +84,6 @@ impl LossCause {
         Self::ALL.into_iter().find(|cause| cause.label() == label)
     }
 
-    /// Returns its name in the record of losses and in the metrics.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        self.row().0
-    }
-
-    /// Returns the cause of its finding.
-    #[must_use]
-    pub const fn cause(self) -> Cause {
-        self.row().1
-    }
-
-    /// Returns the noun for the lost things, for use after a number.
-    #[must_use]
-    pub const fn what(self) -> &'static str {
-        self.row().2
-    }
-
-    /// Returns the reason.
-    #[must_use]
-    pub const fn why(self) -> &'static str {
-        self.row().3
-    }
-
-    /// Returns the remedy.
-    #[must_use]
-    pub const fn remedy(self) -> &'static str {
-        self.row().4
-    }
-
     /// Returns whether all lost events are missing from points. Late events may be copies of published ones.
     #[must_use]
     pub const fn is_certain(self) -> bool {
@@ -122,10 +97,10 @@ impl LossCause {
     }
 }
 
-/// Displays what is lost, why, and what to do.
+/// Displays the loss, its reason and its remedy.
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (_, _, what, why, remedy) = self.row();
+        let (what, why, remedy) = (self.what(), self.why(), self.remedy());
         write!(f, "{what}, and lost unless another process has them: {why}; {remedy}")
     }
 }

@@ -1,4 +1,4 @@
-//! [`Diagnosis`]: what is wrong and what to do, in the words of the catalogue of causes.
+//! [`Diagnosis`]: a finding with its evidence and remedy, in the words of the catalogue of causes.
 //!
 //! `catalogue.rs` is the table of causes and `loss.rs` that of losses; `event/rejection.rs` has the reasons of rejection.
 //! `eds status`, the page, `/readyz`, `eds check --connect` and the log take their texts from these tables. Tests compare
@@ -49,11 +49,11 @@ pub struct Diagnosis {
     pub cause: Cause,
     /// The server, node or output; empty for the reporting process.
     pub r#where: String,
-    /// What is wrong.
+    /// The trouble.
     pub what: Cow<'static, str>,
     /// The evidence.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: Cow<'static, str>,
 }
 
@@ -76,7 +76,7 @@ impl Diagnosis {
         self
     }
 
-    /// Sets what is wrong, with its numbers.
+    /// Sets the trouble, with its numbers.
     #[must_use]
     pub fn what(mut self, what: impl Into<Cow<'static, str>>) -> Self {
         self.what = what.into();
@@ -104,7 +104,7 @@ impl Diagnosis {
         sentence(&[("", &self.r#where), (": ", &self.what), (" ", &why)])
     }
 
-    /// Returns place, evidence and remedy, for a text that says what is wrong.
+    /// Returns place, evidence and remedy, for a text that names the trouble.
     #[must_use]
     pub fn reason(&self) -> String {
         sentence(&[("", &self.r#where), (": ", &self.why), ("; ", &self.remedy)])

@@ -1,5 +1,5 @@
-//! The catalogue is whole: each cause has a remedy and a row in the documents, is told by all who should tell it, and the alerts
-//! have their actions from it.
+//! The catalogue is complete: each cause has a remedy, a row in the documents and the code that reports it, and each alert has
+//! its action from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Cause, LossCause, Severity, remedies};
 use crate::event::Rejection;
 
-/// What no log and no `/readyz` tells by these names: who looks at all processes, or at Redis as a whole, sees it; or it is a level, which
-/// metrics tell; or the log has a word for each reason.
+/// Causes that neither the log nor `/readyz` reports by name: only an observer of all processes or of Redis sees them, or they are
+/// levels of metrics, or the log has a text for each reason.
 const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::RedisFills,
     Cause::RedisCannotSave,
@@ -32,11 +32,11 @@ const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::Unsent,
 ];
 
-/// Whoever changes the catalogue runs this test with it to have the documents written.
+/// The variable with which the tests write the tables into the documents.
 const UPDATE: &str = "UPDATE_DOCUMENTS";
 
-fn path(of: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+fn path(relative: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
 }
 
 fn alerts() -> Vec<Value> {
@@ -44,10 +44,10 @@ fn alerts() -> Vec<Value> {
     let file: Value = serde_yaml_ng::from_str(&text).unwrap();
     let groups = file["groups"].as_array().unwrap().clone();
     let rules = groups.into_iter().map(|group| group["rules"].clone());
-    rules.flat_map(|it| it.as_array().cloned().unwrap()).collect()
+    rules.flat_map(|rules| rules.as_array().cloned().unwrap()).collect()
 }
 
-/// The alerts of each finding.
+/// Returns the alerts of each finding.
 fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for alert in alerts() {
@@ -76,7 +76,7 @@ fn assert_documented(document: &str, name: &str, table: &str) {
 }
 
 #[test]
-fn every_cause_stands_in_the_documents() {
+fn every_cause_is_documented() {
     let mut table =
         "| finding | | what is wrong | what to do | alerts |\n| --- | --- | --- | --- | --- |\n"
             .to_owned();
@@ -97,7 +97,7 @@ fn every_cause_stands_in_the_documents() {
 }
 
 #[test]
-fn every_loss_and_rejection_stands_in_the_documents() {
+fn every_loss_and_rejection_is_documented() {
     let mut table =
         "| cause | finding | what is lost | why | what to do |\n| --- | --- | --- | --- | --- |\n"
             .to_owned();
@@ -131,13 +131,13 @@ fn every_alert_is_of_a_finding_and_has_its_remedy() {
     }
 }
 
-/// The sources below a directory, by path.
-fn sources(of: &Path, found: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(of).unwrap() {
+/// Returns the sources below a directory, by path.
+fn sources(directory: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.extension().is_some_and(|it| it == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).unwrap();
             found.push((path.display().to_string(), text));
         }
@@ -145,7 +145,7 @@ fn sources(of: &Path, found: &mut Vec<(String, String)>) {
 }
 
 #[test]
-fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
+fn every_cause_has_a_remedy_and_is_reported() {
     let mut files = Vec::new();
     sources(Path::new("src"), &mut files);
     files.retain(|(path, _)| !path.contains("src/diagnosis/") && !path.ends_with("tests.rs"));
@@ -164,14 +164,14 @@ fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
         };
         let tellers = files.iter().filter(|(_, text)| names(text));
         let tellers: Vec<&str> = tellers.map(|(path, _)| path.as_str()).collect();
-        assert!(!tellers.is_empty(), "nobody tells {cause:?}");
-        let of = |part: &str| tellers.iter().any(|it| it.contains(part));
-        // Errors of store and output carry their diagnosis to all who tell of them.
-        let is_carried = of("/store/") || of("/output/");
-        let by_status = is_carried || of("/status/") || of("/daemon/connect.rs");
+        assert!(!tellers.is_empty(), "no file reports {cause:?}");
+        let is_in = |part: &str| tellers.iter().any(|path| path.contains(part));
+        // Errors of store and output carry their diagnosis.
+        let is_carried = is_in("/store/") || is_in("/output/");
+        let by_status = is_carried || is_in("/status/") || is_in("/daemon/connect.rs");
         assert!(by_status, "neither eds status nor eds check tells {cause:?}: {tellers:?}");
-        let is_apart = |it: &&&str| !it.contains("/status/") || it.ends_with("reporter.rs");
-        let by_process = is_carried || tellers.iter().filter(is_apart).count() > 0;
+        let is_process = |path: &&&str| !path.contains("/status/") || path.ends_with("reporter.rs");
+        let by_process = is_carried || tellers.iter().filter(is_process).count() > 0;
         let is_note = cause.severity() == Severity::Note;
         let excused = SEEN_FROM_OUTSIDE.contains(cause);
         assert_ne!(by_process || is_note, excused, "log and /readyz, {cause:?}: {tellers:?}");

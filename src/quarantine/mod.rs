@@ -20,11 +20,9 @@ const LIMIT: usize = 1000;
 
 /// An error that leaves a command undone, or done in part.
 #[derive(Debug, thiserror::Error)]
-pub enum QuarantineError {
-    /// The store does not answer, or refuses.
+pub(crate) enum QuarantineError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The answer cannot be printed.
     #[error("cannot write the answer: {0}")]
     Io(#[from] io::Error),
     /// The selection, which may be mistyped, matches no counts.
@@ -34,66 +32,50 @@ pub enum QuarantineError {
 
 /// A command.
 #[derive(Debug, Clone)]
-pub enum Action {
+pub(crate) enum Action {
     /// Prints a line for each count.
     List(List),
     /// Prints every field of each count.
-    Show(Show),
+    Show(Selection),
     /// Sends counts again.
     Retry(Change),
     /// Prints counts and deletes them.
     Drop(Change),
 }
 
-/// The selected counts.
+/// The selected counts, and the form of the answer.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// Of this minute, such as 20161204:1118; may be given several times
     #[arg(long, value_name = "MINUTE")]
-    pub minute: Vec<Minute>,
+    pub(crate) minute: Vec<Minute>,
     /// Of this series, as the list shows it; may be given several times
     #[arg(long, value_name = "SERIES")]
-    pub series: Vec<String>,
+    pub(crate) series: Vec<String>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `eds quarantine list`.
 #[derive(Debug, Clone, Args)]
-pub struct List {
-    /// The selected counts.
+pub(crate) struct List {
     #[command(flatten)]
-    pub selection: Selection,
+    pub(crate) selection: Selection,
     /// The most to show, lowest minute first; 1000 in a table, all of them in JSON
     #[arg(long, value_name = "N")]
-    pub limit: Option<usize>,
-    /// One JSON object a line
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `eds quarantine show`.
-#[derive(Debug, Clone, Args)]
-pub struct Show {
-    /// The selected counts.
-    #[command(flatten)]
-    pub selection: Selection,
-    /// One JSON object a line
-    #[arg(long)]
-    pub json: bool,
+    pub(crate) limit: Option<usize>,
 }
 
 /// `eds quarantine retry` and `eds quarantine drop`.
 #[derive(Debug, Clone, Args)]
 #[group(id = "which", required = true, multiple = true, args = ["minute", "series", "all"])]
-pub struct Change {
-    /// The selected counts.
+pub(crate) struct Change {
     #[command(flatten)]
-    pub selection: Selection,
+    pub(crate) selection: Selection,
     /// All of them
     #[arg(long, conflicts_with_all = ["minute", "series"])]
-    pub all: bool,
-    /// One JSON object a line
-    #[arg(long)]
-    pub json: bool,
+    pub(crate) all: bool,
 }
 
 impl Selection {
@@ -109,28 +91,24 @@ impl Selection {
     }
 }
 
-/// A quarantine of an output, with the streams for the answer and for sums and notes.
-pub struct Command<'a> {
-    /// The store.
-    pub store: &'a dyn Quarantine,
-    /// All partitions.
-    pub partitions: Partitions,
-    /// The output.
-    pub output: &'a OutputName,
-    /// The counts.
-    pub out: &'a mut (dyn Write + Send),
+/// A quarantine of an output, with the streams of the answer.
+pub(crate) struct Command<'a> {
+    pub(crate) store: &'a dyn Quarantine,
+    pub(crate) partitions: Partitions,
+    pub(crate) output: &'a OutputName,
+    pub(crate) out: &'a mut (dyn Write + Send),
     /// Sums and notes for people.
-    pub notes: &'a mut (dyn Write + Send),
+    pub(crate) notes: &'a mut (dyn Write + Send),
 }
 
 impl Command<'_> {
     /// Carries the action out.
-    pub async fn run(&mut self, action: &Action) -> Result<(), QuarantineError> {
+    pub(crate) async fn run(&mut self, action: &Action) -> Result<(), QuarantineError> {
         match action {
-            Action::List(options) => self.list(options).await,
-            Action::Show(options) => self.show(options).await,
-            Action::Retry(options) => self.retry(options).await,
-            Action::Drop(options) => self.drop(options).await,
+            Action::List(List { selection, limit }) => self.list(selection, *limit).await,
+            Action::Show(selection) => self.show(selection).await,
+            Action::Retry(change) => self.retry(&change.selection).await,
+            Action::Drop(change) => self.drop(&change.selection).await,
         }
     }
 
@@ -150,19 +128,23 @@ impl Command<'_> {
         Ok(found)
     }
 
-    async fn list(&mut self, options: &List) -> Result<(), QuarantineError> {
-        let limit = options.limit.unwrap_or(if options.json { usize::MAX } else { LIMIT });
+    async fn list(
+        &mut self,
+        selection: &Selection,
+        limit: Option<usize>,
+    ) -> Result<(), QuarantineError> {
+        let limit = limit.unwrap_or(if selection.json { usize::MAX } else { LIMIT });
         let mut first = BTreeSet::new();
         let mut total = 0;
         for partition in self.partitions.iter() {
-            let found = self.read(partition, &options.selection).await?;
+            let found = self.read(partition, selection).await?;
             total += found.len();
             first.extend(found);
             while first.len() > limit {
                 first.pop_last();
             }
         }
-        if options.json {
+        if selection.json {
             listing::print(&first, true, self.out)?;
         } else {
             listing::table(&first, self.out)?;
@@ -170,27 +152,27 @@ impl Command<'_> {
         let shown = first.len();
         if shown < total {
             writeln!(self.notes, "{shown} of {total} shown; --limit shows more")?;
-        } else if total == 0 && !options.json {
+        } else if total == 0 && !selection.json {
             writeln!(self.notes, "nothing is quarantined")?;
         }
         Ok(())
     }
 
-    async fn show(&mut self, options: &Show) -> Result<(), QuarantineError> {
+    async fn show(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
         let mut shown = 0;
         for partition in self.partitions.iter() {
-            let found = self.read(partition, &options.selection).await?;
-            listing::print(&found, options.json, self.out)?;
+            let found = self.read(partition, selection).await?;
+            listing::print(&found, selection.json, self.out)?;
             shown += found.len() as u64;
         }
-        options.selection.check(shown)
+        selection.check(shown)
     }
 
-    async fn retry(&mut self, options: &Change) -> Result<(), QuarantineError> {
+    async fn retry(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
         let mut requeued = 0;
         for partition in self.partitions.iter() {
             let mut minutes: BTreeMap<Minute, Vec<Quarantined>> = BTreeMap::new();
-            for quarantined in self.read(partition, &options.selection).await? {
+            for quarantined in self.read(partition, selection).await? {
                 minutes.entry(quarantined.minute).or_default().push(quarantined);
             }
             for (minute, quarantined) in &minutes {
@@ -198,27 +180,26 @@ impl Command<'_> {
                     let series: Vec<&str> = step.iter().map(|counts| &*counts.series).collect();
                     requeued +=
                         self.store.requeue(partition, self.output, *minute, &series).await?;
-                    listing::print(step, options.json, self.out)?;
+                    listing::print(step, selection.json, self.out)?;
                 }
             }
         }
         writeln!(self.notes, "{requeued} taken back; a node sends them in its next round")?;
-        options.selection.check(requeued)
+        selection.check(requeued)
     }
 
     /// Prints counts before it drops them: an interruption may print some twice but loses none.
-    async fn drop(&mut self, options: &Change) -> Result<(), QuarantineError> {
+    async fn drop(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
         let mut dropped = 0;
         for partition in self.partitions.iter() {
-            let found: Vec<_> =
-                self.read(partition, &options.selection).await?.into_iter().collect();
+            let found: Vec<_> = self.read(partition, selection).await?.into_iter().collect();
             for step in found.chunks(STEP) {
-                listing::print(step, options.json, self.out)?;
+                listing::print(step, selection.json, self.out)?;
                 dropped += self.store.discard(partition, self.output, step).await?;
             }
         }
         writeln!(self.notes, "{dropped} dropped")?;
-        options.selection.check(dropped)
+        selection.check(dropped)
     }
 }
 

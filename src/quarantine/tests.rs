@@ -1,4 +1,4 @@
-//! Tests of what an operator sees and does.
+//! The commands of an operator.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ async fn store(series: &[&str]) -> RedisStore {
     store
 }
 
-/// What comes of an action, and what it says.
+/// Returns the result of an action, its answer and its notes.
 async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let output = OutputName::default();
@@ -94,22 +94,20 @@ async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>
 }
 
 fn list(limit: Option<usize>, json: bool) -> Action {
-    let selection = Selection::default();
-    Action::List(List { selection, limit, json })
+    let selection = Selection { json, ..Selection::default() };
+    Action::List(List { selection, limit })
 }
 
 fn change(minute: &[&str], series: &[&str]) -> Change {
-    Change {
-        selection: selection(minute, series),
-        all: minute.is_empty() && series.is_empty(),
-        json: true,
-    }
+    let selection = Selection { json: true, ..selection(minute, series) };
+    Change { selection, all: minute.is_empty() && series.is_empty() }
 }
 
 fn selection(minute: &[&str], series: &[&str]) -> Selection {
     Selection {
         minute: minute.iter().map(|it| it.parse().unwrap()).collect(),
         series: series.iter().map(ToString::to_string).collect(),
+        json: false,
     }
 }
 
@@ -168,8 +166,8 @@ async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
 #[tokio::test]
 async fn only_what_is_selected_is_shown_and_changed() {
     let store = store(&["a=1", "b=2"]).await;
-    let show = Show { selection: selection(&["20161204:1119"], &["b=2"]), json: false };
-    let (result, out, _) = act(&store, Action::Show(show)).await;
+    let show = Action::Show(selection(&["20161204:1119"], &["b=2"]));
+    let (result, out, _) = act(&store, show).await;
     result.unwrap();
     assert_eq!(out.matches("series      b=2").count(), 1, "{out}");
     assert!(out.contains(MESSAGE) && !out.contains("a=1"), "{out}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::report::{NodeDetails, ProcessReport, RelayDetails, Report};
+use super::report::{NodeDetails, ProcessReport, RelayDetails, Report, known};
 use crate::diagnosis::Diagnosis;
 use crate::store::{Loss, ServerSeen};
 
@@ -15,7 +15,6 @@ const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// The status of nodes, relays, store and outputs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Status {
-    /// RFC 3339.
     pub(crate) at: String,
     /// Whether all findings are notes.
     pub(crate) healthy: bool,
@@ -24,10 +23,8 @@ pub(crate) struct Status {
     pub(crate) findings: Vec<Diagnosis>,
     /// By name.
     pub(crate) nodes: Vec<NodeStatus>,
-    /// By name.
     pub(crate) relays: Vec<RelayStatus>,
     /// Unacknowledged losses by cause; `None` if the record cannot be read.
-    #[serde(skip_serializing_if = "is_nothing")]
     pub(crate) losses: Option<Vec<CauseStatus>>,
     /// The record of losses, for `/api/v1/losses`.
     #[serde(skip)]
@@ -36,7 +33,6 @@ pub(crate) struct Status {
     /// By name, with outputs that are no longer configured but have unsent counts.
     pub(crate) outputs: Vec<OutputStatus>,
     /// `None` if the store is the memory of the node.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redis: Option<RedisStatus>,
 }
 
@@ -57,27 +53,24 @@ pub(crate) enum Answer {
     Attention,
 }
 
-#[expect(clippy::ref_option, reason = "serde calls it with the field")]
-fn is_nothing(losses: &Option<Vec<CauseStatus>>) -> bool {
-    losses.as_ref().is_none_or(Vec::is_empty)
-}
-
 /// The unacknowledged losses of one cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CauseStatus {
-    /// The label of the metric.
     pub(crate) cause: String,
     pub(crate) amount: u64,
     /// The first known minute of them (`20161204:1118`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<String>,
     /// The known nodes, or relays, that lost them.
     pub(crate) nodes: Vec<String>,
 }
 
 impl Status {
+    /// Returns the answer of `/api/v1/status`, without unknown values.
+    pub(crate) fn to_json(&self) -> Value {
+        known(self)
+    }
+
     /// Returns the answer of `/api/v1/losses`; `None` if the record cannot be read.
     pub(crate) fn losses(&self) -> Option<Value> {
         self.losses.as_ref()?;
@@ -96,7 +89,7 @@ impl Status {
 
 /// A node or a relay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Process<R> {
+pub(crate) struct ProcessStatus<R> {
     #[serde(flatten)]
     pub(crate) process: ProcessReport,
     #[serde(flatten)]
@@ -106,14 +99,13 @@ pub(crate) struct Process<R> {
     /// Whether its whole report could be read.
     pub(crate) readable: bool,
     /// The share of recent events that a node saw, relative to the node that saw most; `None` if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) coverage: Option<f64>,
 }
 
-pub(crate) type NodeStatus = Process<NodeDetails>;
-pub(crate) type RelayStatus = Process<RelayDetails>;
+pub(crate) type NodeStatus = ProcessStatus<NodeDetails>;
+pub(crate) type RelayStatus = ProcessStatus<RelayDetails>;
 
-impl<R> Process<R> {
+impl<R> ProcessStatus<R> {
     pub(super) fn new(report: Report<R>, age: Duration, readable: bool) -> Self {
         let Report { process, details } = report;
         let (last_seen_seconds, silent) = (age.as_secs(), age >= SILENT_AFTER);
@@ -126,11 +118,8 @@ impl<R> Process<R> {
 pub(crate) struct PartitionsStatus {
     pub(crate) count: usize,
     /// `None` if the store does not answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by_state: Option<States>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_unsent: Option<OldestUnsent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) old: Option<OldMinutes>,
 }
 
@@ -140,7 +129,6 @@ pub(crate) struct OldMinutes {
     /// They are among the open ones.
     pub(crate) waiting: u64,
     /// An estimate; `None` if none was sealed in the last ten seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) done_in_seconds: Option<u64>,
 }
 
@@ -155,7 +143,6 @@ pub(crate) struct States {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct OldestUnsent {
-    /// `20161204:1118`.
     pub(crate) minute: String,
     /// Since its end.
     pub(crate) age_seconds: u64,
@@ -169,17 +156,11 @@ pub(crate) struct OutputStatus {
     /// Without secrets; empty if no node has this output.
     pub(crate) url: String,
     /// Whether it is up for every node; `None` if no node reports it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) up: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
-    /// Minutes of partitions; `None` if the store does not answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Minutes of partitions; `None` if the store does not answer, like `quarantined`.
     pub(crate) unsent: Option<u64>,
-    /// Counts; `None` if the store does not answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quarantined: Option<u64>,
     pub(crate) quarantined_max: u64,
 }
@@ -188,16 +169,13 @@ pub(crate) struct OutputStatus {
 pub(crate) struct RedisStatus {
     pub(crate) servers: Vec<ServerSeen>,
     /// Bytes needed for the present input by the formula of `docs/limits.md`; `None` if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_by_formula: Option<u64>,
 }
 
 /// Values of the observer's configuration.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
-    /// `flush.grace`.
     pub(crate) grace: Duration,
-    /// `flush.max_hold`.
     pub(crate) max_hold: Duration,
     /// `input.linger_max`, bounded by the grace.
     pub(crate) linger: Duration,
@@ -205,7 +183,6 @@ pub(crate) struct Expected {
     pub(crate) retention: Duration,
     /// Names and URLs of the outputs.
     pub(crate) outputs: Vec<(String, String)>,
-    /// The number of partitions.
     pub(crate) partitions: usize,
 }
 

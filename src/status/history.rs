@@ -58,7 +58,7 @@ impl<T: Copy + Default> History<T> {
         earlier.map_or_else(Default::default, |(at, totals)| (at.elapsed(), *totals))
     }
 
-    /// Returns the report of a process called `name#number`, without what it counts.
+    /// Returns the report of a process called `name#number`, without counts.
     pub(crate) fn process(&self, identity: &str) -> ProcessReport {
         ProcessReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),

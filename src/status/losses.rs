@@ -23,7 +23,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// The time between two log lines about a file that cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// The losses of this process that the record lacks.
 #[derive(Debug)]
 pub(crate) struct LossReporter {
     record: Arc<dyn LossRecord>,

@@ -1,6 +1,6 @@
 //! The status of nodes, relays, store and outputs: findings with their causes and remedies. No node decides anything by it.
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
 //! | `report.rs` | the reports of nodes and relays, read field by field |
 //! | `reporter.rs`, `history.rs` | the task that writes the report of a node; totals of the last minutes |

@@ -23,7 +23,7 @@ const OLD_AFTER: Duration = Duration::from_secs(300);
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
 
-/// See the module.
+/// Caches the status for all readers.
 #[derive(Debug)]
 pub(crate) struct Observer {
     store: Arc<dyn Survey>,

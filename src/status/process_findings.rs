@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::answer::{NodeStatus, Process, RelayStatus, Scene, percent};
+use super::answer::{NodeStatus, ProcessStatus, RelayStatus, Scene, percent};
 use super::redis_findings;
 use super::report::ProcessReport;
 use crate::diagnosis::{Cause, Diagnosis};
@@ -73,7 +73,7 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
 /// Returns the shared findings and `details`, unless the process is silent.
 fn find_in_process<R>(
     kind: &Kind,
-    process: &Process<R>,
+    process: &ProcessStatus<R>,
     details: impl FnOnce() -> Vec<Diagnosis>,
 ) -> Vec<Diagnosis> {
     let ProcessReport { name, stalled, sockets_failing, name_taken, .. } = &process.process;
@@ -112,20 +112,17 @@ pub(super) fn rejects_much(node: &NodeStatus) -> bool {
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
 }
 
-/// Returns what keeps a node from recording, closing minutes and sending.
+/// Returns the obstacles to recording, closing minutes and sending.
 fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     // A Redis that is unfit for all nodes is a finding of its own.
-    if let Some(why) = &report.store_error
-        && redis_findings::are_well(scene)
-    {
-        found.push(Diagnosis::new(Cause::NodeCannotRecord, why));
-    }
-    if let Some(why) = &report.settings_error {
-        found.push(Diagnosis::new(Cause::NodeSettings, why));
-    }
-    if let Some(why) = &report.leftovers {
-        found.push(Diagnosis::new(Cause::Leftovers, why));
+    let store_error = report.store_error.as_ref().filter(|_| redis_findings::are_well(scene));
+    for (cause, why) in [
+        (Cause::NodeCannotRecord, store_error),
+        (Cause::NodeSettings, report.settings_error.as_ref()),
+        (Cause::Leftovers, report.leftovers.as_ref()),
+    ] {
+        found.extend(why.map(|why| Diagnosis::new(cause, why)));
     }
     let (spool, queue) = (&report.spool, &report.queue);
     let fill = percent(spool.bytes, spool.bytes_max);
@@ -169,7 +166,7 @@ fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     found
 }
 
-/// Returns what is wrong with the lines that a node receives.
+/// Returns the findings about the lines that a node receives.
 fn find_in_input(node: &NodeStatus) -> Vec<Diagnosis> {
     let (report, recent, mut found) = (&node.details, &node.details.recent, Vec::new());
     let seconds = node.process.recent_seconds;
@@ -236,8 +233,8 @@ fn rejection(node: &NodeStatus) -> Diagnosis {
 /// Returns what a relay sends nowhere, and the destinations that it cannot reach.
 fn find_in_relay(relay: &RelayStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&relay.details, Vec::new());
-    let example = |is_meant: fn(&str) -> bool| {
-        let Some(unsent) = report.unsent.iter().find(|unsent| is_meant(&unsent.reason)) else {
+    let example = |matches: fn(&str) -> bool| {
+        let Some(unsent) = report.unsent.iter().find(|unsent| matches(&unsent.reason)) else {
             return "its log shows one of them".to_owned();
         };
         let source = unsent.source.as_ref().map_or(String::new(), |from| format!(" from {from}"));

@@ -49,7 +49,6 @@ pub(crate) struct ProcessReport {
     pub(crate) recent_seconds: u64,
     pub(crate) sockets_failing: u64,
     /// Workers that make no progress.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) stalled: Vec<String>,
     pub(crate) name_taken: bool,
 }
@@ -59,10 +58,8 @@ pub(crate) struct ProcessReport {
 pub(crate) struct NodeDetails {
     pub(crate) store: String,
     /// Why the node cannot record.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store_error: Option<String>,
     /// How its settings differ from the cluster-wide settings, which keeps it from closing minutes and sending.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) settings_error: Option<String>,
     #[serde(deserialize_with = "rate")]
     pub(crate) recorded_per_second: f64,
@@ -76,23 +73,17 @@ pub(crate) struct NodeDetails {
     pub(crate) queue: Queue,
     pub(crate) spool: Room,
     /// How far the store's clock is ahead of the node's; `None` until the store has told its time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_offset_ms: Option<i64>,
     /// Which timestamps are coarse, with an example.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) coarse_stamps: Option<String>,
     /// A sample of the lines without a timestamp. Only nodes read it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unstamped: Option<Sample>,
     /// A node that received the same lines without a timestamp within a second, in the last five minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unstamped_copies_at: Option<String>,
-    /// What another number of partitions left in the store.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Data of a former number of partitions in the store.
     pub(crate) leftovers: Option<String>,
     pub(crate) outputs: Vec<OutputReport>,
     /// The most frequent reasons of rejection in the recent period, in this order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rejected: Vec<RejectedReport>,
     /// Losses that the record does not have yet. Only the node itself knows them.
     #[serde(skip)]
@@ -135,9 +126,7 @@ pub(crate) struct OutputReport {
     /// Without secrets.
     pub(crate) url: String,
     pub(crate) up: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
 }
 
@@ -185,7 +174,6 @@ pub(crate) struct TargetReport {
     pub(crate) to: String,
     pub(crate) up: bool,
     /// Whether its lines come back to this relay.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_loop: bool,
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
@@ -198,7 +186,6 @@ pub(crate) struct TargetReport {
 pub(crate) struct UnsentReport {
     /// The label of the metric.
     pub(crate) reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<String>,
     /// Its beginning, escaped.
     pub(crate) line: String,
@@ -206,7 +193,7 @@ pub(crate) struct UnsentReport {
 
 impl<R: Default + Serialize + DeserializeOwned> Report<R> {
     pub(crate) fn to_json(&self) -> String {
-        let mut report = serde_json::to_value(self).unwrap_or_default();
+        let mut report = known(self);
         fit(&mut report);
         report.to_string()
     }
@@ -239,6 +226,23 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
         }
         report
     }
+}
+
+/// Returns the JSON of a value without unknown values, which are `None`.
+pub(super) fn known(value: &impl Serialize) -> Value {
+    fn remove_nulls(value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+            Value::Object(fields) => {
+                fields.retain(|_, value| !value.is_null());
+                fields.values_mut().for_each(remove_nulls);
+            }
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(value).unwrap_or_default();
+    remove_nulls(&mut value);
+    value
 }
 
 /// Makes texts short and printable, and lists short.

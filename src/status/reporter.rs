@@ -1,6 +1,6 @@
 //! [`NodeReporter`]: the task that writes the report of a node into the store every two seconds.
 //!
-//! Nothing waits for it. It withdraws the report when the node stops; a node that dies becomes silent.
+//! It blocks no other task. It withdraws the report when the node stops; a node that dies becomes silent.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ const REJECTED_MAX: usize = 5;
 /// The last report of a node, with its time.
 pub(crate) type Latest = Arc<watch::Sender<Option<(Instant, NodeReport)>>>;
 
-/// See the module.
+/// The reporting task of a node.
 #[derive(Debug)]
 pub(crate) struct NodeReporter {
     pub(crate) store: Arc<dyn NodeStore>,

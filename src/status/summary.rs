@@ -1,6 +1,6 @@
 //! Computes the status from a survey of the store. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::answer::{
     Answer, CauseStatus, Expected, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
-    PartitionsStatus, Process, RedisStatus, RelayStatus, Scene, States, Status,
+    PartitionsStatus, ProcessStatus, RedisStatus, RelayStatus, Scene, States, Status,
 };
 use super::findings;
 use super::losses::merged;
@@ -36,7 +36,7 @@ pub(super) fn summarize(
     seen: Surveyed,
 ) -> Status {
     let unrecorded = own.as_ref().map(|(_, own)| own.details.unrecorded.clone());
-    let own = own.map(|(age, report)| Process::new(report, age, true));
+    let own = own.map(|(age, report)| ProcessStatus::new(report, age, true));
     let mut nodes = processes(own, seen.reports.as_deref().unwrap_or_default());
     let relays = processes(None, seen.relays.as_deref().unwrap_or_default());
     let mut found = seen.servers.iter().filter_map(|server| server.found.as_ref());
@@ -82,15 +82,15 @@ pub(super) fn summarize(
 
 /// Returns the processes by name. The own report replaces that in the store.
 fn processes<R: Default + Serialize + DeserializeOwned>(
-    own: Option<Process<R>>,
+    own: Option<ProcessStatus<R>>,
     reported: &[Reported],
-) -> Vec<Process<R>> {
+) -> Vec<ProcessStatus<R>> {
     let mut processes: Vec<_> = own.into_iter().collect();
     let own_name = processes.first().map(|own| own.process.name.clone());
     let others = reported.iter().filter(|report| Some(&report.name) != own_name.as_ref());
     processes.extend(others.map(|reported| {
         let (report, readable) = Report::read(&reported.text);
-        let mut process = Process::new(report, reported.ago, readable);
+        let mut process = ProcessStatus::new(report, reported.ago, readable);
         process.process.name = beginning(&reported.name, 64);
         process.process.instance = beginning(&reported.identity, 100);
         process.process.version = beginning(&reported.version, 40);
@@ -253,35 +253,29 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed)
     (events * open * event_bytes + kept * COUNT_BYTES) as u64
 }
 
-/// Returns the unacknowledged losses by cause, in the order of the metrics.
+/// Returns the unacknowledged losses by cause, in the order of the metrics. The record is sorted by minute.
 fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
-    let mut all: BTreeMap<&str, (u64, BTreeSet<Minute>, BTreeSet<&str>)> = BTreeMap::new();
+    let mut causes: BTreeMap<_, CauseStatus> = BTreeMap::new();
     for loss in record.iter().filter(|loss| loss.left() > 0) {
-        let (amount, minutes, nodes) = all.entry(&loss.cause).or_default();
-        *amount = amount.saturating_add(loss.left());
-        minutes.extend(loss.minute);
-        nodes.extend(Some(loss.node()).filter(|node| !node.is_empty()));
-    }
-    let cause =
-        |(label, (amount, minutes, nodes)): (&str, (_, BTreeSet<Minute>, BTreeSet<&str>))| {
-            CauseStatus {
-                cause: label.to_owned(),
-                amount,
-                first: minutes.first().map(ToString::to_string),
-                last: minutes.last().map(ToString::to_string),
-                nodes: nodes.into_iter().map(str::to_owned).collect(),
-            }
-        };
-    let mut causes: Vec<_> = all.into_iter().map(cause).collect();
-    // Causes of other versions come last.
-    causes.sort_by_key(|loss| {
+        // Causes of other versions come last.
         let known = LossCause::labelled(&loss.cause);
-        (known.is_none(), known)
-    });
-    causes
+        let status = causes.entry((known.is_none(), known, &loss.cause)).or_default();
+        status.cause.clone_from(&loss.cause);
+        status.amount = status.amount.saturating_add(loss.left());
+        let minute = loss.minute.map(|minute| minute.to_string());
+        status.first = status.first.take().or_else(|| minute.clone());
+        status.last = minute.or_else(|| status.last.take());
+        let node = loss.node().to_owned();
+        if let Err(place) = status.nodes.binary_search(&node)
+            && !node.is_empty()
+        {
+            status.nodes.insert(place, node);
+        }
+    }
+    causes.into_values().collect()
 }
 
-/// Returns what was lost, in words.
+/// Returns the amounts in words.
 fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     let words = |loss: &CauseStatus| {
         let what = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);
@@ -301,7 +295,7 @@ fn is_anything_lost(
     losses: &[CauseStatus],
     is_known: bool,
 ) -> Lost {
-    fn silent<R>(processes: &[Process<R>]) -> impl Iterator<Item = &str> {
+    fn silent<R>(processes: &[ProcessStatus<R>]) -> impl Iterator<Item = &str> {
         let silent = processes.iter().filter(|process| process.silent);
         silent.map(|process| process.process.name.as_str())
     }

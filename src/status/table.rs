@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::answer::{CauseStatus, NodeStatus, OutputStatus, Process, RelayStatus, Status};
+use super::answer::{CauseStatus, NodeStatus, OutputStatus, ProcessStatus, RelayStatus, Status};
 use super::findings;
 use super::losses::relay_losses;
 use super::report::RelayReport;
@@ -98,7 +98,7 @@ pub(super) fn relay_status(at: String, report: RelayReport) -> Status {
         ..CauseStatus::default()
     });
     let losses = Some(losses.collect());
-    let relays = vec![Process::new(report, Duration::ZERO, true)];
+    let relays = vec![ProcessStatus::new(report, Duration::ZERO, true)];
     Status { at, relays, losses, ..Status::default() }
 }
 
@@ -116,40 +116,43 @@ fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the beginning of the row of a process, or the whole row if it is silent.
-fn row<R>(process: &Process<R>) -> Result<String, String> {
-    let name: String = process.process.name.chars().take(14).collect();
-    if process.silent {
-        return Err(format!("{name:14} silent for {} s", process.last_seen_seconds));
+/// Returns the table of processes. `cells` returns the further cells of a row, and lines below it.
+fn processes<R>(
+    kind: &str,
+    headings: &str,
+    processes: &[ProcessStatus<R>],
+    cells: impl Fn(&ProcessStatus<R>) -> (String, Vec<String>),
+) -> Vec<String> {
+    let mut lines = vec![format!("{kind:14} {:>8} {:>9} {headings}", "up", "in/s")];
+    for process in processes {
+        let report = &process.process;
+        let name: String = report.name.chars().take(14).collect();
+        if process.silent {
+            lines.push(format!("{name:14} silent for {} s", process.last_seen_seconds));
+            continue;
+        }
+        let (cells, below) = cells(process);
+        let (up, received) = (span(report.uptime_seconds), report.received_per_second);
+        lines.push(format!("{name:14} {up:>8} {received:>9.0} {cells}"));
+        lines.extend(below);
     }
-    let (up, received) = (process.process.uptime_seconds, process.process.received_per_second);
-    Ok(format!("{name:14} {:>8} {received:>9.0}", span(up)))
+    lines
 }
 
 fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{:14} {:>8} {:>9} {:>9} {:>7} {:>8} {:>9} {:>7}",
-        "relay", "up", "in/s", "event/s", "lost", "rejected", "discarded", "looped"
-    )];
-    for relay in relays {
-        let row = match row(relay) {
-            Ok(row) => row,
-            Err(silent) => {
-                lines.push(silent);
-                continue;
-            }
-        };
+    let headings = "  event/s    lost rejected discarded  looped";
+    processes("relay", headings, relays, |relay| {
         let (report, totals) = (&relay.details, &relay.details.totals);
-        lines.push(format!(
-            "{row} {:>9.0} {:>7} {:>8} {:>9} {:>7}",
+        let cells = format!(
+            "{:>9.0} {:>7} {:>8} {:>9} {:>7}",
             report.events_per_second,
             totals.lost(),
             totals.rejected,
             totals.rest_discarded,
             totals.looped,
-        ));
+        );
         let text = format!("{}  listens at {}", relay.process.version, report.listen.join(", "));
-        lines.extend(wrapped("  ", &text, "  ", width));
+        let mut below = wrapped("  ", &text, "  ", width);
         let nodes = report.to.iter().map(|target| ("  to   ", target));
         for (kind, target) in nodes.chain([("  rest ", &report.rest)]) {
             let state = if target.up { "up" } else { "DOWN" };
@@ -157,37 +160,27 @@ fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
                 "{}: {state}, {} lines sent, {} dropped, {} queued",
                 target.to, target.sent, target.dropped, target.queued
             );
-            lines.extend(indented(kind, &text, width));
+            below.extend(indented(kind, &text, width));
         }
-    }
-    lines
+        (cells, below)
+    })
 }
 
 fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{:14} {:>8} {:>9} {:>9} {:>7} {:>6} {:>6} {:>5} {:>7}",
-        "node", "up", "in/s", "record/s", "lost", "late", "lag", "cover", "clock"
-    )];
-    for node in nodes {
-        let row = match row(node) {
-            Ok(row) => row,
-            Err(silent) => {
-                lines.push(silent);
-                continue;
-            }
-        };
+    let headings = " record/s    lost   late    lag cover   clock";
+    processes("node", headings, nodes, |node| {
         let (report, totals) = (&node.details, &node.details.totals);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        lines.push(format!(
-            "{row} {:>9.0} {:>7} {:>6} {:>6} {:>5} {:>7}",
+        let cells = format!(
+            "{:>9.0} {:>7} {:>6} {:>6} {:>5} {:>7}",
             report.recorded_per_second,
             totals.lost(),
             totals.late,
             span(report.lag_seconds),
             or_dash(node.coverage.map(|share| format!("{:.0}%", share * 100.0))),
             or_dash(report.clock_offset_ms.map(|ms| format!("{ms}ms"))),
-        ));
-        lines.push(format!(
+        );
+        let below = format!(
             "  {}  queue {} of {}  spool {} of {}  rejected {}",
             node.process.version,
             report.queue.events,
@@ -195,18 +188,18 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
             bytes(report.spool.bytes),
             bytes(report.spool.bytes_max),
             totals.rejected,
-        ));
-    }
-    lines
+        );
+        (cells, vec![below])
+    })
 }
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
-    let Some(states) = &status.partitions.by_state else {
+    let Some(minutes) = &status.partitions.by_state else {
         return vec!["backlog  not known while Redis does not answer".to_owned()];
     };
     let mut texts = vec![format!(
         "{} open, {} being sealed, {} unsent: minutes, each of which counts in up to {} partitions",
-        states.open, states.claimed, states.unsent, status.partitions.count
+        minutes.open, minutes.claimed, minutes.unsent, status.partitions.count
     )];
     if let Some(old) = &status.partitions.old {
         let done = match old.done_in_seconds {

@@ -1,4 +1,4 @@
-//! Each finding, from what is seen to the words for it.
+//! Each finding, from a survey to its texts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn now() -> DateTime<Utc> {
     NOW.parse().unwrap()
 }
 
-/// So many minutes before the present one.
+/// The minute `ago` minutes before the present one.
 fn minute(ago: i64) -> Minute {
     Minute::from_epoch_minutes(now().timestamp() / 60 - ago).unwrap()
 }
@@ -77,7 +77,7 @@ fn server() -> ServerFound {
     }
 }
 
-/// Two nodes, and nothing wrong.
+/// A survey; by default of two healthy nodes.
 struct Seen {
     nodes: Vec<Reported>,
     servers: Vec<Result<ServerFound, StoreError>>,
@@ -161,7 +161,7 @@ impl Seen {
         summarize(now(), None, &expected(), surveyed)
     }
 
-    /// The only finding, which must be this one.
+    /// Asserts that this is the only finding.
     #[track_caller]
     fn finds(self, id: &str, severity: Severity, words: &[&str]) -> Diagnosis {
         let status = self.status();
@@ -193,11 +193,11 @@ fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
 
 #[test]
 fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
-    let seen = Seen {
+    let seen = || Seen {
         servers: vec![Err(StoreError::unavailable("Connection refused"))],
         ..Seen::default()
     };
-    let status = seen.status();
+    let status = seen().status();
     assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
     let output = &status.outputs[0];
     assert_eq!((output.up, output.unsent, output.quarantined), (None, None, None));
@@ -212,11 +212,9 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
         assert!(table.contains(words), "{words:?} is not in: {table}");
     }
     assert!(!table.contains("0 B"), "{table}");
-    let seen = Seen {
-        servers: vec![Err(StoreError::unavailable("Connection refused"))],
-        ..Seen::default()
-    };
-    seen.finds("redis-down", Critical, &["Connection refused", "start it"]);
+    let json = status.to_json();
+    assert!(!json.to_string().contains("null"), "unknown values are absent: {json}");
+    seen().finds("redis-down", Critical, &["Connection refused", "start it"]);
 }
 
 #[test]
@@ -246,21 +244,27 @@ fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
 
 #[test]
 fn memory_and_disk_of_redis_are_reported() {
-    let seen = Seen::with_server(|it| it.used_memory = it.maxmemory + 1);
-    seen.finds("redis-full", Critical, &["raise maxmemory"]);
-    let seen = Seen::with_server(|it| it.used_memory = it.maxmemory / 100 * 95);
-    seen.finds("redis-fills", Warning, &["94 %", "by docs/limits.md"]);
+    for (id, severity, words, change) in [
+        (
+            "redis-full",
+            Critical,
+            &["raise maxmemory"][..],
+            (|it| it.used_memory = it.maxmemory + 1) as fn(&mut ServerFound),
+        ),
+        ("redis-fills", Warning, &["94 %", "by docs/limits.md"], |it| {
+            it.used_memory = it.maxmemory / 100 * 95;
+        }),
+        ("redis-forgets", Warning, &["appendonly yes"], |it| it.persistence.aof = false),
+        ("redis-cannot-save", Warning, &["disk"], |it| it.persistence.last_save_ok = false),
+        ("redis-unfit", Critical, &["evict"], |it| {
+            it.unfit = Some(Diagnosis::new(Cause::RedisEvicts, "Redis may evict sets"));
+        }),
+        ("redis-clock", Note, &["-2600 ms"], |it| it.clock_offset_ms = -2600),
+    ] {
+        Seen::with_server(change).finds(id, severity, words);
+    }
     let seen = Seen::with_server(|it| (it.used_memory, it.maxmemory) = (1 << 40, 0));
     assert!(seen.status().healthy, "there is no limit");
-    let seen = Seen::with_server(|it| it.persistence.aof = false);
-    seen.finds("redis-forgets", Warning, &["appendonly yes"]);
-    let seen = Seen::with_server(|it| it.persistence.last_save_ok = false);
-    seen.finds("redis-cannot-save", Warning, &["disk"]);
-    let evicts = Diagnosis::new(Cause::RedisEvicts, "Redis may evict sets");
-    let seen = Seen::with_server(|it| it.unfit = Some(evicts));
-    seen.finds("redis-unfit", Critical, &["evict"]);
-    let seen = Seen::with_server(|it| it.clock_offset_ms = -2600);
-    seen.finds("redis-clock", Note, &["-2600 ms"]);
 }
 
 #[test]
@@ -310,46 +314,35 @@ fn what_waits_too_long_or_is_quarantined_is_reported() {
 
 #[test]
 fn the_state_of_a_node_is_reported() {
-    Seen::with(|it| it.process.stalled = vec!["listener 0".to_owned()]).finds(
-        "node-stalled",
-        Critical,
-        &["listener 0"],
-    );
-    Seen::with(|it| it.process.sockets_failing = 1).finds("socket-fails", Critical, &["log"]);
-    let refused = "store cannot be used: x".to_owned();
-    Seen::with(|it| it.details.store_error = Some(refused)).finds(
-        "node-cannot-record",
-        Critical,
-        &["cannot be used: x"],
-    );
-    let differs = "flush.grace = 5s, and this one 6s".to_owned();
-    Seen::with(|it| it.details.settings_error = Some(differs)).finds(
-        "node-settings",
-        Critical,
-        &["flush.grace", "eds settings show"],
-    );
-    Seen::with(|it| it.details.lag_seconds = 11).finds("node-lags", Warning, &["11 s"]);
-    Seen::with(|it| (it.details.queue.events, it.details.queue.events_max) = (5, 10)).finds(
-        "queue-fills",
-        Warning,
-        &["50 %"],
-    );
-    Seen::with(|it| (it.details.spool.bytes, it.details.spool.bytes_max) = (8, 10)).finds(
-        "spool-fills",
-        Critical,
-        &["80 %"],
-    );
-    Seen::with(|it| it.process.name_taken = true).finds("name-taken", Warning, &["EDS_NODE"]);
-    Seen::with(|it| it.details.clock_offset_ms = Some(2501)).finds(
-        "clock",
-        Warning,
-        &["2.5 s behind", "chronyc"],
-    );
-    Seen::with(|it| it.details.clock_offset_ms = Some(-2501)).finds(
-        "clock",
-        Warning,
-        &["2.5 s ahead of"],
-    );
+    for (id, severity, words, change) in [
+        (
+            "node-stalled",
+            Critical,
+            &["listener 0"][..],
+            (|it| it.process.stalled = vec!["listener 0".to_owned()]) as fn(&mut NodeReport),
+        ),
+        ("socket-fails", Critical, &["log"], |it| it.process.sockets_failing = 1),
+        ("node-cannot-record", Critical, &["cannot be used: x"], |it| {
+            it.details.store_error = Some("store cannot be used: x".to_owned());
+        }),
+        ("node-settings", Critical, &["flush.grace", "eds settings show"], |it| {
+            it.details.settings_error = Some("flush.grace = 5s, and this one 6s".to_owned());
+        }),
+        ("node-lags", Warning, &["11 s"], |it| it.details.lag_seconds = 11),
+        ("queue-fills", Warning, &["50 %"], |it| {
+            (it.details.queue.events, it.details.queue.events_max) = (5, 10);
+        }),
+        ("spool-fills", Critical, &["80 %"], |it| {
+            (it.details.spool.bytes, it.details.spool.bytes_max) = (8, 10);
+        }),
+        ("name-taken", Warning, &["EDS_NODE"], |it| it.process.name_taken = true),
+        ("clock", Warning, &["2.5 s behind", "chronyc"], |it| {
+            it.details.clock_offset_ms = Some(2501);
+        }),
+        ("clock", Warning, &["2.5 s ahead of"], |it| it.details.clock_offset_ms = Some(-2501)),
+    ] {
+        Seen::with(change).finds(id, severity, words);
+    }
     assert!(Seen::with(|it| it.details.clock_offset_ms = Some(2500)).status().healthy);
     let mut seen = Seen::default();
     seen.nodes[1].version = "0.0.9".to_owned();
@@ -398,16 +391,14 @@ fn old_minutes_are_counted_and_their_end_is_estimated() {
 
 #[test]
 fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
-    let mut seen = Seen::default();
-    seen.nodes[1].ago = Duration::from_secs(15);
-    let status = seen.status();
-    assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
-    let mut seen = Seen::default();
-    seen.nodes[1].ago = Duration::from_secs(15);
-    seen.finds("node-silent", Critical, &["node b", "15 s", "sleeps"]);
-    let mut seen = Seen::default();
-    seen.nodes[1].ago = Duration::from_secs(14);
-    assert!(seen.status().healthy);
+    let seen = |seconds| {
+        let mut seen = Seen::default();
+        seen.nodes[1].ago = Duration::from_secs(seconds);
+        seen
+    };
+    assert_eq!(seen(15).status().is_anything_lost.answer, Answer::Unknown);
+    seen(15).finds("node-silent", Critical, &["node b", "15 s", "sleeps"]);
+    assert!(seen(14).status().healthy);
     let seen = Seen { nodes: Vec::new(), ..Seen::default() };
     seen.finds("no-node", Critical, &["store.prefix"]);
 }

@@ -216,7 +216,7 @@ impl Metrics {
     }
 }
 
-/// Reads the node once a scrape, and its ledger at one moment, so that the figures add up in every scrape.
+/// Reads the node once a scrape, and its ledger at one moment, so that the numbers of a scrape add up.
 #[derive(Debug)]
 struct NodeCollector(Arc<Node>);
 

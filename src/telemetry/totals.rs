@@ -7,7 +7,7 @@ use super::metrics::{Metrics, OfOutput, of_output};
 use crate::diagnosis::{ByCause, LossCause};
 use crate::node::LedgerTotals;
 
-/// Declares totals: counts that only grow, and one level. `lost` names the counts that add up to what is lost.
+/// Declares totals: counts that only grow, and one level. `lost` lists the counts of losses.
 macro_rules! totals {
     (
         $(#[doc = $about:literal])* $name:ident { $($(#[doc = $doc:literal])* $count:ident,)* }
@@ -64,11 +64,9 @@ totals! {
         sealed,
         /// Minutes of partitions, sealed long after their end.
         old_minutes_sealed,
-        /// Points.
+        /// Points, like the following two.
         sent,
-        /// Points.
         quarantined,
-        /// Points.
         discarded,
     }
     level queued
@@ -80,10 +78,11 @@ impl Metrics {
     pub(crate) fn totals<'a>(
         &self,
         ledger: &LedgerTotals,
-        outputs: impl Iterator<Item = &'a str> + Clone,
+        outputs: impl Iterator<Item = &'a str>,
     ) -> Totals {
+        let outputs: Vec<_> = outputs.map(of_output).collect();
         let sum = |family: &Family<OfOutput, Counter>| {
-            let counters = outputs.clone().filter_map(|name| family.get(&of_output(name)));
+            let counters = outputs.iter().filter_map(|output| family.get(output));
             counters.map(|counter| counter.get()).sum()
         };
         let dropped = |cause: LossCause| ledger.dropped[cause as usize];

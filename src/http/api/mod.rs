@@ -194,7 +194,7 @@ impl Queries {
             return Err(Problem::parameter(tag, detail));
         }
         let status = self.observer.status().await;
-        Ok(answer::json(&*status, Duration::from_secs(1), Duration::ZERO))
+        Ok(answer::json(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
     }
 
     /// The record of losses, as it was when the status was looked at last.

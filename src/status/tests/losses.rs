@@ -1,4 +1,4 @@
-//! What is said of losses and of rejected lines.
+//! Findings about losses and rejected lines.
 
 use super::*;
 use crate::status::report::RejectedReport;
