@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use event_data_service::event::{LineRules, Partitions, Window};
 use event_data_service::ingest::{BatcherSettings, QueueLimits};
-use loadgen::{Event, Plan, Share, Synthetic};
+use loadgen::{Event, Plan, Synthetic};
 
 /// 2016-12-04 18:38:00 UTC, in nanoseconds.
 pub(crate) const START_NANOS: i64 = 1_480_876_680_000_000_000;
@@ -33,7 +33,7 @@ impl Load {
             users: NonZeroU32::MIN.saturating_add(USERS - 1),
             start_nanos: START_NANOS,
             span_nanos: SPAN_NANOS,
-            repeat: Share::NONE,
+            repeat: 0.0,
             shuffle: false,
         };
         let events: Vec<_> = Synthetic::new(plan).collect();

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loadgen::{Event, Plan, Share, Synthetic};
+use loadgen::{Event, Plan, Synthetic};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 
 use crate::measure::thread_cpu;
@@ -62,7 +62,7 @@ impl Flow {
             users: nonzero(self.users),
             start_nanos,
             span_nanos: i64::try_from(self.lasts().as_nanos()).unwrap_or(i64::MAX),
-            repeat: Share::NONE,
+            repeat: 0.0,
             shuffle: false,
         })
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::thread;
 
-use loadgen::{Options, Share, Start, Summary};
+use loadgen::{Options, Summary};
 use serde_json::Value;
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
@@ -19,12 +19,12 @@ fn options(path: &Path, seed: u64, minute: i64, lost: f64) -> Options {
     Options {
         to: vec![format!("unix:{}", path.display())],
         rate: 0,
-        drop_rate: Share::new(lost).unwrap(),
+        drop_rate: lost,
         quiet: true,
         seed: Some(seed),
         events: Some(EVENTS),
-        repeat: Share::NONE,
-        start: Some(Start::At(SEED_MINUTE_NS + minute * MINUTE_NS)),
+        repeat: 0.0,
+        start: Some(SEED_MINUTE_NS + minute * MINUTE_NS),
         ..Options::default()
     }
 }

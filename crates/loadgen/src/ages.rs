@@ -1,4 +1,4 @@
-//! Whether a node takes events of such a time.
+//! Whether a node takes events of a given time.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub const MAX_AGE: Duration = Duration::from_secs(3600);
 /// The default of `input.max_future`.
 pub const MAX_FUTURE: Duration = Duration::from_secs(60);
 
-/// What is said of a line that a node with these defaults rejects, at this moment in nanoseconds since the epoch; `None`
-/// of one that it takes, and of one without a timestamp at its end.
+/// Returns the warning for a line that a node with these defaults rejects now; `None` for a line that it takes, or without a
+/// timestamp at its end.
 pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&byte| byte == b' ').next()?;
@@ -56,9 +56,9 @@ mod tests {
             (i64::MIN, Some("input.max_age")),
             (i64::MAX, Some("input.max_future")),
         ] {
-            let said = rejected(format!("a=1 value=x {nanos}\r").as_bytes(), NOW);
-            assert_eq!(said.is_some(), word.is_some(), "{nanos}: {said:?}");
-            assert!(said.unwrap_or_default().contains(word.unwrap_or_default()));
+            let warning = rejected(format!("a=1 value=x {nanos}\r").as_bytes(), NOW);
+            assert_eq!(warning.is_some(), word.is_some(), "{nanos}: {warning:?}");
+            assert!(warning.unwrap_or_default().contains(word.unwrap_or_default()));
         }
         for line in ["a=1 value=5", "a=1 value=\"b 5\"", "# 5", "5", "", "a=1 value=x now"] {
             assert_eq!(rejected(line.as_bytes(), NOW), None, "{line}");

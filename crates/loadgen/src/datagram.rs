@@ -2,14 +2,14 @@
 
 use std::num::NonZeroUsize;
 
-/// The most bytes that several lines fill together: what passes an Ethernet of 1500 bytes in one piece, under
-/// IPv6 and a tunnel's header too. A line that is longer goes alone.
+/// The most bytes of several lines together: they fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel.
+/// A longer line is sent alone.
 pub(super) const BYTES_MAX: usize = 1_400;
 
-/// The longest line that a datagram can hold at all, in bytes (UDP over IPv4).
+/// The longest line that any datagram can hold, in bytes (UDP over IPv4).
 pub(super) const LINE_BYTES_MAX: usize = 65_507;
 
-/// The datagram that is being filled: lines with `\n` between them. Its buffer is used again for the next.
+/// The open datagram: lines with `\n` between them.
 #[derive(Debug)]
 pub(super) struct Datagram {
     bytes: Vec<u8>,
@@ -22,13 +22,13 @@ impl Datagram {
         Self { bytes: Vec::with_capacity(BYTES_MAX), lines: 0, lines_max: lines_max.get() }
     }
 
-    /// Whether a line of this many bytes may be added.
+    /// Returns whether a line of this many bytes may be added.
     pub(super) const fn has_room_for(&self, line_bytes: usize) -> bool {
         self.lines == 0
             || (self.lines < self.lines_max && self.bytes.len() + 1 + line_bytes <= BYTES_MAX)
     }
 
-    /// Whether no line may be added, however short.
+    /// Returns whether not even the shortest line may be added.
     pub(super) const fn is_full(&self) -> bool {
         !self.has_room_for(1)
     }

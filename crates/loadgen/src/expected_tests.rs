@@ -18,7 +18,7 @@ fn counts_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
             expected.discard();
         }
     }
-    Ok(expected.lines().concat())
+    Ok(expected.lines())
 }
 
 #[test]
@@ -68,24 +68,24 @@ fn what_nobody_was_sent_does_not_count() {
 #[test]
 fn lines_without_a_certain_count_are_refused() {
     for (line, reason) in [
-        ("a=1 value=x", NotSimple::Parts),
-        ("a=1  value=x 5", NotSimple::Parts),
-        ("a=1 value=x 5 6", NotSimple::Parts),
-        ("a=\\ 1 value=x 5", NotSimple::Character),
-        ("a=1 value=\"x\" 5", NotSimple::Character),
-        ("a=1\t value=x 5", NotSimple::Character),
-        ("events,a=1 value=x 5", NotSimple::Tag),
-        ("a= value=x 5", NotSimple::Tag),
-        ("=1 value=x 5", NotSimple::Tag),
-        ("a=1, value=x 5", NotSimple::Tag),
-        ("a=1=2 value=x 5", NotSimple::Tag),
-        ("a=1,a=2 value=x 5", NotSimple::RepeatedTag),
-        ("a=1 user=x 5", NotSimple::User),
-        ("a=1 value= 5", NotSimple::User),
-        ("a=1 value=x,other=y 5", NotSimple::User),
-        ("a=1 value=x -5", NotSimple::Timestamp),
-        ("a=1 value=x 9223372036854775808", NotSimple::Timestamp),
-        ("a=1 value=x ", NotSimple::Timestamp),
+        ("a=1 value=x", PARTS),
+        ("a=1  value=x 5", PARTS),
+        ("a=1 value=x 5 6", PARTS),
+        ("a=\\ 1 value=x 5", CHARACTER),
+        ("a=1 value=\"x\" 5", CHARACTER),
+        ("a=1\t value=x 5", CHARACTER),
+        ("events,a=1 value=x 5", TAG),
+        ("a= value=x 5", TAG),
+        ("=1 value=x 5", TAG),
+        ("a=1, value=x 5", TAG),
+        ("a=1=2 value=x 5", TAG),
+        ("a=1,a=2 value=x 5", REPEATED_TAG),
+        ("a=1 user=x 5", USER),
+        ("a=1 value= 5", USER),
+        ("a=1 value=x,other=y 5", USER),
+        ("a=1 value=x -5", TIMESTAMP),
+        ("a=1 value=x 9223372036854775808", TIMESTAMP),
+        ("a=1 value=x ", TIMESTAMP),
     ] {
         assert_eq!(counts_of(&[(&[line], true)]), Err(reason), "{line:?}");
     }

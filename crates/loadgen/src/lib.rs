@@ -1,28 +1,22 @@
 //! A load generator for services that count events: lines from standard input or a seeded synthetic load, over UDP or Unix
 //! sockets to any number of addresses, with a file of the exact counts that must come out.
 //!
-//! `source` gives a line, `pacer` says when, `datagram` packs it, and `sender` copies each full datagram to all `targets`, but
-//! for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
+//! `source` gives a line, `pacer` says when, `datagram` packs it, and `sender` copies each full datagram to all `targets`,
+//! except for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
 //!
-//! It shares no code with the service, so that both cannot be wrong in the same way. Only where a line ends is the service's
-//! rule: callers pass it, and whether it has a timestamp, as [`LineRules`].
+//! It shares no code with the service, so that both cannot be wrong in the same way. Only the rules for the end of a line and
+//! for its timestamp are the service's: callers pass them as [`LineRules`].
 //!
-//! It blocks: one thread that sleeps, reads and sends needs no runtime.
+//! It blocks: a thread that sleeps, reads and sends needs no runtime.
 
 mod ages;
 mod datagram;
 mod draw;
 mod expected;
-mod lines;
 mod options;
 mod pacer;
-mod progress;
-mod realtime;
 mod sender;
-mod shuffle;
 mod source;
-mod start;
-mod stop;
 mod summary;
 mod synthetic;
 mod targets;
@@ -34,106 +28,67 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, SecondsFormat};
 
 pub use ages::{MAX_AGE, MAX_FUTURE};
-pub use draw::{ParseShareError, Share};
 pub use expected::{Counts, Expected, NotSimple};
 pub use options::Options;
-pub use start::{ParseStartError, Start};
 pub use summary::Summary;
 pub use synthetic::{Event, Plan, Synthetic};
 
 use sender::Sender;
-use source::Source;
-use stop::{Input, Stop};
+use source::{Lines, Source, Stop};
 
-/// What the service knows of lines.
+/// The rules of the service for lines.
 #[derive(Debug, Clone, Copy)]
 pub struct LineRules {
-    /// How many bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+    /// Returns the length of the first line without its line end; `None` when that depends on bytes to come.
     pub end: fn(&[u8]) -> Option<usize>,
-    /// Whether a line is an event that has no timestamp, and that takes one at its end.
+    /// Returns whether a line is an event without a timestamp, which takes one at its end.
     pub lacks_timestamp: fn(&[u8]) -> bool,
 }
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
-/// Why sending did not begin, or stopped.
+/// Why sending did not begin, or stopped. Lines are numbered from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// An address that is none, or a name that nobody knows.
-    #[error("cannot resolve `{to}`, expected HOST:PORT or unix:/PATH: {source}")]
-    Resolve {
-        /// As it was given.
-        to: String,
-        /// What the resolver said.
-        source: io::Error,
-    },
-    /// No address at all.
-    #[error("there is no address to send to")]
-    NoAddress,
+    /// An address that is malformed or cannot be resolved.
+    #[error("cannot resolve `{0}`, expected HOST:PORT or unix:/PATH: {1}")]
+    Resolve(String, #[source] io::Error),
     /// No socket, for example because this host has no IPv6.
-    #[error("cannot open a socket to send to {address}: {source}")]
-    Socket {
-        /// Where to.
-        address: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The synthetic load begins before 1970 or ends after 2262, beyond what a timestamp can say.
+    #[error("cannot open a socket to send to {0}: {1}")]
+    Socket(String, #[source] io::Error),
+    /// The synthetic load begins before 1970 or ends after 2262, beyond the range of a timestamp.
     #[error("the minutes of the load must lie between the years 1970 and 2262")]
     Span,
-    /// The input broke off.
-    #[error("cannot read line {line}: {source}")]
-    Input {
-        /// Counted from 1.
-        line: u64,
-        /// What reading it said.
-        source: io::Error,
-    },
-    /// A line longer than any datagram. Those before it are sent.
-    #[error("line {line} is longer than 65507 bytes, the most that a datagram holds")]
-    LineTooLong {
-        /// Counted from 1.
-        line: u64,
-    },
+    /// The input broke off at this line.
+    #[error("cannot read line {0}: {1}")]
+    Input(u64, #[source] io::Error),
+    /// This line is longer than any datagram. The lines before it are sent.
+    #[error("line {0} is longer than 65507 bytes, the most that a datagram holds")]
+    LineTooLong(u64),
     /// The system gives no thread or no signals.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// A line whose count is not certain, while expected counts are wanted. Their file is left empty.
-    #[error("the counts of line {line} are not certain: {source}")]
-    NotSimple {
-        /// Counted from 1.
-        line: u64,
-        /// What is wrong with it.
-        source: NotSimple,
-    },
+    /// The count of this line is not certain, while expected counts are wanted. Their file is left empty.
+    #[error("the counts of line {0} are not certain: {1}")]
+    NotSimple(u64, #[source] NotSimple),
     /// The file of expected counts cannot be written.
-    #[error("cannot write the expected counts to {}: {source}", path.display())]
-    Expected {
-        /// Which file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
+    Expected(PathBuf, #[source] io::Error),
 }
 
-/// Sends what the options say, and returns when it is sent. Reports its progress on standard error. Without `events`,
-/// lines come from standard input. SIGINT and SIGTERM end it early, in order; a second one ends the process.
+/// Sends as the options say, and returns when all is sent. Reports its progress on standard error. Without `events`, lines come
+/// from standard input. SIGINT and SIGTERM end it early, with a summary; a second signal ends the process.
 ///
 /// A datagram that cannot be sent is counted in the summary and is no error.
 pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
-    let stop = Stop::by_signals()?;
-    if options.events.is_some() {
-        return send(options, io::empty(), rules, is_typed, stop);
-    }
-    let input = Input::new(io::stdin(), stop.clone())?;
-    send(options, input, rules, is_typed, stop)
+    send(options, io::stdin(), rules, is_typed, Stop::by_signals()?)
 }
 
-/// The same as [`run`], with lines from this input instead of standard input, and without regard to signals.
+/// As [`run`], with lines from this input instead of standard input, and without regard to signals.
 pub fn run_from(
     options: &Options,
-    input: impl Read,
+    input: impl Read + Send + 'static,
     rules: LineRules,
 ) -> Result<Summary, SendError> {
     send(options, input, rules, false, Stop::default())
@@ -141,23 +96,30 @@ pub fn run_from(
 
 fn send(
     options: &Options,
-    input: impl Read,
+    input: impl Read + Send + 'static,
     rules: LineRules,
     is_typed: bool,
     stop: Stop,
 ) -> Result<Summary, SendError> {
     let seed = options.seed.unwrap_or_else(rand::random);
     let (source, what) = match options.events {
-        None if is_typed => {
-            let what = "what you type here, a line an event, until Ctrl-D,";
-            (Source::lines(input, rules, !options.no_stamp), what.to_owned())
-        }
         None => {
-            (Source::lines(input, rules, !options.no_stamp), "lines of standard input".to_owned())
+            let lacks_timestamp =
+                if options.no_stamp { |_: &_| false } else { rules.lacks_timestamp };
+            let lines = Lines::read(input, LineRules { lacks_timestamp, ..rules })?;
+            let what = if is_typed {
+                "what you type here, a line an event, until Ctrl-D,"
+            } else {
+                "lines of standard input"
+            };
+            (Source::Lines(lines), what.to_owned())
         }
         Some(events) => {
             let plan = plan(options, events, seed, now_nanos())?;
-            (Source::synthetic(Synthetic::new(plan), options.realtime), describe(options, &plan))
+            let load = Synthetic::new(plan);
+            let source =
+                if options.realtime { Source::Realtime(load) } else { Source::Synthetic(load) };
+            (source, describe(options, &plan))
         }
     };
     let sender = Sender::open(options, seed, stop)?;
@@ -172,8 +134,7 @@ fn send(
 fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Plan, SendError> {
     let span_nanos = i64::from(options.minutes.get()).checked_mul(MINUTE_NANOS);
     let span_nanos = span_nanos.ok_or(SendError::Span)?;
-    let start_nanos =
-        options.start.map_or(now_nanos.saturating_sub(span_nanos), |start| start.nanos(now_nanos));
+    let start_nanos = options.start.unwrap_or_else(|| now_nanos.saturating_sub(span_nanos));
     let start_nanos = start_nanos - start_nanos.rem_euclid(MINUTE_NANOS);
     if start_nanos < 0 || start_nanos.checked_add(span_nanos).is_none() {
         return Err(SendError::Span);
@@ -190,7 +151,7 @@ fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Pla
     })
 }
 
-/// What of the load is not on the command line when it is left to its default.
+/// Describes the load, with its start, which by default is not on the command line.
 fn describe(options: &Options, plan: &Plan) -> String {
     let events = plan.events;
     if options.realtime {
@@ -223,7 +184,7 @@ mod tests {
     #[test]
     fn a_load_outside_of_time_is_refused() {
         for start in [-1, i64::MAX - 1] {
-            let options = Options { start: Some(Start::At(start)), ..Options::default() };
+            let options = Options { start: Some(start), ..Options::default() };
             assert!(matches!(plan(&options, 1, 0, NOW), Err(SendError::Span)), "{start}");
         }
     }

@@ -1,30 +1,14 @@
-//! The flags of the command that sends, and their defaults.
+//! The flags of the command that sends.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::draw::Share;
-use super::start::Start;
-use super::synthetic::{LINES_PER_DATAGRAM, REPEAT_SHARE_MAX};
+use chrono::DateTime;
+use clap::{Args, FromArgMatches};
 
-const TO: &str = "127.0.0.1:8094";
-const SERIES: NonZeroU32 = nonzero(50);
-const USERS: NonZeroU32 = nonzero(10_000);
-const MINUTES: NonZeroU32 = nonzero(1);
-const REPEAT: &str = "0.01";
-/// Well below what one node takes in, so that nobody loses events who has not asked for speed.
-const RATE: u64 = 20_000;
-
-/// A node that is started just before listens well within this, unless its host is very busy.
-const WAIT: Duration = Duration::from_secs(5);
-
-const fn nonzero(number: u32) -> NonZeroU32 {
-    match NonZeroU32::new(number) {
-        Some(number) => number,
-        None => NonZeroU32::MIN,
-    }
-}
+use super::now_nanos;
+use super::synthetic::REPEAT_SHARE_MAX;
 
 /// Sends events over UDP or to Unix sockets: lines from standard input, or with --events a synthetic load.
 ///
@@ -36,30 +20,32 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 ///
 /// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
 /// SIGTERM, with the summary and the expected counts of what was sent until then.
-#[derive(Debug, Clone, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Options {
     /// Where to send; may be given several times, and each address gets a copy of every datagram.
     /// Of a name with several addresses the first is used, IPv4 before IPv6
-    #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = TO)]
+    #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = "127.0.0.1:8094")]
     pub to: Vec<String>,
 
     /// Events a second, not counting copies; 0 for as fast as it goes
-    #[arg(long, value_name = "EVENTS/S", default_value_t = RATE)]
+    // Well below what one node takes in, so that no events are lost unless the user asks for speed.
+    #[arg(long, value_name = "EVENTS/S", default_value_t = 20_000)]
     pub rate: u64,
 
     /// How long to wait at the start for addresses of this host (loopback or unix:) at which nobody listens yet
+    // A node that was just started listens well within this, unless its host is very busy.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5s")]
     pub wait: Duration,
 
     /// The most lines in one datagram. It stays within 1400 bytes unless one line alone is longer
-    #[arg(long, value_name = "N", default_value_t = LINES_PER_DATAGRAM)]
+    #[arg(long, value_name = "N", default_value = "15")]
     pub lines_per_datagram: NonZeroUsize,
 
     /// The share of copies that are not sent, drawn for each datagram and address, so that nodes receive different
     /// events
-    #[arg(long, value_name = "SHARE", default_value_t = Share::NONE)]
-    pub drop_rate: Share,
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub drop_rate: f64,
 
     /// Write the exact counts that must come out to this file: one line of output a count, sorted bytewise.
     /// An event counts when at least one address was sent a copy. Lines from standard input must then have
@@ -87,15 +73,33 @@ pub struct Options {
     pub events: Option<u64>,
 
     /// How many different series there are, at most
-    #[arg(long, value_name = "N", default_value_t = SERIES, requires = "events", help_heading = "Synthetic load")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "50",
+        requires = "events",
+        help_heading = "Synthetic load"
+    )]
     pub series: NonZeroU32,
 
     /// How many different users each series has, at most
-    #[arg(long, value_name = "N", default_value_t = USERS, requires = "events", help_heading = "Synthetic load")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10000",
+        requires = "events",
+        help_heading = "Synthetic load"
+    )]
     pub users: NonZeroU32,
 
     /// Spread the events over this many minutes
-    #[arg(long, value_name = "M", default_value_t = MINUTES, requires = "events", help_heading = "Synthetic load")]
+    #[arg(
+        long,
+        value_name = "M",
+        default_value = "1",
+        requires = "events",
+        help_heading = "Synthetic load"
+    )]
     pub minutes: NonZeroU32,
 
     /// When the first of the minutes begins: a date like 2016-12-04T18:38:00Z, `now`, or before now like `-10m`;
@@ -103,23 +107,24 @@ pub struct Options {
     #[arg(
         long,
         value_name = "TIME",
+        value_parser = |text: &str| start(text, now_nanos()),
         allow_hyphen_values = true,
         requires = "events",
         help_heading = "Synthetic load"
     )]
-    pub start: Option<Start>,
+    pub start: Option<i64>,
 
     /// The share of events that are an exact repeat of one shortly before: the same series, user and timestamp,
     /// which must count once. At most 0.9
     #[arg(
         long,
         value_name = "SHARE",
-        default_value = REPEAT,
-        value_parser = parse_repeat,
+        default_value = "0.01",
+        value_parser = repeat,
         requires = "events",
         help_heading = "Synthetic load"
     )]
-    pub repeat: Share,
+    pub repeat: f64,
 
     /// Send the events in a random order instead of by time
     #[arg(long, requires = "events", help_heading = "Synthetic load")]
@@ -135,37 +140,39 @@ pub struct Options {
     pub realtime: bool,
 }
 
-/// The same as no flags on the command line.
 impl Default for Options {
+    /// Returns the options without any flags.
     fn default() -> Self {
-        Self {
-            to: vec![TO.to_owned()],
-            rate: RATE,
-            wait: WAIT,
-            lines_per_datagram: LINES_PER_DATAGRAM,
-            drop_rate: Share::NONE,
-            expected: None,
-            no_stamp: false,
-            quiet: false,
-            seed: None,
-            events: None,
-            series: SERIES,
-            users: USERS,
-            minutes: MINUTES,
-            start: None,
-            repeat: REPEAT.parse().unwrap_or_default(),
-            shuffle: false,
-            realtime: false,
-        }
+        let command = Self::augment_args(clap::Command::new("send"));
+        let options = Self::from_arg_matches(&command.get_matches_from(["send"]));
+        options.unwrap_or_else(|error| error.exit())
     }
 }
 
-fn parse_repeat(text: &str) -> Result<Share, String> {
-    let share: Share = text.parse().map_err(|error| format!("{error}"))?;
-    if share > share.at_most(REPEAT_SHARE_MAX) {
-        return Err("at most 0.9: the others need something to repeat".to_owned());
+fn share(text: &str) -> Result<f64, &'static str> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or("a share is a number from 0 to 1, for example 0.01")
+}
+
+fn repeat(text: &str) -> Result<f64, &'static str> {
+    let share = share(text)?;
+    if share > REPEAT_SHARE_MAX {
+        return Err("at most 0.9: the others need something to repeat");
     }
     Ok(share)
+}
+
+/// Reads the time at which a load begins, in nanoseconds since the epoch.
+fn start(text: &str, now_nanos: i64) -> Result<i64, &'static str> {
+    let before_now =
+        |ago: Duration| now_nanos.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX));
+    let start = match text.strip_prefix('-') {
+        None if text == "now" => Some(now_nanos),
+        Some(ago) => humantime::parse_duration(ago).ok().map(before_now),
+        None => DateTime::parse_from_rfc3339(text).ok().and_then(|date| date.timestamp_nanos_opt()),
+    };
+    start
+        .ok_or("expected `now`, a time before now like `-10m`, or a date like 2016-12-04T18:38:00Z")
 }
 
 #[cfg(test)]
@@ -186,18 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn no_flags_are_the_default() {
-        assert_eq!(format!("{:?}", parse("").unwrap()), format!("{:?}", Options::default()));
-    }
-
-    #[test]
     fn flags_arrive() {
-        let options =
-            parse("--to a:1 --to [::1]:2 --events 5 --start -10m --repeat 0.5 --shuffle").unwrap();
+        let options = parse(
+            "--to a:1 --to [::1]:2 --events 5 --start 1970-01-01T00:00:07Z --repeat 0.5 --shuffle",
+        )
+        .unwrap();
         assert_eq!(options.to, ["a:1", "[::1]:2"]);
         assert_eq!(options.events, Some(5));
-        assert_eq!(options.start, Some(Start::Ago(Duration::from_secs(600))));
+        assert_eq!(options.start, Some(7_000_000_000));
         assert!(options.shuffle);
+        assert!(parse("--events 1 --start -10m").is_ok());
     }
 
     #[test]
@@ -212,6 +217,26 @@ mod tests {
             "--lines-per-datagram 0",
         ] {
             assert!(parse(flags).is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn shares_outside_0_to_1_are_refused() {
+        for text in ["", "-0.1", "1.1", "NaN", "inf", "1%"] {
+            assert!(share(text).is_err(), "{text:?}");
+        }
+        assert_eq!(share("0.25"), Ok(0.25));
+    }
+
+    #[test]
+    fn a_load_starts_at_a_date_or_before_now() {
+        let start = |text| start(text, 7_000_000_000);
+        assert_eq!(start("now"), Ok(7_000_000_000));
+        assert_eq!(start("-2s"), Ok(5_000_000_000));
+        assert_eq!(start("2016-12-04T18:38:00Z"), Ok(1_480_876_680_000_000_000));
+        assert_eq!(start("2016-12-04T19:38:00+01:00"), Ok(1_480_876_680_000_000_000));
+        for text in ["", "10m", "-", "then", "3000-01-01T00:00:00Z"] {
+            assert!(start(text).is_err(), "{text:?}");
         }
     }
 }

@@ -1,22 +1,21 @@
-//! Keeps to a rate: a token bucket, kept as the moment at which it will be out of debt.
+//! Keeps to a rate: a token bucket, stored as the time at which its debt is paid.
 //!
-//! What was sent is paid for afterwards. A sleep lasts at least [`SLOT`], because a shorter one costs more than
-//! it waits; what it overslept is made good in the next burst, up to [`BURST`], so the average holds.
+//! Events are paid for after they are sent. A sleep lasts at least [`SLOT`], because a shorter sleep costs more than it waits. Time
+//! overslept is caught up in the next burst, up to [`BURST`], so the average holds.
 
 use std::time::{Duration, Instant};
 
 /// The shortest sleep.
 const SLOT: Duration = Duration::from_millis(1);
 
-/// The most that is made good at once after an interruption. More would flood the receiver's buffer.
+/// The most that is caught up at once after an interruption. More would flood the receiver's buffer.
 const BURST: Duration = Duration::from_millis(10);
 
-/// The bucket.
 #[derive(Debug)]
 pub(super) struct Pacer {
     /// Events a second; 0 is no limit.
     rate: u64,
-    /// When everything that was sent is paid for.
+    /// When all events sent are paid for.
     due: Instant,
 }
 
@@ -25,13 +24,13 @@ impl Pacer {
         Self { rate, due: now }
     }
 
-    /// How long to sleep before sending; `None` to send now.
+    /// Returns how long to sleep before sending; `None` to send now.
     pub(super) fn sleep_before_sending(&self, now: Instant) -> Option<Duration> {
         let debt = self.due.saturating_duration_since(now);
         (!debt.is_zero()).then(|| debt.max(SLOT))
     }
 
-    /// Notes that this many events were sent.
+    /// Pays for this many events.
     pub(super) fn sent(&mut self, events: usize, now: Instant) {
         if self.rate == 0 {
             return;
@@ -47,7 +46,7 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Sends for a second of a clock that oversleeps, and says how many events went.
+    /// Sends for a second of a clock that oversleeps, and returns the number of events.
     fn sent_in_a_second(rate: u64, oversleep: Duration) -> usize {
         let start = Instant::now();
         let (mut now, mut events) = (start, 0);
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_interruption_is_not_made_good_at_once() {
+    fn a_long_interruption_is_not_caught_up_at_once() {
         let start = Instant::now();
         let mut pacer = Pacer::new(1_000, start);
         let later = start + Duration::from_secs(60);

@@ -1,100 +1,98 @@
-//! The sender: owns the sockets, the open datagram and the expected counts. It waits for its
-//! source and for the pace, and stops when the source ends.
+//! The sender: owns the sockets, the open datagram and the expected counts. It waits for its source and for the pace, and ends
+//! with its source or by a signal.
 
-use std::io::Read;
+use std::fmt::Write;
+use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use super::datagram::Datagram;
-use super::draw::{Draw, Purpose, Share};
-use super::expected::ExpectedFile;
-use super::lines::Next;
-use super::pacer::Pacer;
-use super::progress::Progress;
-use super::source::Source;
-use super::stop::{LOOK_INTERVAL, Stop};
-use super::targets::{Failed, Target, wait_for_refusals};
+use indicatif::{
+    HumanFloatCount, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle,
+};
 
+use super::datagram::Datagram;
+use super::draw::{Draw, Purpose};
+use super::expected::ExpectedFile;
+use super::pacer::Pacer;
+use super::source::{LOOK_INTERVAL, Next, Source, Stop};
+use super::targets::{Target, wait_for_refusals};
 use super::{Options, SendError, Summary, ages, now_nanos};
 
-/// How often an address at which nobody listens yet is tried again.
+/// The interval of retries while no node listens at an address yet.
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
+const KNOWN_END: &str = "{wide_bar} {human_pos}/{human_len} events  {rate}  ETA {eta}";
+const UNKNOWN_END: &str = "{spinner} {human_pos} events  {rate}  {elapsed}";
 
 /// Sends the lines of a source.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct Sender<'a> {
+    options: &'a Options,
     targets: Vec<Target>,
     datagram: Datagram,
     expected: Option<ExpectedFile>,
-    drop_rate: Share,
     drop_draw: Draw,
     pacer: Pacer,
-    quiet: bool,
-    /// How long addresses of this host may refuse the first datagram, and since when they are tried.
-    wait: Duration,
+    /// When the first datagram was sent; addresses of this host may refuse it for a while.
     tried_since: Option<Instant>,
     stop: Stop,
+    progress: ProgressBar,
     summary: Summary,
 }
 
-impl Sender {
-    pub(super) fn open(options: &Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
-        let targets: Vec<Target> =
-            options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?;
-        if targets.is_empty() {
-            return Err(SendError::NoAddress);
-        }
-        let expected = options.expected.as_deref();
+impl<'a> Sender<'a> {
+    pub(super) fn open(options: &'a Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
         Ok(Self {
-            targets,
+            options,
+            targets: options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?,
             datagram: Datagram::new(options.lines_per_datagram),
-            expected: expected.map(ExpectedFile::create).transpose()?,
-            drop_rate: options.drop_rate,
+            expected: options.expected.as_deref().map(ExpectedFile::create).transpose()?,
             drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
-            quiet: options.quiet,
-            wait: options.wait,
             tried_since: None,
             stop,
+            progress: ProgressBar::hidden(),
             summary: Summary { seed, ..Summary::default() },
         })
     }
 
-    /// The addresses, separated by commas.
+    /// Returns the addresses, separated by commas.
     pub(super) fn addresses(&self) -> String {
-        let addresses: Vec<String> =
-            self.targets.iter().map(|target| target.address().to_owned()).collect();
+        let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
         addresses.join(", ")
     }
 
-    /// Sends every line of the source, or until it is stopped, and then writes the expected counts. Shows no progress bar
-    /// while somebody types.
-    pub(super) fn send_all<R: Read>(
+    /// Sends every line of the source, or until a signal, and then writes the expected counts. Shows no progress bar while the
+    /// lines are typed.
+    pub(super) fn send_all(
         mut self,
-        mut source: Source<R>,
+        mut source: Source,
         is_typed: bool,
     ) -> Result<Summary, SendError> {
-        let progress = Progress::new(source.count(), self.quiet || is_typed);
+        if !self.options.quiet && !is_typed && stderr().is_terminal() {
+            self.progress = progress_bar(self.options.events);
+        }
         let start = Instant::now();
         let mut line = Vec::new();
         loop {
             if self.datagram.is_empty() {
                 self.wait_for_the_pace();
             }
-            let next = source.next(&mut line).inspect_err(|_| self.dispatch(&progress))?;
+            let next = source.next(&mut line).inspect_err(|_| self.dispatch())?;
             self.summary.stopped = self.stop.code();
             if self.summary.stopped.is_some() {
                 break;
             }
             match next {
-                Next::Line => self.take(&line, source.line_number(), &progress)?,
-                Next::Pause => self.dispatch(&progress),
+                Next::Line => self.take(&line, source.line_number())?,
+                Next::Pause => self.dispatch(),
                 Next::End => break,
             }
         }
-        self.dispatch(&progress);
+        self.dispatch();
         self.summary.elapsed = start.elapsed();
-        drop(progress);
+        self.progress.finish_and_clear();
         wait_for_refusals(&mut self.targets);
+        self.summary.retries = self.targets.iter().map(|target| target.retries).sum();
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
         self.summary.copies_refused =
             refusing.map(|target| (target.address().to_owned(), target.refused)).collect();
@@ -104,37 +102,26 @@ impl Sender {
         Ok(self.summary)
     }
 
-    fn take(
-        &mut self,
-        line: &[u8],
-        number: Option<u64>,
-        progress: &Progress,
-    ) -> Result<(), SendError> {
+    fn take(&mut self, line: &[u8], number: u64) -> Result<(), SendError> {
         if !self.datagram.has_room_for(line.len()) {
-            self.dispatch(progress);
+            self.dispatch();
             self.wait_for_the_pace();
         }
-        let line_number = number.unwrap_or(self.events_taken() + 1);
         if let Some(problem) = ages::rejected(line, now_nanos()) {
-            if self.summary.events_untimely == 0 && !self.quiet {
-                progress.say(&format!("warning: line {line_number} {problem}"));
+            if self.summary.events_untimely == 0 && !self.options.quiet {
+                self.progress.suspend(|| eprintln!("warning: line {number} {problem}"));
             }
             self.summary.events_untimely += 1;
         }
         if let Some(file) = &mut self.expected {
             let added = file.expected.add(line);
-            added.map_err(|source| SendError::NotSimple { line: line_number, source })?;
+            added.map_err(|source| SendError::NotSimple(number, source))?;
         }
         self.datagram.push(line);
         if self.datagram.is_full() {
-            self.dispatch(progress);
+            self.dispatch();
         }
         Ok(())
-    }
-
-    /// The events so far, those of the open datagram included.
-    const fn events_taken(&self) -> u64 {
-        self.summary.events + self.datagram.lines() as u64
     }
 
     fn wait_for_the_pace(&self) {
@@ -146,78 +133,100 @@ impl Sender {
     }
 
     /// Sends the datagram to every address, and begins a new one.
-    fn dispatch(&mut self, progress: &Progress) {
+    fn dispatch(&mut self) {
         if self.datagram.is_empty() {
             return;
         }
-        let mut reached = false;
+        let Options { wait, drop_rate, quiet, .. } = *self.options;
+        let mut is_sent = false;
         let tried_since = *self.tried_since.get_or_insert_with(Instant::now);
         let first_copy = self.summary.datagrams * self.targets.len() as u64;
         for (copy, target) in (first_copy..).zip(&mut self.targets) {
-            if self.drop_draw.falls_into(copy, self.drop_rate) {
+            if self.drop_draw.falls_into(copy, drop_rate) {
                 self.summary.copies_dropped += 1;
                 continue;
             }
-            let before = target.refused;
+            let refused_before = target.refused;
+            let mut has_told = quiet;
             let is_stopped = || self.stop.code().is_some();
             let mut sent = target.send(self.datagram.bytes(), is_stopped);
-            // A node that was started just before may not listen yet. A refused copy reached nobody, so it is sent again.
-            let is_awaited = |target: &Target, sent: &Result<u32, Failed>| {
-                let is_refused = matches!(sent, Err(failed) if failed.is_refused);
-                is_refused
-                    && !target.has_taken
-                    && tried_since.elapsed() < self.wait
-                    && !is_stopped()
-            };
-            if is_awaited(target, &sent) && !self.quiet {
-                let (address, seconds) = (target.address(), self.wait.as_secs_f64());
-                progress.say(&format!(
-                    "nobody listens at {address} yet; waiting for up to {seconds} s"
-                ));
-            }
-            while is_awaited(target, &sent) {
+            // A node that was just started may not listen yet. A refused copy reached no node, so it is sent again.
+            while sent.as_ref().is_err_and(|failed| failed.is_refused)
+                && !target.has_taken
+                && tried_since.elapsed() < wait
+                && !is_stopped()
+            {
+                if !has_told {
+                    has_told = true;
+                    let (address, seconds) = (target.address(), wait.as_secs_f64());
+                    self.progress.suspend(|| {
+                        eprintln!("nobody listens at {address} yet; waiting for up to {seconds} s");
+                    });
+                }
                 std::thread::sleep(WAIT_INTERVAL);
                 sent = target.send(self.datagram.bytes(), is_stopped);
             }
-            let is_refused = matches!(&sent, Err(failed) if failed.is_refused);
-            target.refused += u64::from(is_refused);
-            if before == 0 && target.refused > 0 && !self.quiet {
-                progress.say(&format!("warning: nobody listens at {}; going on", target.address()));
-            }
             match sent {
-                Err(Failed { retries, .. }) if is_refused => {
-                    self.summary.retries += u64::from(retries);
-                }
-                Ok(retries) => {
-                    reached = true;
+                Ok(()) => {
+                    is_sent = true;
                     self.summary.copies_sent += 1;
                     self.summary.bytes += self.datagram.bytes().len() as u64;
-                    self.summary.retries += u64::from(retries);
                 }
-                Err(Failed { retries, source, .. }) => {
+                Err(failed) if failed.is_refused => target.refused += 1,
+                Err(failed) => {
                     self.summary.copies_failed += 1;
-                    self.summary.retries += u64::from(retries);
-                    self.summary.last_failure = Some(format!("{}: {source}", target.address()));
+                    self.summary.last_failure =
+                        Some(format!("{}: {}", target.address(), failed.source));
                 }
             }
+            if refused_before == 0 && target.refused > 0 && !quiet {
+                let address = target.address();
+                self.progress
+                    .suspend(|| eprintln!("warning: nobody listens at {address}; going on"));
+            }
         }
-        self.account_for(reached);
-        progress.sent(self.datagram.lines());
-        self.pacer.sent(self.datagram.lines(), Instant::now());
-        self.datagram.clear();
-    }
-
-    fn account_for(&mut self, reached: bool) {
-        let lines = self.datagram.lines() as u64;
+        let lines = self.datagram.lines();
         self.summary.datagrams += 1;
-        self.summary.events += lines;
-        if !reached {
-            self.summary.events_unsent += lines;
+        self.summary.events += lines as u64;
+        if !is_sent {
+            self.summary.events_unsent += lines as u64;
         }
         match &mut self.expected {
-            Some(file) if reached => file.expected.confirm(),
+            Some(file) if is_sent => file.expected.confirm(),
             Some(file) => file.expected.discard(),
             None => {}
         }
+        self.progress.inc(lines as u64);
+        self.pacer.sent(lines, Instant::now());
+        self.datagram.clear();
+    }
+}
+
+/// Returns a bar up to this many events, or without an end. It is cleared when it is dropped, so that the summary takes its
+/// place.
+fn progress_bar(events: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(events, ProgressDrawTarget::stderr())
+        .with_finish(ProgressFinish::AndClear);
+    let template = if events.is_some() { KNOWN_END } else { UNKNOWN_END };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
+            // Only a display.
+            let _ = write!(out, "{}/s", HumanFloatCount(state.per_sec().round()));
+        }));
+    }
+    bar.enable_steady_tick(TICK_INTERVAL);
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_of_the_progress_bar_are_understood() {
+        for template in [KNOWN_END, UNKNOWN_END] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+        assert_eq!(HumanFloatCount(12_345.0).to_string(), "12,345");
     }
 }

@@ -1,26 +1,26 @@
-//! What was sent, refused and dropped.
+//! The result of sending.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What was sent. Its `Display` is the closing line.
+/// The numbers of events and copies sent, dropped, refused and failed. Its `Display` is the closing line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Lines, synthetic or read. A line counts once, to however many addresses it went.
+    /// Lines, synthetic or read. A line counts once for all addresses.
     pub events: u64,
     /// Events among them of which every copy was dropped, refused or failed: they are not expected to be counted.
     pub events_unsent: u64,
     /// Different datagrams.
     pub datagrams: u64,
-    /// Copies of datagrams that the kernel took, but for those that it reported at once as refused.
+    /// Copies of datagrams that the kernel took, without those that it reported at once as refused.
     pub copies_sent: u64,
     /// Copies that were not sent, by the drop rate.
     pub copies_dropped: u64,
-    /// Copies that the kernel refused, however often they were tried.
+    /// Copies that the kernel did not take in any try.
     pub copies_failed: u64,
-    /// Addresses at which nobody listens, and how many copies came back from each. The network may not report all.
+    /// Addresses at which no process listens, each with the copies that came back. The network may not report all.
     pub copies_refused: Vec<(String, u64)>,
-    /// Events of a time that a node rejects by default.
+    /// Events with a time that a node rejects by default.
     pub events_untimely: u64,
     /// Tries beyond the first, over all copies.
     pub retries: u64,
@@ -30,39 +30,33 @@ pub struct Summary {
     pub elapsed: Duration,
     /// The seed that was given or drawn.
     pub seed: u64,
-    /// The last refusal of the kernel, as it says it.
+    /// The last error of a copy that failed.
     pub last_failure: Option<String>,
-    /// The exit code of who is ended by a signal; `None`: all that there was is sent.
+    /// The exit code for the signal that ended the sending; `None` when all was sent.
     pub stopped: Option<u8>,
 }
 
 impl Summary {
-    /// Whether every copy was taken, and none is known to have come back.
+    /// Returns whether every copy was taken, and none is known to have come back.
     #[must_use]
     pub const fn is_well(&self) -> bool {
         self.copies_failed == 0 && self.copies_refused.is_empty()
-    }
-
-    /// Events a second, over the whole time.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
-    pub fn events_per_second(&self) -> f64 {
-        self.events as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+        let rate = self.events as f64 / self.elapsed.as_secs_f64().max(1e-9);
         write!(
             f,
-            "{} events, {} datagrams, {} copies sent, {} copies dropped, {} bytes, {:.3} s, {:.0} events/s, seed {}",
+            "{} events, {} datagrams, {} copies sent, {} copies dropped, {} bytes, {:.3} s, {rate:.0} events/s, seed {}",
             self.events,
             self.datagrams,
             self.copies_sent,
             self.copies_dropped,
             self.bytes,
             self.elapsed.as_secs_f64(),
-            self.events_per_second(),
             self.seed,
         )?;
         if self.events_unsent > 0 {

@@ -1,32 +1,29 @@
-//! The synthetic load: a pure function from a plan and an index to an event, walked by an iterator.
+//! The synthetic load: a pure function from a plan and an index to an event.
 //!
-//! A repeat is the same event once more, byte for byte: an index that is drawn to be one takes its event from
-//! an index shortly before it. The receiver must count the two once.
+//! A repeat is the same event again, byte for byte: an index that is drawn to be a repeat takes the event of an index shortly
+//! before it. The receiver must count the two once.
 
+use std::collections::VecDeque;
 use std::io::Write;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 
-use super::draw::{Draw, Purpose, Share};
-use super::shuffle::Shuffle;
+use super::draw::{Draw, Purpose, Shuffle};
 
-/// The farthest that a repeat lies behind the event it repeats, in events.
-pub(super) const REPEAT_DISTANCE_MAX: u64 = 1_000;
+/// The longest distance between an event and its repeat, in events.
+const REPEAT_DISTANCE_MAX: usize = 1_000;
 
 /// A repeat of a repeat is followed back to its origin; at this share that takes ten steps on average.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
 
-/// About a thousand bytes in the short form: one piece on any network.
-pub(super) const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
-    Some(lines) => lines,
-    None => NonZeroUsize::MIN,
-};
+/// The default of `--lines-per-datagram`: about a thousand bytes in the short form, one packet on any network.
+const LINES_PER_DATAGRAM: usize = 15;
 
-/// All that decides the bytes of a synthetic load.
+/// Decides the bytes of a synthetic load.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The same seed gives the same load.
     pub seed: u64,
-    /// How many, repeats included.
+    /// The number of events, repeats included.
     pub events: u64,
     /// The most different series.
     pub series: NonZeroU32,
@@ -34,21 +31,21 @@ pub struct Plan {
     pub users: NonZeroU32,
     /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit an `i64`.
     pub start_nanos: i64,
-    /// How long the events take, evenly.
+    /// The time over which the events are spread evenly.
     pub span_nanos: i64,
-    /// How many of the events are one that was sent shortly before.
-    pub repeat: Share,
-    /// Whether they come in another order than that of their timestamps.
+    /// The share of events that repeat an event sent shortly before, from 0 to 1.
+    pub repeat: f64,
+    /// Whether events are sent in a random order instead of by time.
     pub shuffle: bool,
 }
 
 impl Plan {
-    /// The load as datagrams, of as many lines as `eds send` packs by default.
+    /// Returns the load as datagrams, with as many lines as `eds send` packs by default.
     pub fn datagrams(self) -> impl Iterator<Item = Vec<u8>> {
         let mut events = Synthetic::new(self);
         std::iter::from_fn(move || {
             let mut datagram = Vec::new();
-            for event in events.by_ref().take(LINES_PER_DATAGRAM.get()) {
+            for event in events.by_ref().take(LINES_PER_DATAGRAM) {
                 if !datagram.is_empty() {
                     datagram.push(b'\n');
                 }
@@ -59,7 +56,7 @@ impl Plan {
     }
 }
 
-/// One event of the load.
+/// An event of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
     /// The number in the tag `event_type`.
@@ -68,12 +65,12 @@ pub struct Event {
     pub product: u32,
     /// The number of the user.
     pub user: u32,
-    /// Since the epoch.
+    /// Nanoseconds since the epoch.
     pub nanos: i64,
 }
 
 impl Event {
-    /// Appends the event in the input line's form, without a line end.
+    /// Appends the event as an input line, without a line end.
     pub fn write_line(&self, line: &mut Vec<u8>) {
         let Self { kind, product, user, nanos } = self;
         // Writing to a vector cannot fail.
@@ -88,54 +85,62 @@ impl Event {
 #[derive(Debug, Clone)]
 pub struct Synthetic {
     plan: Plan,
-    /// Events share out the span, a slot each, so that no two have one timestamp.
+    /// Each event has a slot of the span, so that no two have the same timestamp.
     slot_nanos: u64,
     kinds: u32,
     order: Option<Shuffle>,
     sent: u64,
+    stamps: Stamps,
 }
 
 impl Synthetic {
-    /// Those of this plan.
+    /// Returns the events of this plan.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         let series = plan.series.get();
         let root = series.isqrt();
         Self {
-            plan: Plan { repeat: plan.repeat.at_most(REPEAT_SHARE_MAX), ..plan },
+            plan: Plan { repeat: plan.repeat.min(REPEAT_SHARE_MAX), ..plan },
             slot_nanos: plan.span_nanos.unsigned_abs() / plan.events.max(1),
             kinds: if root * root < series { root + 1 } else { root },
             order: plan.shuffle.then(|| Shuffle::new(plan.seed, plan.events)),
             sent: 0,
+            stamps: Stamps::default(),
         }
     }
 
-    /// How far before this index the event lies that it repeats; `None` when it repeats none.
-    pub(super) fn repeat_distance(&self, index: u64) -> Option<u64> {
-        let reach = index.min(REPEAT_DISTANCE_MAX);
+    /// Returns the next event with this time in nanoseconds since the epoch; a repeat keeps the time of the event that it
+    /// repeats. The plan must not be shuffled.
+    pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
+        let distance = self.repeat_distance(self.sent);
+        let event = self.next()?;
+        Some(Event { nanos: self.stamps.next(distance, now_nanos), ..event })
+    }
+
+    /// Returns the distance to the event that the event at this index repeats; `None` when it repeats none.
+    fn repeat_distance(&self, index: u64) -> Option<u64> {
+        let reach = index.min(REPEAT_DISTANCE_MAX as u64);
         (reach > 0 && self.draw(Purpose::Repeat).falls_into(index, self.plan.repeat))
             .then(|| 1 + self.draw(Purpose::Distance).below(index, reach))
     }
 
-    /// How many events are still to come.
-    pub(super) const fn left(&self) -> u64 {
-        self.plan.events - self.sent
+    /// Returns the number of events given so far.
+    pub(super) const fn sent(&self) -> u64 {
+        self.sent
     }
 
     fn event(&self, mut index: u64) -> Event {
         while let Some(distance) = self.repeat_distance(index) {
             index -= distance;
         }
-        let series = self.draw(Purpose::Series).below_u32(index, self.plan.series.get());
-        let within_slot = self.draw(Purpose::Instant).below(index, self.slot_nanos);
+        let series = self.draw(Purpose::Series).below(index, self.plan.series.get());
+        let offset =
+            index * self.slot_nanos + self.draw(Purpose::Instant).below(index, self.slot_nanos);
         Event {
             kind: series % self.kinds,
             product: series / self.kinds,
-            user: self.draw(Purpose::User).below_u32(index, self.plan.users.get()),
-            nanos: self
-                .plan
-                .start_nanos
-                .saturating_add_unsigned(index * self.slot_nanos + within_slot),
+            user: self.draw(Purpose::User).below(index, self.plan.users.get()),
+            nanos: self.plan.start_nanos.saturating_add_unsigned(offset),
         }
     }
 
@@ -155,10 +160,29 @@ impl Iterator for Synthetic {
         self.sent += 1;
         Some(self.event(self.order.map_or(place, |order| order.index_at(place))))
     }
+}
 
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::try_from(self.left()).ok();
-        (left.unwrap_or(usize::MAX), left)
+/// The timestamps of a load whose events happen when they are sent.
+#[derive(Debug, Clone, Default)]
+struct Stamps {
+    /// The timestamps given last, the newest first: a repeat takes one of them.
+    recent: VecDeque<i64>,
+    newest: i64,
+}
+
+impl Stamps {
+    /// Returns the timestamp of the event `distance` before this one, or else now, later where that is needed for a timestamp
+    /// that no event has.
+    fn next(&mut self, distance: Option<u64>, now_nanos: i64) -> i64 {
+        let place = distance.and_then(|distance| usize::try_from(distance - 1).ok());
+        let repeated = place.and_then(|place| self.recent.get(place).copied());
+        let stamp = repeated.unwrap_or_else(|| {
+            self.newest = now_nanos.max(self.newest.saturating_add(1));
+            self.newest
+        });
+        self.recent.truncate(REPEAT_DISTANCE_MAX - 1);
+        self.recent.push_front(stamp);
+        stamp
     }
 }
 
@@ -168,10 +192,10 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::MINUTE_NANOS;
     use super::*;
 
     const START_NANOS: i64 = 1_480_876_680_000_000_000;
-    const MINUTE_NANOS: i64 = 60_000_000_000;
 
     fn plan() -> Plan {
         Plan {
@@ -181,7 +205,7 @@ mod tests {
             users: NonZeroU32::new(100).unwrap(),
             start_nanos: START_NANOS,
             span_nanos: 3 * MINUTE_NANOS,
-            repeat: Share::new(0.01).unwrap(),
+            repeat: 0.01,
             shuffle: false,
         }
     }
@@ -230,12 +254,30 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     #[test]
     fn about_the_repeated_share_repeats_and_nothing_else_does() {
         let distinct = |repeat| {
-            let plan = Plan { repeat: Share::new(repeat).unwrap(), ..plan() };
+            let plan = Plan { repeat, ..plan() };
             Synthetic::new(plan).collect::<BTreeSet<_>>().len()
         };
         assert_eq!(distinct(0.0), 10_000);
         assert!((9_850..9_950).contains(&distinct(0.01)), "{}", distinct(0.01));
         assert!(distinct(1.0) < 2_000);
+    }
+
+    #[test]
+    fn timestamps_differ_even_when_the_clock_stands_or_goes_back() {
+        let mut stamps = Stamps::default();
+        let given: Vec<i64> = [100, 100, 90, 200].map(|now| stamps.next(None, now)).into();
+        assert_eq!(given, [100, 101, 102, 200]);
+    }
+
+    #[test]
+    fn a_repeat_has_the_timestamp_of_the_event_that_it_repeats() {
+        let mut stamps = Stamps::default();
+        for now in 1..=5_000 {
+            assert_eq!(stamps.next(None, now), now);
+        }
+        assert_eq!(stamps.next(Some(1), 9_999), 5_000);
+        assert_eq!(stamps.next(Some(1), 9_999), 5_000, "a repeat of a repeat");
+        assert_eq!(stamps.next(Some(REPEAT_DISTANCE_MAX as u64), 9_999), 5_003 - 1_000);
     }
 
     proptest! {

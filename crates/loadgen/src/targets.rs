@@ -1,10 +1,10 @@
-//! The addresses that get a copy of each datagram.
+//! The addresses that get a copy of each datagram, each with its socket.
 //!
-//! Each has a socket of its own. One for UDP is connected, so that the kernel reports a port at which nobody listens. On this
-//! host it does so at once, of the datagram just sent: such a copy is refused, not sent. A refusal by another host comes back
-//! later, with the next datagram, of one that already counts as sent: UDP promises no more than that.
+//! A UDP socket is connected, so that the kernel reports a port at which no process listens. On this host it does so at once, of
+//! the datagram just sent: that copy is refused, not sent. A refusal by another host comes back with a later datagram, of one
+//! that already counts as sent: UDP promises no more.
 //!
-//! A Unix socket takes what its node will read, or says at once that nobody listens; while it is full the sender waits.
+//! A Unix socket takes as much as its node reads, or reports at once that no process listens. While it is full the sender waits.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -13,116 +13,113 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::SendError;
-use super::stop::LOOK_INTERVAL;
+use super::source::LOOK_INTERVAL;
 
 /// With a pause that doubles, eight tries wait a quarter of a second: longer than a busy device needs to drain.
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-
-/// How long a refusal may be under way.
+/// The time that a refusal by another host takes to come back.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
-
-/// What the name of a Unix socket begins with.
-const UNIX: &str = "unix:";
 
 /// An address to send to.
 #[derive(Debug)]
 pub(super) struct Target {
     name: String,
     socket: Socket,
-    /// Copies that came back because nobody listens; the network may not report all.
+    /// Copies that came back because no process listens; the network may not report all.
     pub(super) refused: u64,
+    /// Tries beyond the first, over all copies.
+    pub(super) retries: u64,
     /// Whether it took a copy.
     pub(super) has_taken: bool,
 }
 
 #[derive(Debug)]
 enum Socket {
-    Udp(UdpSocket, SocketAddr),
-    /// With the path to send to: who listens there may change.
+    Udp {
+        socket: UdpSocket,
+        is_local: bool,
+    },
+    /// With the path to send to: another process may listen there later.
     Unix(UnixDatagram, PathBuf),
 }
 
 impl Target {
-    /// Finds the address that a `HOST:PORT` names, and opens a socket of its family; or one for `unix:/path`.
+    /// Resolves `HOST:PORT` and opens a socket for it, or opens one for `unix:/path`.
     pub(super) fn open(to: &str) -> Result<Self, SendError> {
-        let (name, socket) = if let Some(path) = to.strip_prefix(UNIX) {
+        let (name, socket) = if let Some(path) = to.strip_prefix("unix:") {
             (to.to_owned(), unix(path.into()))
         } else {
-            let address = resolve(to)?;
+            let address =
+                resolve(to).map_err(|source| SendError::Resolve(to.to_owned(), source))?;
             (address.to_string(), udp(address))
         };
         match socket {
-            Ok(socket) => Ok(Self { name, socket, refused: 0, has_taken: false }),
-            Err(source) => Err(SendError::Socket { address: name, source }),
+            Ok(socket) => Ok(Self { name, socket, refused: 0, retries: 0, has_taken: false }),
+            Err(source) => Err(SendError::Socket(name, source)),
         }
     }
 
-    /// Where it is, with the address that its name stood for.
+    /// Returns the address that its name resolved to.
     pub(super) fn address(&self) -> &str {
         &self.name
     }
 
-    /// Sends one copy. Waits for room in a Unix socket, but for a moment only once it `is_stopped`. Returns the number of tries
-    /// beyond the first.
+    /// Sends a copy. Waits for room in a Unix socket until it `is_stopped`, and then for a moment.
     pub(super) fn send(
         &mut self,
         datagram: &[u8],
         is_stopped: impl Fn() -> bool,
-    ) -> Result<u32, Failed> {
+    ) -> Result<(), Failed> {
         let mut pause = FIRST_PAUSE;
-        let mut retries = 0;
+        let mut tries = 1;
         loop {
             let (sent, is_unix) = match &self.socket {
-                Socket::Udp(socket, _) => (socket.send(datagram), false),
+                Socket::Udp { socket, .. } => (socket.send(datagram), false),
                 Socket::Unix(socket, path) => (socket.send_to(datagram, path), true),
             };
             let Err(source) = sent else {
-                if let Some(source) = self.refusal_on_this_host() {
-                    return Err(Failed { is_refused: true, retries, source });
+                if let Socket::Udp { socket, is_local: true } = &self.socket
+                    && let Some(source) = pending_refusal(socket)
+                {
+                    return Err(Failed { is_refused: true, source });
                 }
                 self.has_taken = true;
-                return Ok(retries);
+                return Ok(());
             };
             if is_unix && source.kind() == ErrorKind::WouldBlock && !is_stopped() {
                 continue;
             }
-            // Of a datagram before this one by UDP, and of this one at a Unix socket.
-            let refused = is_refusal(&source, is_unix);
-            let is_last = retries + 1 == TRIES_MAX || !(refused || is_passing(&source));
-            self.refused += u64::from(refused && !is_unix);
-            if is_last {
-                return Err(Failed { is_refused: refused && is_unix, retries, source });
+            // No process has the path, or the process that has it is about to close it.
+            let is_closed = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::BrokenPipe);
+            let is_refused = is_refusal(&source) || is_unix && is_closed;
+            // UDP reports the refusal of an earlier datagram.
+            self.refused += u64::from(is_refused && !is_unix);
+            if tries == TRIES_MAX || !(is_refused || is_passing(&source)) {
+                return Err(Failed { is_refused: is_refused && is_unix, source });
             }
-            if is_unix || !refused {
+            if is_unix || !is_refused {
                 std::thread::sleep(pause);
                 pause *= 2;
             }
-            retries += 1;
+            tries += 1;
+            self.retries += 1;
         }
     }
 }
 
-impl Target {
-    /// Returns the refusal of the UDP datagram just sent, which the kernel reports at once where it stays on this host.
-    fn refusal_on_this_host(&self) -> Option<io::Error> {
-        match &self.socket {
-            Socket::Udp(socket, address) if address.ip().is_loopback() => {
-                let error = socket.take_error().ok().flatten();
-                error.filter(|error| is_refusal(error, false))
-            }
-            Socket::Udp(..) | Socket::Unix(..) => None,
-        }
-    }
+/// A copy that the kernel did not take in any try, or that was refused.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Whether no process listens.
+    pub(super) is_refused: bool,
+    pub(super) source: io::Error,
 }
 
-fn resolve(to: &str) -> Result<SocketAddr, SendError> {
-    let resolve_error = |source| SendError::Resolve { to: to.to_owned(), source };
-    let mut addresses: Vec<SocketAddr> = to.to_socket_addrs().map_err(resolve_error)?.collect();
+fn resolve(to: &str) -> io::Result<SocketAddr> {
     // `localhost` often names ::1 first, while the service listens on 127.0.0.1.
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    let first = addresses.first().copied();
-    first.ok_or_else(|| resolve_error(io::Error::from(ErrorKind::NotFound)))
+    let address = to.to_socket_addrs()?.min_by_key(SocketAddr::is_ipv6);
+    address.ok_or_else(|| ErrorKind::NotFound.into())
 }
 
 fn udp(address: SocketAddr) -> io::Result<Socket> {
@@ -132,7 +129,7 @@ fn udp(address: SocketAddr) -> io::Result<Socket> {
     };
     let socket = UdpSocket::bind(any)?;
     socket.connect(address)?;
-    Ok(Socket::Udp(socket, address))
+    Ok(Socket::Udp { socket, is_local: address.ip().is_loopback() })
 }
 
 fn unix(path: PathBuf) -> io::Result<Socket> {
@@ -141,37 +138,29 @@ fn unix(path: PathBuf) -> io::Result<Socket> {
     Ok(Socket::Unix(socket, path))
 }
 
-/// Waits until refusals of what was sent last have come back, if they do.
+/// Waits until refusals of the last datagrams have come back, and counts them.
 pub(super) fn wait_for_refusals(targets: &mut [Target]) {
-    let is_far = |target: &Target| matches!(&target.socket, Socket::Udp(_, address) if !address.ip().is_loopback());
+    let is_far = |target: &Target| matches!(target.socket, Socket::Udp { is_local: false, .. });
     if targets.iter().any(is_far) {
         std::thread::sleep(REFUSAL_WAIT);
     }
     for target in targets {
-        if let Socket::Udp(socket, _) = &target.socket {
-            let error = socket.take_error().ok().flatten();
-            let refused = error.is_some_and(|error| is_refusal(&error, false));
-            target.refused += u64::from(refused);
+        if let Socket::Udp { socket, .. } = &target.socket {
+            target.refused += u64::from(pending_refusal(socket).is_some());
         }
     }
 }
 
-/// Whether nobody listens: no socket has the path, or the one that has it is closed or about to be.
-fn is_refusal(error: &io::Error, is_unix: bool) -> bool {
-    let of_unix = || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::BrokenPipe);
-    error.kind() == ErrorKind::ConnectionRefused || is_unix && of_unix()
+/// Returns the refusal that the kernel has for a UDP socket: on this host of the datagram just sent.
+fn pending_refusal(socket: &UdpSocket) -> Option<io::Error> {
+    socket.take_error().ok().flatten().filter(is_refusal)
 }
 
-/// A copy that the kernel did not take, however often it was tried, or that nobody took.
-#[derive(Debug)]
-pub(super) struct Failed {
-    /// Whether nobody listens.
-    pub(super) is_refused: bool,
-    pub(super) retries: u32,
-    pub(super) source: io::Error,
+fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Whether the same datagram may pass when it is tried again: the device's queue is full.
+/// Returns whether the same datagram may pass in another try: the queue of the device is full.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
@@ -203,15 +192,15 @@ mod tests {
         let failed = target.send(b"x", || false).unwrap_err();
         assert!(failed.is_refused && !target.has_taken);
         let _node = UdpSocket::bind(closed).unwrap();
-        assert_eq!(target.send(b"x", || false).unwrap(), 0);
-        assert!(target.has_taken);
+        target.send(b"x", || false).unwrap();
+        assert!(target.has_taken && target.retries == 0);
     }
 
     #[test]
     fn a_datagram_that_is_too_large_fails_at_once() {
         let mut target = Target::open("127.0.0.1:9").unwrap();
         let failed = target.send(&vec![b'x'; 65_536], || false).unwrap_err();
-        assert_eq!((failed.retries, failed.source.raw_os_error()), (0, Some(libc::EMSGSIZE)));
+        assert_eq!((target.retries, failed.source.raw_os_error()), (0, Some(libc::EMSGSIZE)));
     }
 
     #[test]
@@ -225,7 +214,7 @@ mod tests {
         let is_stopped = || looks.replace(looks.get() + 1) >= 2;
         let failed = loop {
             match target.send(b"x", is_stopped) {
-                Ok(_) => sent += 1,
+                Ok(()) => sent += 1,
                 Err(failed) => break failed,
             }
         };
@@ -243,17 +232,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
-        let mut refused = |kind| {
+        let mut refused = |kind, retries| {
             let failed = target.send(b"x", || false).unwrap_err();
             assert!(failed.is_refused);
-            assert_eq!((failed.source.kind(), failed.retries), (kind, 7));
+            assert_eq!((failed.source.kind(), target.retries), (kind, retries));
         };
-        refused(ErrorKind::NotFound);
+        refused(ErrorKind::NotFound, 7);
         drop(UnixDatagram::bind(&path).unwrap());
-        refused(ErrorKind::ConnectionRefused);
+        refused(ErrorKind::ConnectionRefused, 14);
         std::fs::remove_file(&path).unwrap();
         let node = UnixDatagram::bind(&path).unwrap();
-        assert_eq!(target.send(b"y", || false).unwrap(), 0);
+        target.send(b"y", || false).unwrap();
         let mut byte = [0];
         node.recv(&mut byte).unwrap();
         assert_eq!(byte, [b'y']);

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use loadgen::{Options, Share, Start, Summary};
+use loadgen::{Options, Summary};
 
 /// How long a receiver waits for a next datagram before it takes the sender to be done.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ fn newline(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Sends to two receivers, one of them over IPv6, and gives what each got.
-fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
+fn send_to_two(options: Options, input: &'static str) -> (Summary, [Vec<Vec<u8>>; 2]) {
     let (first, first_received) = receiver("127.0.0.1:0");
     let (second, second_received) = receiver("[::1]:0");
     let options = Options { to: vec![first, second], quiet: true, ..options };
@@ -83,8 +83,8 @@ fn load() -> Options {
         series: NonZeroU32::new(12).unwrap(),
         users: NonZeroU32::new(300).unwrap(),
         minutes: NonZeroU32::new(3).unwrap(),
-        start: Some(Start::At(1_480_876_707_352_348_928)),
-        repeat: Share::new(0.05).unwrap(),
+        start: Some(1_480_876_707_352_348_928),
+        repeat: 0.05,
         ..Options::default()
     }
 }
@@ -94,13 +94,8 @@ fn the_expected_counts_are_what_the_receivers_got_between_them() {
     for (shuffle, realtime) in [(false, false), (true, false), (false, true)] {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("expected");
-        let options = Options {
-            drop_rate: Share::new(0.3).unwrap(),
-            expected: Some(file.clone()),
-            shuffle,
-            realtime,
-            ..load()
-        };
+        let options =
+            Options { drop_rate: 0.3, expected: Some(file.clone()), shuffle, realtime, ..load() };
         let (summary, received) = send_to_two(options, "");
 
         let copies = received.iter().map(Vec::len).sum::<usize>() as u64;
@@ -121,7 +116,7 @@ fn the_expected_counts_are_what_the_receivers_got_between_them() {
 
 #[test]
 fn a_seed_sends_the_same_bytes_again() {
-    let options = Options { drop_rate: Share::new(0.1).unwrap(), events: Some(3_000), ..load() };
+    let options = Options { drop_rate: 0.1, events: Some(3_000), ..load() };
     let (_, once) = send_to_two(options.clone(), "");
     let (_, again) = send_to_two(options, "");
     assert_eq!(once, again);

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use loadgen::{Plan, Share};
+use loadgen::Plan;
 
 /// Nanoseconds in a minute.
 pub const MINUTE_NS: i64 = 60_000_000_000;
@@ -27,7 +27,7 @@ pub fn load(minutes: Range<i64>, events: u64, series: u32, users: u32) -> Plan {
         users: NonZeroU32::new(users).expect("some users"),
         start_nanos: SEED_MINUTE_NS + minutes.start * MINUTE_NS,
         span_nanos: (minutes.end - minutes.start) * MINUTE_NS,
-        repeat: Share::new(0.01).expect("a share"),
+        repeat: 0.01,
         shuffle: true,
     }
 }
