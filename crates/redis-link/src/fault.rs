@@ -1,4 +1,4 @@
-//! [`Fault`]: what an error of Redis means.
+//! [`Fault`]: the meaning of an error of Redis.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::{fmt, io};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 use rustls::AlertDescription as Alert;
 
-/// What scripts answer whose user lacks a right, of Redis before 7.2 and since, and of Valkey. It has no code of its own.
+/// Answers of a script whose user lacks a right: of Redis before 7.2, and of Redis since and Valkey. They have no code.
 const NO_PERMISSION_IN_SCRIPT: [&str; 2] =
     ["The user executing the script can't", "ACL failure in script"];
 
-/// The codes of errors that say what is the matter whatever was asked.
+/// The codes of errors that mean the same for every command.
 const CODES: [(&str, FaultKind); 9] = [
     ("OOM", FaultKind::Full),
     ("NOAUTH", FaultKind::Credentials),
@@ -24,7 +24,7 @@ const CODES: [(&str, FaultKind); 9] = [
     ("LOADING", FaultKind::Loading),
 ];
 
-/// What servers say that are not what the address says they are. It only helps whoever reads it: nothing is decided by it.
+/// Answers of servers of another kind than the address names. They only help the reader: no decision depends on them.
 const STRANGERS: [(&str, FaultKind); 5] = [
     ("cluster support disabled", FaultKind::NoCluster),
     ("unknown command 'SENTINEL'", FaultKind::NoSentinel),
@@ -33,16 +33,16 @@ const STRANGERS: [(&str, FaultKind); 5] = [
     ("unknown command 'HGETALL'", FaultKind::IsSentinel),
 ];
 
-/// What the matter is, for whoever says what to do about it.
+/// The kind of a fault, from which follows what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Away, slow or not ready. What was asked may have been done.
+    /// Away, slow or not ready. The command may have been carried out.
     Away,
-    /// Out of memory: nothing that needs room is done.
+    /// Out of memory: it carries out no command that needs room.
     Full,
     /// It is a replica, and takes no writes.
     Replica,
-    /// It has fewer replicas than it wants to have for writes.
+    /// It has fewer replicas than it requires for writes.
     TooFewReplicas,
     /// It cannot write to its disk.
     DiskFails,
@@ -50,26 +50,26 @@ pub enum FaultKind {
     ClusterDown,
     /// It is loading its data.
     Loading,
-    /// It wants other credentials.
+    /// It requires other credentials.
     Credentials,
     /// The user lacks a right.
     Rights,
     /// Its certificate is not trusted.
     ServerCertificate,
-    /// It wants a certificate, or another one.
+    /// It requires a certificate, or another one.
     ClientCertificate,
-    /// It ended a TLS connection at once: it may want a certificate. One that misses it says so and hangs up; a client that
-    /// writes at that moment may find only the broken connection.
+    /// It ended a TLS connection at once: it may require a certificate. A server that misses it says so and hangs up; a client that
+    /// writes at that moment may see only the broken connection.
     ClientCertificateMissing,
-    /// It ended a connection in the clear at once: it may speak TLS.
+    /// It ended a connection without TLS at once: it may require TLS.
     IsTls,
-    /// It answers a TLS connection with silence: it may not speak TLS.
+    /// It does not answer a TLS connection: it may not support TLS.
     NoTls,
-    /// It answers a TLS connection with something else.
+    /// It answers a TLS connection with another protocol.
     NotTls,
-    /// It answers with something else than Redis' protocol.
+    /// It answers with another protocol than that of Redis.
     NotRedis,
-    /// Nothing answers.
+    /// There is no answer.
     Unreachable,
     /// It is no node of a cluster.
     NoCluster,
@@ -79,41 +79,41 @@ pub enum FaultKind {
     NoSentinel,
     /// It is a sentinel.
     IsSentinel,
-    /// No sentinel knows the master by this name.
+    /// No sentinel knows a master of this name.
     MasterName,
     /// It has no database of this number.
     Database,
-    /// It may drop keys (`maxmemory-policy`). Only a user's [`Check`](crate::Check) finds this, and the next.
+    /// It may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) finds this and [`Self::Unfit`].
     Evicts,
-    /// It is not what the user needs.
+    /// It does not meet the needs of the caller.
     Unfit,
 }
 
-/// Why Redis did not do what it was asked. Every text is one line, of 512 bytes of a server's at most.
+/// Why Redis did not carry out a command. Every text is one line, with at most 512 bytes of a server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What the matter is.
+    /// The kind.
     pub kind: FaultKind,
-    /// Of whom it is; empty: of nobody in particular.
+    /// The server; empty when it is not known.
     pub server: String,
-    /// What is wrong.
+    /// The error, in words.
     pub reason: String,
 }
 
 impl Fault {
-    /// A fault of nobody in particular.
+    /// Returns a fault of no known server.
     #[must_use]
     pub fn new(kind: FaultKind, reason: impl Into<String>) -> Self {
         Self { kind, server: String::new(), reason: reason.into() }
     }
 
-    /// Away, for now.
+    /// Returns a fault of the kind [`FaultKind::Away`].
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::new(FaultKind::Away, reason)
     }
 
-    /// Whether nothing helps until somebody changes something.
+    /// Returns whether the fault lasts until an operator changes something.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(
@@ -129,18 +129,20 @@ impl Fault {
         )
     }
 
-    /// What an error means, without of whom it is. All that Redis says comes in here, and it may be anything.
+    /// Returns the meaning of an error, without the server. A server's text may be anything.
     #[must_use]
     pub fn of(error: &RedisError) -> Self {
-        let said = on_one_line(&said(error));
-        let codes = codes(error);
-        let by_code = CODES.iter().find(|(code, _)| codes.iter().any(|it| it == code));
+        let answers = answers(error);
+        let text = answers.first().map(|(_, text)| on_one_line(text)).unwrap_or_default();
+        let by_code = CODES.iter().find(|(known, _)| answers.iter().any(|(code, _)| code == known));
         let kind = match by_code {
             Some((_, kind)) => *kind,
             None if error.kind() == ErrorKind::AuthenticationFailed => FaultKind::Credentials,
-            None if NO_PERMISSION_IN_SCRIPT.iter().any(|it| said.contains(it)) => FaultKind::Rights,
+            None if NO_PERMISSION_IN_SCRIPT.iter().any(|known| text.contains(known)) => {
+                FaultKind::Rights
+            }
             None => of_tls(error).unwrap_or_else(|| {
-                let stranger = STRANGERS.iter().find(|(answer, _)| said.contains(answer));
+                let stranger = STRANGERS.iter().find(|(answer, _)| text.contains(answer));
                 stranger.map_or(FaultKind::Away, |(_, kind)| *kind)
             }),
         };
@@ -150,39 +152,38 @@ impl Fault {
             FaultKind::ServerCertificate | FaultKind::ClientCertificate | FaultKind::NotTls => {
                 "there is no trust between this node and Redis"
             }
-            _ => return Self::new(kind, said),
+            _ => return Self::new(kind, text),
         };
-        Self::new(kind, format!("{words} ({said})"))
+        Self::new(kind, format!("{words} ({text})"))
     }
 
-    /// The same for a server that could not be greeted, and what may be the matter with one that is there.
+    /// As [`Self::of`] for an error of the first command over a connection, which may show that the server is of another kind.
     pub(crate) fn of_greeting(error: &RedisError, client: &Client) -> Self {
         let fault = Self::of(error);
         if fault.is_refusal() {
             return fault;
         }
         let address = client.get_connection_info().addr();
-        let encrypted = matches!(address, ConnectionAddr::TcpTls { .. });
-        let ended = error.is_connection_dropped() && !error.is_connection_refusal();
+        let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
+        let has_ended = error.is_connection_dropped() && !error.is_connection_refusal();
         let kind = match error.kind() {
-            // Nobody is helped by which byte was not expected.
+            // The unexpected byte helps no reader.
             ErrorKind::Parse => {
                 return Self::new(FaultKind::NotRedis, "this does not answer like Redis");
             }
-            _ if ended && encrypted => FaultKind::ClientCertificateMissing,
-            _ if ended => FaultKind::IsTls,
-            _ if error.is_timeout() && encrypted => FaultKind::NoTls,
+            _ if has_ended && is_tls => FaultKind::ClientCertificateMissing,
+            _ if has_ended => FaultKind::IsTls,
+            _ if error.is_timeout() && is_tls => FaultKind::NoTls,
             _ if error.is_timeout() => FaultKind::Unreachable,
             _ => fault.kind,
         };
         Self { kind, ..fault }
     }
 
-    /// The same, and of whom it is.
+    /// Returns the fault with its server.
     #[must_use]
-    pub fn at(self, whom: &impl fmt::Display) -> Self {
-        let server = whom.to_string();
-        Self { server, ..self }
+    pub fn at(self, server: &impl fmt::Display) -> Self {
+        Self { server: server.to_string(), ..self }
     }
 }
 
@@ -197,7 +198,7 @@ impl fmt::Display for Fault {
 
 impl Error for Fault {}
 
-/// The kind of an error of TLS that somebody has to fix: trying again does not help.
+/// Returns the kind of an error of TLS that lasts until an operator changes something.
 fn of_tls(error: &RedisError) -> Option<FaultKind> {
     match find_tls(error)? {
         rustls::Error::InvalidCertificate(_) => Some(FaultKind::ServerCertificate),
@@ -217,8 +218,8 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
     }
 }
 
-/// Returns the error of TLS that an error comes from. Redis' errors keep their cause behind an `Arc`, and an `io::Error` hides the error it
-/// was made of from `source`.
+/// Returns the error of TLS that caused an error. Redis' errors keep their cause behind an `Arc`, and an `io::Error` does not return the
+/// error that it contains as its `source`.
 #[must_use]
 pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref() {
@@ -233,33 +234,33 @@ pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Erro
     find_tls(error.source()?)
 }
 
-/// The code of an error; of a transaction that was not carried out, those of the commands that prevented it.
-fn codes(error: &RedisError) -> Vec<String> {
-    if let Some(causes) = error.clone().into_server_errors() {
-        let code = |(_, cause): &(usize, redis::ServerError)| cause.code().to_owned();
-        return causes.iter().map(code).collect();
-    }
-    error.code().map(ToOwned::to_owned).into_iter().collect()
+/// Returns the code and the text of an error; of a transaction that was not carried out, those of each command that prevented it.
+fn answers(error: &RedisError) -> Vec<(String, String)> {
+    let causes = error.clone().into_server_errors().filter(|causes| !causes.is_empty());
+    causes.map_or_else(
+        || vec![(error.code().unwrap_or_default().to_owned(), error.to_string())],
+        |causes| {
+            let answer = |(_, cause): &(usize, redis::ServerError)| {
+                (cause.code().to_owned(), cause.to_string())
+            };
+            causes.iter().map(answer).collect()
+        },
+    )
 }
 
-/// What the server says; of a transaction that was not carried out, what it says of the first command that prevented it.
-fn said(error: &RedisError) -> String {
-    let causes = error.clone().into_server_errors().unwrap_or_default();
-    let first = causes.first().map(|(_, cause)| cause.to_string());
-    first.unwrap_or_else(|| error.to_string())
-}
-
-/// Whether the connection is gone, late with an answer, or leads to a server that cannot take writes.
+/// Returns whether the connection is lost, late with an answer, or leads to a server that cannot take writes.
 pub(crate) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
         || error.is_connection_dropped()
         || error.is_unrecoverable_error()
         || matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Parse)
-        || codes(error).iter().any(|code| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
+        || answers(error)
+            .iter()
+            .any(|(code, _)| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
-/// Whether another server may have become responsible. A transaction says so in its message only.
+/// Returns whether another server may have become responsible. The error of a transaction has it only in its message.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"];
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
@@ -269,10 +270,10 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     CODES.iter().any(|code| message.contains(code))
 }
 
-/// The longest piece of what another says that is kept, in bytes.
+/// The most bytes of a foreign text that are kept.
 const BYTES_MAX: usize = 512;
 
-/// At most 512 bytes, each run of blanks and control characters one space.
+/// Returns at most 512 bytes of a text, with one space for each run of white space and control characters.
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();

@@ -1,9 +1,9 @@
 //! [`Flight`]: the commands in flight on a connection, which take turns, so that each is answered in time over a slow link.
 //!
-//! The time-out of an answer runs from the moment when a command is handed to the socket, behind all that was handed to it before.
-//! So the bytes in flight are bounded: a large command waits until there is room, first come, first served, and its wait is no
-//! failure. There is room for what a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and
-//! fast ones restore it. Small commands do not wait.
+//! The time-out of an answer begins when a command is handed to the socket, behind all commands before it. So the bytes in flight
+//! are bounded: a large command waits until there is room, first come, first served, and its wait is no failure. There is room for
+//! the bytes that a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and fast answers
+//! restore it. Small commands do not wait.
 
 use std::io;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use redis::RedisError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// Bytes a second of the slowest link to a server that is supported.
+/// The slowest link to a server that is supported, in bytes a second.
 const SLOWEST_LINK: usize = 1_000_000;
-/// Commands below this many bytes do not wait for others.
+/// Commands of fewer bytes do not wait for others.
 const SMALL: usize = 4 << 10;
-/// The least room is this share of the greatest.
+/// The least room is the greatest room divided by this.
 const ROOM_MIN_SHARE: usize = 16;
 
 /// The number of bytes that may be in flight on a link's connection. It outlives the connection.
@@ -26,7 +26,7 @@ const ROOM_MIN_SHARE: usize = 16;
 pub(crate) struct Pace {
     room: AtomicUsize,
     most: usize,
-    /// Answers that take longer are slow.
+    /// Longer answers are slow.
     slow: Duration,
 }
 
@@ -45,7 +45,8 @@ impl Pace {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// Learns from a command that was sent when there was this much room. Commands that were in flight together change it once.
+    /// Adapts the room to the time that a command took, which was sent with this room. Commands that were in flight together change it
+    /// once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
             (room / 2).max(self.most / ROOM_MIN_SHARE)
@@ -54,8 +55,7 @@ impl Pace {
         } else {
             return;
         };
-        let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _ = self.room.compare_exchange(room, new, set, seen);
+        let _ = self.room.compare_exchange(room, new, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -63,7 +63,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Flight {
     pace: Arc<Pace>,
-    /// One for each byte of the greatest room. With less room a byte takes several.
+    /// A permit for each byte of the greatest room. With less room a byte takes several permits.
     permits: Semaphore,
 }
 

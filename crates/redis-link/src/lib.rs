@@ -7,17 +7,16 @@
 //! - **Every wait is bounded**: connecting, each answer, a peer that vanishes. While a server is away one caller
 //!   tries to connect, after a pause that grows, and all others fail at once.
 //! - **Generations.** A number changes whenever a server may have forgotten what it confirmed: with a lost connection, another
-//!   server, another replication id. Who remembers what is stored compares it, and stores it again.
+//!   server, another replication id. Callers that remember what is stored compare it, and store it again.
 //! - **Lanes.** A server has several connections, so that a large command on one does not delay another.
-//! - **One [`Fault`]** says in one short line what an error means and of which server, and of which [kind](FaultKind) it is.
-//! - **What a user checks** on each new connection is handed in.
+//! - **One [`Fault`]** describes an error in one short line, with the server and the [kind](FaultKind).
+//! - **A [`Check`]** by the caller of each new connection.
+//! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow link, too.
+//! - **Idle connections.** A connection that the other side has ended is noticed only in use. A command that [may be carried out
+//!   twice](Attempts::Two) is then sent again, over a new connection.
 //!
-//! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow way, too.
-//! - **Idle connections.** That the other side has ended one is found out only in use. A command that [may be carried out
-//!   twice](Attempts::Two) is then sent once more, over a new connection.
-//!
-//! Nothing else is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
-//! again, see [`Redis::may_repeat`].
+//! No other command is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
+//! repeated, see [`Redis::may_repeat`].
 
 mod fault;
 mod flight;
@@ -27,35 +26,41 @@ mod settings;
 mod topology;
 mod url;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use ::redis::{Client, RedisError};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
 pub use self::link::Connection;
 pub use self::server::Server;
 pub use self::settings::{
-    Address, Credentials, Dial, Endpoint, Settings, SettingsError, Stream, Timeouts, Tls,
+    Address, Credentials, Dial, Endpoint, Settings, SettingsError, Timeouts, Tls,
 };
-use self::topology::Topology;
+use self::topology::{LAST_SLOT, Slots};
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 
-/// Looks whether a server may be used, by its answer to INFO; called with every new connection, since that may lead to another
-/// server than the last.
+/// The least time between two requests for the map of servers.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Returns whether a server may be used, by its answer to INFO. It is called with every new connection, since that may lead to
+/// another server than the last.
 pub type Check = Arc<dyn Fn(&str) -> Result<(), Fault> + Send + Sync>;
 
-/// One of the connections to each server, by its number from 0 on.
+/// The number of a connection to a server, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(pub usize);
 
-/// How many connections there are to each server.
+/// The number of connections to each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// The first ones: when one of these breaks the generation changes, and the server's replication id is looked at before
-    /// commands, once a second at most.
+    /// The first lanes: when one of these breaks the generation changes, and the server's replication id is checked before
+    /// commands, at most once a second.
     pub watched: usize,
-    /// Those that follow, made when they are first used.
+    /// The lanes that follow, connected when they are first used.
     pub others: usize,
 }
 
@@ -64,59 +69,180 @@ pub struct Lanes {
 pub enum Attempts {
     /// It may not be carried out twice.
     One,
-    /// It reads, or changes nothing the second time. If its connection was lost it is sent once more, except on a watched lane, whose
-    /// connections are looked at before use: there another connection is another generation.
+    /// It reads, or changes nothing the second time. If its connection was lost it is sent again, except on a watched lane, whose
+    /// connections are checked before use: there another connection is another generation.
     Two,
 }
 
 /// Connections to Redis. See the [crate].
-#[derive(Debug)]
+///
+/// The map of slots and servers is requested again when a server failed or answered that it is not responsible, by one caller at
+/// a time and not more often than [`REFRESH_INTERVAL`]; all others use the map that is known.
 pub struct Redis {
-    topology: Topology,
-    watched: usize,
+    settings: Arc<Settings>,
+    lanes: Lanes,
+    check: Check,
+    map: RwLock<Arc<Slots<Arc<Server>>>>,
+    is_stale: AtomicBool,
+    asked: Mutex<Asked>,
+}
+
+/// The requests for the map.
+#[derive(Default)]
+struct Asked {
+    times: usize,
+    last: Option<(Instant, Fault)>,
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 impl Redis {
-    /// Connections by these settings. Connects with the first command.
+    /// Returns connections by these settings. Connects with the first command.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
-        Ok(Self { topology: Topology::new(settings, lanes, check)?, watched: lanes.watched })
+        let endpoint = settings.address.endpoint();
+        let redis = Self {
+            settings: Arc::new(settings),
+            lanes,
+            check,
+            map: RwLock::default(),
+            is_stale: AtomicBool::new(true),
+            asked: Mutex::default(),
+        };
+        if let Some(endpoint) = endpoint {
+            let server = redis.make_server(endpoint)?;
+            redis.set_map(vec![(0..=LAST_SLOT, server)]);
+        } else {
+            // Settings that cannot work are refused at the start.
+            redis.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
+        }
+        Ok(redis)
     }
 
-    /// The server that keeps a slot.
+    fn make_server(&self, endpoint: Endpoint) -> Result<Arc<Server>, SettingsError> {
+        Server::new(endpoint, &self.settings, self.lanes, &self.check).map(Arc::new)
+    }
+
+    fn map(&self) -> Arc<Slots<Arc<Server>>> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_map(&self, map: Slots<Arc<Server>>) {
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        self.is_stale.store(false, Ordering::Release);
+    }
+
+    /// Returns the server of a slot in the map that is known.
+    fn known(&self, slot: u16) -> Option<Arc<Server>> {
+        let map = self.map();
+        let (_, server) = map.iter().find(|(slots, _)| slots.contains(&slot))?;
+        Some(Arc::clone(server))
+    }
+
+    /// Returns the server of a slot.
     pub async fn server(&self, slot: u16) -> Result<Arc<Server>, Fault> {
-        self.topology.server(slot).await
+        if self.is_suspect() {
+            // One caller asks; the others use the server that is known, or wait if none is.
+            match (self.asked.try_lock(), self.known(slot)) {
+                (Ok(mut asked), known) => {
+                    if let Err(fault) = self.refresh(&mut asked).await {
+                        return known.ok_or(fault);
+                    }
+                }
+                (Err(_), Some(server)) => return Ok(server),
+                (Err(_), None) => self.refresh(&mut *self.asked.lock().await).await?,
+            }
+        }
+        self.known(slot).ok_or_else(|| {
+            self.suspect();
+            let address = &self.settings.address;
+            Fault::unavailable(format!("{address}: nobody keeps slot {slot}; see `CLUSTER SLOTS`"))
+        })
     }
 
-    /// All servers that are known.
+    async fn refresh(&self, asked: &mut Asked) -> Result<(), Fault> {
+        if !self.is_suspect() {
+            return Ok(());
+        }
+        if let Some((at, fault)) = &asked.last
+            && at.elapsed() < REFRESH_INTERVAL
+        {
+            return Err(fault.clone());
+        }
+        asked.times += 1;
+        let found = topology::find(&self.settings, asked.times, self.servers()).await;
+        let fault = match &found {
+            Ok(_) => Fault::unavailable(format!("{} was just looked at", self.settings.address)),
+            Err(fault) => fault.clone(),
+        };
+        asked.last = Some((Instant::now(), fault));
+        let mut servers = self.servers();
+        let mut map = Slots::new();
+        for (slots, endpoint) in found? {
+            let known = servers.iter().find(|server| *server.endpoint() == endpoint);
+            let server = if let Some(known) = known {
+                Arc::clone(known)
+            } else {
+                let made = self.make_server(endpoint).map_err(|error| {
+                    Fault::unavailable(format!("a server cannot be used: {error}"))
+                })?;
+                servers.push(Arc::clone(&made));
+                made
+            };
+            map.push((slots, server));
+        }
+        self.set_map(map);
+        Ok(())
+    }
+
+    /// Returns all servers that are known.
     #[must_use]
     pub fn servers(&self) -> Vec<Arc<Server>> {
-        self.topology.servers()
+        let mut servers: Vec<Arc<Server>> = Vec::new();
+        for (_, server) in self.map().iter() {
+            if !servers.iter().any(|known| Arc::ptr_eq(known, server)) {
+                servers.push(Arc::clone(server));
+            }
+        }
+        servers
     }
 
-    /// A number that changes when the server of this slot may have forgotten what it confirmed; 0 while no server is known.
+    /// Returns a number that changes when the server of this slot may have forgotten what it confirmed; 0 while no server is
+    /// known.
     #[must_use]
     pub fn generation(&self, slot: u16) -> u64 {
-        self.topology.generation(slot)
+        self.known(slot).map_or(0, |server| server.generation())
     }
 
-    /// The server of this slot lacks what it confirmed: its generation becomes another one.
+    /// Changes the generation of the server of this slot, which lacks what it confirmed.
     pub fn forgot(&self, slot: u16) {
-        self.topology.forgot(slot);
+        if let Some(server) = self.known(slot) {
+            server.forgot();
+        }
     }
 
-    /// The map of servers may be wrong: it is looked up again before the next command.
+    /// Requests the map of servers again before the next command, since it may be wrong.
     pub fn suspect(&self) {
-        self.topology.suspect();
+        if self.settings.address.endpoint().is_none() {
+            self.is_stale.store(true, Ordering::Release);
+        }
     }
 
-    /// Where the servers are, for the log, without secrets.
+    fn is_suspect(&self) -> bool {
+        self.is_stale.load(Ordering::Acquire)
+    }
+
+    /// Returns the address of the servers, for the log, without secrets.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.topology.address().to_string()
+        self.settings.address.to_string()
     }
 
-    /// A client for one of the servers, another one for each number as far as there are more: for connections of which there
-    /// is one for all slots, as for messages.
+    /// Returns a client for one of the servers, another one for each number if there are more: for connections that serve all
+    /// slots, such as those for messages.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();
@@ -133,21 +259,21 @@ impl Redis {
         self.run_on(&server, lane, 0, Attempts::Two, command).await
     }
 
-    /// Whether a command that failed, and that may be carried out twice, is worth to be sent again: when another server may
-    /// have become responsible for its slot, and no longer than an answer may take after it was `begun`. Waits until that
-    /// server is looked for again.
+    /// Returns whether a command that failed, and that may be carried out twice, should be sent again: when another server may
+    /// have become responsible for its slot, within the time-out of an answer after it was `begun`. Waits until the map of
+    /// servers may be requested again.
     pub async fn may_repeat(&self, fault: &Fault, begun: Instant) -> bool {
         let may = fault.kind != FaultKind::Full
             && !fault.is_refusal()
-            && self.topology.is_suspect()
-            && begun.elapsed() < self.topology.answers_within();
+            && self.is_suspect()
+            && begun.elapsed() < self.settings.timeouts.response;
         if may {
-            tokio::time::sleep(topology::REFRESH_INTERVAL).await;
+            tokio::time::sleep(REFRESH_INTERVAL).await;
         }
         may
     }
 
-    /// Runs a command on this server if its generation still is this one, or any if it is 0.
+    /// Runs a command on this server if its generation is this one; 0 is any generation.
     pub async fn run_on<T, F>(
         &self,
         server: &Server,
@@ -160,10 +286,10 @@ impl Redis {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let mut connection = self.connection(server, lane).await?;
-        if attempts == Attempts::Two && lane.0 >= self.watched {
+        if attempts == Attempts::Two && lane.0 >= self.lanes.watched {
             connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
-        // The connection is at hand and never made again by itself, so this holds for the command, too.
+        // This connection is never replaced on a watched lane, so this is true for the command, too.
         if generation != 0 && server.generation() != generation {
             return Err(Fault::unavailable("connected again since it was last asked").at(server));
         }
@@ -175,27 +301,26 @@ impl Redis {
         })
     }
 
-    /// A connection of the lane, to a server that has its data where the lane is watched.
+    /// Returns a connection of the lane; of a watched lane, to a server that still has its data.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
         let link = server.link(lane);
-        let connection = link.connection().await;
-        let mut connection = connection.inspect_err(|_| self.suspect())?;
-        if lane.0 >= self.watched || !link.is_time_to_look() {
+        let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
+        if lane.0 >= self.lanes.watched || !link.is_time_to_look() {
             return Ok(connection);
         }
         connection.repeats_by = Some(Arc::clone(link));
-        let looked = server.has_its_data(&mut connection).await;
+        let has_its_data = server.has_its_data(&mut connection).await;
         connection.repeats_by = None;
-        if !looked.map_err(|error| link.failed(&connection, &error))? {
+        if !has_its_data.map_err(|error| link.failed(&connection, &error))? {
             let reason = "its replication id changed: it may lack what it confirmed";
-            tracing::warn!("Redis at {}: {reason}", server.endpoint());
+            tracing::warn!("{server}: {reason}");
             return Err(Fault::unavailable(reason).at(server));
         }
         Ok(connection)
     }
 }
 
-/// The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384, as the Redis Cluster specification has it.
+/// Returns the slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384, by the Redis Cluster specification.
 #[must_use]
 pub fn slot(key: &[u8]) -> u16 {
     let tag = || {
@@ -208,10 +333,10 @@ pub fn slot(key: &[u8]) -> u16 {
             if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
         })
     });
-    crc % 16384
+    crc % (LAST_SLOT + 1)
 }
 
-/// A field of an answer to INFO.
+/// Returns a field of an answer to INFO.
 #[must_use]
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)

@@ -1,10 +1,9 @@
-//! A [`Link`] is a connection to Redis that is made again when it breaks. The commands of a [`Connection`] take turns; one that may be
-//! carried out twice is sent once more, over another connection, when this one was lost.
+//! A [`Link`] is a connection to Redis that is made again when it breaks. The commands of a [`Connection`] take turns; a command that
+//! may be carried out twice is sent again, over another connection, when this one was lost.
 //!
-//! Nothing waits without a bound: connecting, each answer, and a peer that vanishes
-//! (`TCP_USER_TIMEOUT` for what was sent, keep-alive for an idle line). When there is no connection one caller
-//! makes it. The others wait for the first attempt; once that has failed, one caller tries again after a pause
-//! that grows, and all others fail at once.
+//! Every wait is bounded: connecting, each answer, and a peer that vanishes (`TCP_USER_TIMEOUT` for bytes sent, keep-alive for an
+//! idle connection). When there is no connection one caller makes it. The others wait for the first attempt; after it has
+//! failed, one caller tries again after a pause that grows, and all others fail at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +11,12 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Arg, AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
+use redis::{Arg, Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::time::Instant;
 
 use crate::fault::ends_connection;
 use crate::flight::{Flight, Pace};
-use crate::settings::{Dial, Settings, Timeouts};
+use crate::settings::{Endpoint, Settings};
 use crate::{Check, Fault};
 
 /// The bytes that frame an argument.
@@ -26,74 +25,53 @@ const FRAMING: usize = 12;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often the data of the server is looked at over a connection, at most.
+/// The least time between two checks of the server's data over a connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that is made again when it breaks.
 pub(crate) struct Link {
     client: Client,
-    dial: Option<Dial>,
-    timeouts: Timeouts,
+    settings: Arc<Settings>,
     check: Check,
-    /// The bytes that may be in flight, by what answers took.
+    /// The server, in messages.
+    server: String,
     pace: Arc<Pace>,
-    /// Counts the connections that were lost. Whoever remembers what Redis confirmed forgets it when this
-    /// changes: the next connection may lead to a Redis that was restarted or replaced.
+    /// Counts the connections that were lost: the next connection may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
-    /// Never held while anything is waited for.
+    /// Never locked across a wait.
     state: Mutex<State>,
-    /// Held by the one who connects.
+    /// Held by the caller that connects.
     connecting: tokio::sync::Mutex<()>,
-    /// When the server's data is looked at next.
+    /// The time of the next check of the server's data.
     next_look: Mutex<Instant>,
 }
 
-#[derive(Clone)]
 enum State {
     Connected(Connection),
-    Away(Away),
-}
-
-#[derive(Clone)]
-struct Away {
-    error: Fault,
-    /// Attempts to connect that failed since there was a connection.
-    attempts: u32,
-    next: Instant,
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Connected(_) => f.write_str("Connected"),
-            Self::Away(Away { error, .. }) => write!(f, "Away({error})"),
-        }
-    }
-}
-
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A client could show its password.
-        f.debug_struct("Link").field("state", &self.state).finish_non_exhaustive()
-    }
+    Away {
+        fault: Fault,
+        /// Failed attempts to connect since the last connection.
+        attempts: u32,
+        next: Instant,
+    },
 }
 
 impl Link {
-    pub(crate) fn new(client: Client, settings: &Settings, check: Check) -> Self {
-        let timeouts = settings.timeouts;
-        let away = Away {
-            error: Fault::unavailable("not connected yet"),
-            attempts: 0,
-            next: Instant::now(),
-        };
+    pub(crate) fn new(
+        client: &Client,
+        endpoint: &Endpoint,
+        settings: &Arc<Settings>,
+        check: &Check,
+    ) -> Self {
+        let fault = Fault::unavailable("not connected yet");
         Self {
-            client,
-            dial: settings.dial.clone(),
-            timeouts,
-            check,
-            pace: Pace::new(timeouts.response),
+            client: client.clone(),
+            settings: Arc::clone(settings),
+            check: Arc::clone(check),
+            server: format!("Redis at {endpoint}"),
+            pace: Pace::new(settings.timeouts.response),
             losses: AtomicU64::new(0),
-            state: Mutex::new(State::Away(away)),
+            state: Mutex::new(State::Away { fault, attempts: 0, next: Instant::now() }),
             connecting: tokio::sync::Mutex::new(()),
             next_look: Mutex::new(Instant::now()),
         }
@@ -107,85 +85,99 @@ impl Link {
         &self.client
     }
 
-    /// Whether there is a connection, as far as is known.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(&*self.state(), State::Connected(_))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so a panic elsewhere leaves a state that holds.
+        // Each change is one assignment, so the state is valid after a panic elsewhere.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection, or why there is none. `None` when it is time to try.
+    /// Returns the connection, or why there is none; `None` when it is time to connect.
     fn known(&self) -> Option<Result<Connection, Fault>> {
         match &*self.state() {
-            State::Connected(connected) => Some(Ok(connected.clone())),
-            State::Away(away) if Instant::now() < away.next => Some(Err(away.error.clone())),
-            State::Away(_) => None,
+            State::Connected(connection) => Some(Ok(connection.clone())),
+            State::Away { fault, next, .. } => (Instant::now() < *next).then(|| Err(fault.clone())),
         }
     }
 
-    /// Why there is no connection, once an attempt to make one has failed.
+    /// Returns why there is no connection, after an attempt to connect has failed.
     fn failure(&self) -> Option<Fault> {
         match &*self.state() {
-            State::Away(away) if away.attempts > 0 => Some(away.error.clone()),
+            State::Away { fault, attempts: 1.., .. } => Some(fault.clone()),
             _ => None,
         }
     }
 
-    /// The connection, made now if there is none.
+    /// Returns the connection, made now if there is none.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         if let Some(known) = self.known() {
             return known;
         }
-        let _turn = match self.connecting.try_lock() {
-            Ok(turn) => turn,
-            // Somebody tries already. Only the first attempt is worth waiting for.
-            Err(_) => match self.failure() {
-                Some(error) => return Err(error),
-                None => self.waited().await?,
-            },
+        let _turn = if let Ok(turn) = self.connecting.try_lock() {
+            turn
+        } else {
+            // Another caller connects. Only the first attempt is worth a wait.
+            if let Some(fault) = self.failure() {
+                return Err(fault);
+            }
+            let turn = self.connecting.lock().await;
+            if let Some(fault) = self.failure() {
+                return Err(fault);
+            }
+            turn
         };
         if let Some(known) = self.known() {
             return known;
         }
-        match self.connect().await {
-            Ok(mut connection) => {
-                *self.state() = State::Connected(connection.clone());
-                connection.is_new = true;
-                Ok(connection)
-            }
-            Err(error) => {
-                self.put_off(&error);
-                Err(error)
+        let connected = self.connect().await;
+        let mut state = self.state();
+        match &connected {
+            Ok(connection) => *state = State::Connected(connection.clone()),
+            Err(fault) => {
+                let attempts = match &*state {
+                    State::Away { attempts, .. } => *attempts,
+                    State::Connected(_) => 0,
+                };
+                let longest = PAUSE_MIN.saturating_mul(1 << attempts.min(8)).min(PAUSE_MAX);
+                let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
+                *state = State::Away {
+                    fault: fault.clone(),
+                    attempts: attempts.saturating_add(1),
+                    next: Instant::now() + pause,
+                };
             }
         }
+        drop(state);
+        connected.map(|connection| Connection { is_new: true, ..connection })
     }
 
-    /// Waits for the attempt that somebody makes. It ends one way or the other; if it failed, this one gets the error.
-    async fn waited(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Fault> {
-        let turn = self.connecting.lock().await;
-        self.failure().map_or(Ok(turn), Err)
-    }
-
-    /// An attempt failed: the next one is made after a pause.
-    fn put_off(&self, error: &Fault) {
-        let mut state = self.state();
-        let attempts = match &*state {
-            State::Away(away) => away.attempts,
-            State::Connected(_) => 0,
+    async fn connect(&self) -> Result<Connection, Fault> {
+        let greeted = async {
+            let mut connection = self.settings.connect(&self.client).await?;
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            Ok(connection)
         };
-        let longest = PAUSE_MIN.saturating_mul(1 << attempts.min(8)).min(PAUSE_MAX);
-        let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
-        *state = State::Away(Away {
-            error: error.clone(),
-            attempts: attempts.saturating_add(1),
-            next: Instant::now() + pause,
-        });
+        let checked = async {
+            let greeted = greeted.await;
+            let inner = greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
+            let mut connection = Connection {
+                inner,
+                flight: Arc::new(Flight::new(&self.pace)),
+                losses: self.losses(),
+                is_new: false,
+                repeats_by: None,
+            };
+            let info = redis::cmd("INFO").query_async(&mut connection).await;
+            let info: String = info.map_err(|error| Fault::of(&error))?;
+            (self.check)(&info)?;
+            Ok(connection)
+        };
+        checked.await.map_err(|fault: Fault| fault.at(&self.server))
     }
 
-    /// Returns true for one caller an interval.
+    /// Returns true for one caller in each interval.
     pub(crate) fn is_time_to_look(&self) -> bool {
         let now = Instant::now();
         let mut next = self.next_look.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,54 +188,21 @@ impl Link {
         is_time
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeouts.connect))
-            .set_response_timeout(Some(self.timeouts.response));
-        let greeted = async {
-            let client = &self.client;
-            let mut connection = if let Some(dial) = &self.dial {
-                dial.connect(client, config).await?
-            } else {
-                let dialled = client.get_multiplexed_async_connection_with_config(&config);
-                dialled.await?
-            };
-            redis::cmd("PING").exec_async(&mut connection).await?;
-            Ok(connection)
-        };
-        let checked = async {
-            let greeted = greeted.await;
-            let connection = greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
-            let mut connection = Connection::new(connection, &self.pace, self.losses());
-            let info = redis::cmd("INFO").query_async(&mut connection).await;
-            let info: String = info.map_err(|error| Fault::of(&error))?;
-            (self.check)(&info)?;
-            Ok(connection)
-        };
-        checked.await.map_err(|fault: Fault| fault.at(&self.server()))
-    }
-
-    /// What it is connected to, for messages.
-    fn server(&self) -> String {
-        format!("Redis at {}", self.client.get_connection_info().addr())
-    }
-
-    /// What an error of a command means. Ends a connection that can no longer be trusted.
-    pub(crate) fn failed(&self, connection: &Connection, error: &redis::RedisError) -> Fault {
-        let meaning = Fault::of(error).at(&self.server());
+    /// Returns the meaning of an error of a command. Ends a connection that can no longer be trusted.
+    pub(crate) fn failed(&self, connection: &Connection, error: &RedisError) -> Fault {
+        let fault = Fault::of(error).at(&self.server);
         if !ends_connection(error) {
-            return meaning;
+            return fault;
         }
         let mut state = self.state();
-        if matches!(&*state, State::Connected(now) if now.losses == connection.losses) {
-            *state =
-                State::Away(Away { error: meaning.clone(), attempts: 0, next: Instant::now() });
+        if matches!(&*state, State::Connected(known) if known.losses == connection.losses) {
+            *state = State::Away { fault: fault.clone(), attempts: 0, next: Instant::now() };
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(state);
-            connection.close();
-            tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
+            connection.flight.close();
+            tracing::warn!(error = %fault, "lost the connection to Redis; connecting again");
         }
-        meaning
+        fault
     }
 }
 
@@ -252,32 +211,17 @@ impl Link {
 pub struct Connection {
     inner: MultiplexedConnection,
     flight: Arc<Flight>,
-    /// How many connections of the link were lost before it.
-    pub(crate) losses: u64,
-    /// Whether it was made for this call, so it was not idle before.
-    pub(crate) is_new: bool,
+    /// The number of the link's connections that were lost before it.
+    losses: u64,
+    /// Whether it was made for this call, so that it was not idle before.
+    is_new: bool,
     /// The link that makes another connection, for commands that may be carried out twice.
     pub(crate) repeats_by: Option<Arc<Link>>,
 }
 
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("losses", &self.losses).finish_non_exhaustive()
-    }
-}
-
 impl Connection {
-    pub(crate) fn new(inner: MultiplexedConnection, pace: &Arc<Pace>, losses: u64) -> Self {
-        Self { inner, flight: Arc::new(Flight::new(pace)), losses, is_new: false, repeats_by: None }
-    }
-
-    /// Fails the commands that wait for their turn.
-    pub(crate) fn close(&self) {
-        self.flight.close();
-    }
-
-    /// Replaces the connection over which a command failed by another one, once. Returns false where the command may not be repeated,
-    /// where it failed for another reason than a lost connection, or where no connection can be made.
+    /// Replaces the connection over which a command failed by another one, once. Returns false if the command may not be
+    /// repeated, if it failed for another reason than a lost connection, or if no connection can be made.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {
@@ -305,10 +249,8 @@ impl Connection {
         offset: usize,
         count: usize,
     ) -> Result<Vec<Value>, RedisError> {
-        let bytes = pipeline.cmd_iter().map(size).sum();
-        let _seat = self.flight.enter(bytes).await?;
-        let inner = &mut self.inner;
-        inner.req_packed_commands(pipeline, offset, count).await
+        let _seat = self.flight.enter(pipeline.cmd_iter().map(size).sum()).await?;
+        self.inner.req_packed_commands(pipeline, offset, count).await
     }
 }
 
@@ -343,7 +285,7 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// Returns the bytes of a command as it is sent, roughly.
+/// Returns about how many bytes a command takes on the wire.
 fn size(command: &Cmd) -> usize {
     let bytes = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + FRAMING,

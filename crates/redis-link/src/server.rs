@@ -1,52 +1,53 @@
 //! [`Server`]: a server, the connections to it, and whether it still has what it confirmed.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{Client, RedisError};
 
-use crate::link::Connection;
-use crate::link::Link;
-use crate::settings::Endpoint;
-use crate::{Lane, info_field};
+use crate::link::{Connection, Link};
+use crate::settings::{Endpoint, Settings, SettingsError};
+use crate::{Check, Lane, Lanes, info_field};
 
-/// A server, and the connections to it. It displays as where it is.
-#[derive(Debug)]
+/// A server, and the connections to it. Its `Display` names its endpoint.
 pub struct Server {
+    /// A number that no other server of this process has, so that another server has another generation. Never 0.
     number: u64,
     endpoint: Endpoint,
-    /// One for each lane.
+    /// One link for each lane.
     links: Vec<Arc<Link>>,
-    /// How many of them are watched, from the first on.
     watched: usize,
-    /// Its replication id, when it was last looked at. Never held while anything is waited for.
+    /// The replication id at the last look. Never locked across a wait.
     replication_id: Mutex<Option<String>>,
     /// How often it had other data than before.
     replaced: AtomicU64,
-    /// Whether it has no append-only file, as far as is known.
     forgets: AtomicBool,
 }
 
 impl Server {
-    /// The number is one that no other has.
     pub(crate) fn new(
-        number: u64,
         endpoint: Endpoint,
-        links: Vec<Arc<Link>>,
-        watched: usize,
-    ) -> Self {
-        Self {
-            number,
+        settings: &Arc<Settings>,
+        lanes: Lanes,
+        check: &Check,
+    ) -> Result<Self, SettingsError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let client = settings.client(&endpoint)?;
+        let link = |_| Arc::new(Link::new(&client, &endpoint, settings, check));
+        let links = (0..(lanes.watched + lanes.others).max(1)).map(link).collect();
+        Ok(Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             endpoint,
             links,
-            watched,
+            watched: lanes.watched,
             replication_id: Mutex::new(None),
             replaced: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
-        }
+        })
     }
 
-    /// Where it is.
+    /// Returns the endpoint.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -60,59 +61,54 @@ impl Server {
         self.links[0].client()
     }
 
-    /// Whether there is a connection to it, as far as is known.
+    /// Returns whether a connection to it is known.
     pub(crate) fn is_connected(&self) -> bool {
         self.links.iter().any(|link| link.is_connected())
     }
 
-    /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
+    /// Returns a number that changes whenever the server may have forgotten what it confirmed, and differs between servers. Never 0.
     pub(crate) fn generation(&self) -> u64 {
-        let watched = self.links.iter().take(self.watched);
-        let losses: u64 = watched.map(|link| link.losses()).sum();
-        ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
+        let losses: u64 = self.links.iter().take(self.watched).map(|link| link.losses()).sum();
+        (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Whether it has no append-only file, as far as is known: when it ends it forgets what it confirmed since its last snapshot.
+    /// Returns whether it had no append-only file at the last look: when it ends it forgets what it confirmed since its last
+    /// snapshot.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
     }
 
-    /// It lacks what it confirmed.
+    /// Changes the generation: it lacks what it confirmed.
     pub(crate) fn forgot(&self) {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Looks whether the server has the data that it had. One that is made the replica of another, for
-    /// however short a time, has the other's data from then on, and its clients stay connected.
+    /// Returns whether the server has the data that it had. A server that is made the replica of another, even for a moment, has
+    /// the other's data from then on, and its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,
     ) -> Result<bool, RedisError> {
-        let info: String = redis::cmd("INFO")
-            .arg("replication")
-            .arg("persistence")
-            .query_async(connection)
-            .await?;
+        let info = redis::cmd("INFO").arg("replication").arg("persistence").take();
+        let info: String = info.query_async(connection).await?;
         let forgets = info_field(&info, "aof_enabled") == Some("0");
         self.forgets.store(forgets, Ordering::Relaxed);
         let Some(id) = info_field(&info, "master_replid") else {
             return Ok(true);
         };
-        let known = self.replication_id.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
-        let before = known.replace(id.to_owned());
+        let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = known.replace(id.to_owned()).is_none_or(|before| before == id);
         drop(known);
-        let same = before.is_none_or(|before| before == id);
-        if !same {
+        if !is_same {
             self.forgot();
         }
-        Ok(same)
+        Ok(is_same)
     }
 }
 
-impl std::fmt::Display for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis at {}", self.endpoint)
     }
 }

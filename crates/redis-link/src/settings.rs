@@ -1,11 +1,11 @@
-//! Where Redis is and how to reach it.
+//! The address of Redis and how to reach it.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{AsyncStream, MultiplexedConnection};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo,
@@ -13,63 +13,46 @@ use redis::{
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tokio::io::{AsyncRead, AsyncWrite};
 
-/// After how long an idle connection is probed, and how far apart the probes are.
+/// The idle time before a connection is probed, and the time between probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Where Redis is and how to reach it.
-#[derive(Debug, Clone)]
+/// The address of Redis and how to reach it. `Debug` shows no secrets.
+#[derive(Clone)]
 pub struct Settings {
-    /// Where Redis listens.
+    /// The address.
     pub address: Address,
-    /// Whom to trust, and who this process is; `None`: in the clear, as a Unix socket always is.
+    /// The certificates; `None`: no TLS, as for every Unix socket.
     pub tls: Option<Tls>,
     /// The number of the database.
     pub database: u32,
-    /// Who this process is to Redis.
+    /// The Redis user.
     pub credentials: Credentials,
-    /// How long to wait.
+    /// The longest waits.
     pub timeouts: Timeouts,
-    /// What connections are made of in place of the network: for tests that are the server. `None`: nothing.
+    /// Replaces the network, for tests that are the server.
     pub dial: Option<Dial>,
 }
 
 /// Makes the stream of each connection.
-#[derive(Clone)]
-pub struct Dial(pub Arc<dyn Fn() -> Box<dyn Stream> + Send + Sync>);
+pub type Dial = Arc<dyn Fn() -> Box<dyn AsyncStream + Send + Unpin> + Send + Sync>;
 
-/// What a connection reads and writes.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-impl fmt::Debug for Dial {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Dial")
+        f.debug_struct("Settings")
+            .field("address", &self.address)
+            .field("database", &self.database)
+            .field("username", &self.credentials.username)
+            .finish_non_exhaustive()
     }
 }
 
-impl Dial {
-    pub(crate) async fn connect(
-        &self,
-        client: &Client,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let info = client.get_connection_info().redis_settings();
-        let connected = MultiplexedConnection::new_with_config(info, (self.0)(), config);
-        let (connection, driver) = connected.await?;
-        tokio::spawn(driver);
-        Ok(connection)
-    }
-}
-
-/// Where Redis listens. It displays as what a message is about, without secrets.
+/// The address of Redis. Its `Display` is the subject of a message, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// One server.
     Tcp {
-        /// Name or IP address, as the server's certificate has it.
+        /// Name or IP address, as in the server's certificate.
         host: String,
         /// Port.
         port: u16,
@@ -78,16 +61,27 @@ pub enum Address {
     Unix(PathBuf),
     /// A Redis Cluster.
     Cluster {
-        /// Some of its nodes, by which all are found.
+        /// Some of its nodes, which name all nodes.
         nodes: Vec<(String, u16)>,
     },
     /// A server with replicas, watched by Redis Sentinel.
     Sentinel {
         /// The sentinels. They are asked without a password.
         sentinels: Vec<(String, u16)>,
-        /// The name that they know the master by.
+        /// The name of the master.
         name: String,
     },
+}
+
+impl Address {
+    /// Returns the endpoint of a single server.
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        match self {
+            Self::Tcp { host, port } => Some(Endpoint::Tcp(host.clone(), *port)),
+            Self::Unix(path) => Some(Endpoint::Unix(path.clone())),
+            Self::Cluster { .. } | Self::Sentinel { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Address {
@@ -110,8 +104,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where one server is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// The address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// Name or IP address, and port.
     Tcp(String, u16),
@@ -129,7 +123,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How long to wait for Redis.
+/// The longest waits for Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// For a connection, name resolution and TLS included.
@@ -154,40 +148,22 @@ pub struct Credentials {
     pub password: Option<String>,
 }
 
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("username", &self.username)
-            .field("password", &self.password.is_some())
-            .finish()
-    }
-}
-
 /// Certificates for TLS, in PEM. Servers are always verified.
 #[derive(Clone, Default)]
 pub struct Tls {
     /// The authorities to trust instead of the system's.
     pub ca: Option<Vec<u8>>,
-    /// This node's certificate and key.
+    /// The certificate and the key of this process.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("ca", &self.ca.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
-    }
-}
-
-/// Settings that lead to no Redis.
+/// Settings with which no Redis can be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("the address of Redis or its certificates cannot be used: {0}")]
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// The first database at this address in the clear, as the default user, with the default time-outs.
+    /// Returns the first database at this address without TLS, as the default user, with the default time-outs.
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
@@ -200,12 +176,24 @@ impl Settings {
         }
     }
 
-    /// A client for a server that keeps data. Does not connect.
+    /// Connects to the server of a client.
+    pub(crate) async fn connect(&self, client: &Client) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeouts.connect))
+            .set_response_timeout(Some(self.timeouts.response));
+        let Some(dial) = &self.dial else {
+            return client.get_multiplexed_async_connection_with_config(&config).await;
+        };
+        let info = client.get_connection_info().redis_settings();
+        let connected = MultiplexedConnection::new_with_config(info, dial(), config);
+        let (connection, driver) = connected.await?;
+        tokio::spawn(driver);
+        Ok(connection)
+    }
+
+    /// Returns a client for a server that keeps data. Does not connect.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
-        let mut server = RedisConnectionInfo::default()
-            // It would need leave for CLIENT, which can also pause the server and end connections.
-            .set_skip_set_lib_name()
-            .set_db(i64::from(self.database));
+        let mut server = RedisConnectionInfo::default().set_db(i64::from(self.database));
         if let Some(username) = &self.credentials.username {
             server = server.set_username(username);
         }
@@ -215,9 +203,9 @@ impl Settings {
         self.client_as(endpoint, server)
     }
 
-    /// A client for a sentinel. Does not connect.
+    /// Returns a client for a sentinel. Does not connect.
     pub(crate) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
-        self.client_as(endpoint, RedisConnectionInfo::default().set_skip_set_lib_name())
+        self.client_as(endpoint, RedisConnectionInfo::default())
     }
 
     fn client_as(
@@ -225,6 +213,8 @@ impl Settings {
         endpoint: &Endpoint,
         server: RedisConnectionInfo,
     ) -> Result<Client, SettingsError> {
+        // It would need the right to CLIENT, which can also pause the server and end connections.
+        let server = server.set_skip_set_lib_name();
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))
@@ -240,20 +230,16 @@ impl Settings {
         let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
-        if let Some(ca) = &ca {
-            check_ca(ca)?;
+        // The client would take a file without a certificate, and then trust no server.
+        let has_certificate = |pem: &Vec<u8>| {
+            CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok())
+        };
+        if !ca.as_ref().is_none_or(has_certificate) {
+            let message = "the authority's file holds no certificate in PEM";
+            return Err(SettingsError((ErrorKind::InvalidClientConfig, message).into()));
         }
         let client_tls =
             client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
         Ok(Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: ca })?)
     }
-}
-
-/// A file without a certificate would be taken, and then no server trusted.
-fn check_ca(pem: &[u8]) -> redis::RedisResult<()> {
-    if CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok()) {
-        return Ok(());
-    }
-    let message = "the authority's file holds no certificate in PEM";
-    Err((ErrorKind::InvalidClientConfig, message).into())
 }

@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::settings::{Address, Credentials, Settings, Tls};
 
-/// The URLs that are read, as a message to a user lists them.
+/// The forms of URLs, for messages.
 pub const URL_FORMS: &str = "redis://host:6379, rediss://host:6379, redis+unix:///path, \
      redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
 const SERVER: &str = "write redis://host:6379/0 or rediss://host:6379/0";
@@ -20,15 +20,15 @@ const SENTINEL_PORT: u16 = 26379;
 /// A text that is not the URL of a Redis.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It begins like none.
+    /// It has no scheme of Redis.
     #[error("{0:?} is not an address of Redis; write {URL_FORMS}")]
     Scheme(String),
-    /// What follows the scheme is wrong.
+    /// The text after the scheme is malformed.
     #[error("{url:?} {reason}; {hint}")]
     Invalid {
         /// The URL without its secrets.
         url: String,
-        /// What is wrong with it.
+        /// The mistake.
         reason: String,
         /// What to write instead.
         hint: &'static str,
@@ -40,7 +40,7 @@ impl FromStr for Settings {
 
     /// Reads `redis://host:port/database`, `redis+unix:///path?db=database` or `unix:///path`,
     /// `redis+cluster://host:port,host:port` and `redis+sentinel://host:port,host:port/name`, each with
-    /// `user:password@` before the first host. With `rediss` for `redis` it is TLS, and the system's authorities are trusted.
+    /// `user:password@` before the first host. `rediss` instead of `redis` is TLS, with the system's authorities.
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let invalid = |reason: &str, hint| UrlError::Invalid {
             url: without_secrets(text),
@@ -65,7 +65,7 @@ impl FromStr for Settings {
         let mut nodes = Vec::new();
         let mut credentials = Credentials::default();
         for host in hosts.split(',') {
-            // Each host by itself makes a URL, which knows how hosts, ports and escapes are written.
+            // The parser of URLs reads hosts, ports and escapes.
             let at = if login.is_empty() { "" } else { "@" };
             let url = Url::parse(&format!("redis://{login}{at}{host}"))
                 .map_err(|error| invalid(&format!("has a host that is not one ({error})"), hint))?;
@@ -132,7 +132,7 @@ fn socket(
     })
 }
 
-/// The user and password of a URL; `None` when they are not UTF-8.
+/// Returns the user and password of a URL; `None` when they are not UTF-8.
 fn user(url: &Url) -> Option<Credentials> {
     let some = |text: String| (!text.is_empty()).then_some(text);
     Some(Credentials {
@@ -146,8 +146,8 @@ fn decoded(text: &str) -> Option<String> {
     Some(text.into_owned())
 }
 
-/// A URL, right or wrong, without what may be a password: all before the last `@`, for an unescaped password may hold any
-/// character, and a `?` or `#` part.
+/// Returns a URL, valid or not, without anything that may be a password: all before the last `@`, since an unescaped password may hold
+/// any character, and a `?` or `#` part.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');

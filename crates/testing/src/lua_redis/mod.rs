@@ -73,7 +73,7 @@ impl LuaRedis {
     /// Connections over which the clock is ahead by so many microseconds, and which break when the number of cuts changes.
     pub fn dial(self: &Arc<Self>, ahead_us: i64, cuts: &Arc<AtomicU64>) -> Dial {
         let (redis, cuts) = (Arc::clone(self), Arc::clone(cuts));
-        Dial(Arc::new(move || {
+        Arc::new(move || {
             Box::new(Wire {
                 redis: Arc::clone(&redis),
                 ahead_us,
@@ -84,7 +84,7 @@ impl LuaRedis {
                 transaction: None,
                 reader: None,
             })
-        }))
+        })
     }
 
     fn execute(&self, ahead_us: i64, command: &[Bytes]) -> Reply {
