@@ -62,8 +62,7 @@ fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_l
     );
     node.wait_count("eds_self_metrics_dropped_total", |dropped| dropped > 0);
     assert!(node.log().contains("counts are not concerned"), "{}", node.log());
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.send_to(b"event_type=login value=ann 1480876707352348928", node.udp()).unwrap();
+    node.send(b"event_type=login value=ann 1480876707352348928");
     node.wait_count("eds_output_up", |up| up == 0);
     proxy.set(Mode::Pass);
     for (measurement, field) in [("unique_user_event", "value"), ("eds", "events_received_total")] {

@@ -110,8 +110,11 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     // One more that is refused, and dropped.
     for event_type in ["search", "poison2"] {
         let at = SEED_MINUTE_NS + 7 * MINUTE_NS;
-        let line = format!("event_type={event_type},product=shop value=ann {at}");
-        expectation.send(line.as_bytes(), &node, &[]);
+        expectation.send(
+            format!("event_type={event_type},product=shop value=ann {at}"),
+            &node,
+            &[],
+        );
     }
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 4);
     answer(&node, &["drop", "--all"]);

@@ -68,7 +68,6 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
         let know = nodes.each_ref().map(know);
         when(know == [true, true], format!("{know:?}"))
     });
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
 }

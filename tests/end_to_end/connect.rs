@@ -7,14 +7,10 @@ use testing::ports::free_port;
 use testing::redis::RedisServer;
 
 use crate::site::Site;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
-    node.write_config();
-    let mut command = eds();
-    command.arg("check").args(arguments).arg("--config");
-    command.arg(node.config_path()).envs(node.environment());
-    let output = command.output().expect("the binary starts");
+    let output = node.command(&[&["check"], arguments].concat());
     let said = String::from_utf8(output.stdout.clone()).expect("UTF-8");
     (output, said)
 }

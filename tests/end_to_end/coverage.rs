@@ -40,9 +40,7 @@ fn send(options: &Options) -> Summary {
 /// The minutes of the answer: events of all, and of each node with its share, which must be that of its events.
 fn coverage(node: &Node) -> Vec<(u64, Vec<(String, u64)>)> {
     let path = "/api/v1/coverage?from=2016-12-04T18:38:00Z&to=2016-12-04T18:48:00Z";
-    let answer = node.get(path).unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let answer: Value = serde_json::from_str(&answer.body).unwrap();
+    let answer = node.json(path);
     let minute = |minute: &Value| {
         let all = minute["events"].as_u64().unwrap();
         let share = |of: &Value| {

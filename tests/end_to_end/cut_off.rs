@@ -55,10 +55,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     let expected = send(load(1, 10_000));
     site.wait_exact(&expected, TAKEN_OVER + Duration::from_secs(2));
     eprintln!("the others were exact {:?} after the cut", cut.elapsed());
-    eventually("it says that it is not ready", SOON, || {
-        let answer = cut_off.get("/readyz").unwrap();
-        when(answer.status == 503, answer.body)
-    });
+    cut_off.wait_answer("/readyz", 503, "");
 
     // What reaches nobody else waits for the way to be open: in a minute of its own it is counted, in one that the
     // others have published it is late, and counted as that.
@@ -93,8 +90,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
         assert_eq!(received, metrics.count("eds_events_recorded_total"));
     }
     site.wait_exact(&expected, Duration::ZERO);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -119,10 +115,7 @@ fn answers_that_crawl_cost_nothing() {
         proxy.set(way);
         sender.send_all(load(minute, 10_000).datagrams(), &nodes[0], &[nodes[1].udp()]);
         if way == last {
-            eventually("it is noticed", SOON, || {
-                let up = count(&nodes, "eds_store_up");
-                when(up == 0, up)
-            });
+            wait_count(&nodes, "eds_store_up", |up| up == 0);
             proxy.set(Traffic::Open);
         }
         let sent = Instant::now();
@@ -131,14 +124,10 @@ fn answers_that_crawl_cost_nothing() {
     }
     proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);
-    eventually("nobody lags", SOON, || {
-        let lagging = count(&nodes, "eds_partitions_lagging");
-        when(lagging == 0, lagging)
-    });
+    wait_count(&nodes, "eds_partitions_lagging", |lagging| lagging == 0);
     // What was recorded before a connection was given up is recorded again, and may find its minute published.
     let [late, replayed] =
         ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }

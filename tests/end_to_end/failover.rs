@@ -181,10 +181,7 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
     send(&mut sender, &nodes, before);
     redis.cut_link();
     send(&mut sender, &nodes, cut);
-    eventually("what the replica lacks is confirmed", SOON, || {
-        let queued = count(&nodes, "eds_events_queued");
-        when(queued == 0, queued)
-    });
+    wait_count(&nodes, "eds_events_queued", |queued| queued == 0);
     redis.kill_master();
     send(&mut sender, &nodes, after);
     sender.wait_received(&nodes[0]);

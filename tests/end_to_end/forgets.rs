@@ -123,10 +123,7 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     // At most: what was recorded since the last stamp that Redis has counts as forgotten.
     assert!((1400..=3000).contains(&forgotten), "{forgotten}");
     // Each minute's by the node that closes it, whichever that is.
-    eventually("late events are counted", SOON, || {
-        let late = count(&nodes, "eds_events_late_total");
-        when(late > 0, late)
-    });
+    wait_count(&nodes, "eds_events_late_total", |late| late > 0);
     // And it goes on.
     send(&mut sender, &nodes, &load(1000, 1));
     site.wait_exact(&sender.expected.points(), SOON);

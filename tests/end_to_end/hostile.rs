@@ -51,12 +51,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     let received = metrics.count("eds_datagrams_received_total");
     assert_eq!(received + metrics.count("eds_kernel_drops_total"), sender.sent());
 
-    eventually("the queue is recorded", SOON, || {
-        let metrics = node.metrics();
-        metrics.assert_ledger_adds_up();
-        let queued = metrics.count("eds_events_queued");
-        when(queued == 0, queued)
-    });
+    node.wait_recorded();
     let metrics = node.metrics();
     for (what, name) in
         [("good", "eds_events_recorded_total"), ("bad", "eds_events_rejected_total")]

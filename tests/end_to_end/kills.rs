@@ -113,8 +113,7 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
         assert_eq!(living.metrics().count("eds_events_late_total"), 0);
         dying.kill();
-        site.wait_redis_clean();
-        site.assert_one_value_a_point();
+        site.assert_clean();
         return;
     }
     panic!("the other node was first in each of {ROUNDS_MAX} rounds");
@@ -157,12 +156,9 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     sleeping.signal("CONT");
     sleeping.wait_count("eds_claims_lost_total", |lost| lost > 0);
     site.wait_exact(&expected, Duration::ZERO);
-    for node in [&sleeping, &living] {
-        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    }
+    assert_eq!(count([&sleeping, &living], "eds_events_late_total"), 0);
     assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -198,6 +194,5 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
     site.wait_exact(&expected, LEASE + TAKE_OVER + Duration::from_secs(3));
     eprintln!("exact {:?} after the last kill", last_kill.elapsed());
     assert_eq!(living.metrics().count("eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }

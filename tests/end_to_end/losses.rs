@@ -12,7 +12,7 @@ use crate::queries::check_schema;
 use crate::site::Site;
 use crate::status::ask;
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 fn site() -> Site {
     Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
@@ -37,11 +37,7 @@ pub(crate) fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
 
 /// `eds loss` with a node's configuration.
 pub(crate) fn loss(node: &Node, arguments: &[&str]) -> Output {
-    node.write_config();
-    let mut command = eds();
-    command.arg("loss").args(arguments).arg("--config");
-    command.arg(node.config_path()).envs(node.environment());
-    let output = command.output().expect("the binary starts");
+    let output = node.command(&[&["loss"], arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     output
 }
@@ -59,8 +55,11 @@ pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
 fn send(node: &Node, events: i64) {
     let mut sender = Sender::paced_by(node);
     for event in 0..events {
-        let line = format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event);
-        sender.send(line.as_bytes(), node, &[]);
+        sender.send(
+            format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event),
+            node,
+            &[],
+        );
     }
     sender.wait_received(node);
 }
@@ -103,7 +102,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
     };
     assert!(line[1].starts_with("one#"), "{line:?}");
     assert_eq!(line[2..], ["queue_full".to_owned(), dropped.to_string()]);
-    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    let body = node.json("/api/v1/losses");
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let schemas = &file["components"]["schemas"];
     check_schema(&file, &schemas["Losses"], &body, "Losses");
@@ -114,7 +113,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
     wait_answer(&node, "no", "");
     wait_metric(&node, "queue_full", 0);
     assert!(loss(&node, &[]).stdout.is_empty());
-    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    let body = node.json("/api/v1/losses");
     assert_eq!(body["losses"][0]["acknowledged"], dropped, "{body}");
 }
 
@@ -184,11 +183,9 @@ fn losses_of_a_memory_store_are_known_to_its_node() {
     node.wait_count("eds_points_sent_total", |seen| seen == 2);
     socket.send_to(line("late").as_bytes(), node.udp()).unwrap();
     wait_metric(&node, "late", 1);
-    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    let body = node.json("/api/v1/losses");
     assert_eq!(body["losses"][0]["minute"], "20161204:1118", "{body}");
-    let body: Value = serde_json::from_str(&node.get("/api/v1/status").unwrap().body).unwrap();
+    let body = node.json("/api/v1/status");
     assert_eq!(body["is_anything_lost"]["answer"], "attention", "{body}");
-    let mut command = eds();
-    command.arg("loss").arg("--config").arg(node.config_path());
-    assert_eq!(command.output().unwrap().status.code(), Some(2));
+    assert_eq!(node.command(&["loss"]).status.code(), Some(2));
 }

@@ -2,6 +2,7 @@
 
 use std::net::{TcpListener, UdpSocket};
 
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 
@@ -21,7 +22,7 @@ fn an_idle_node_says_that_redis_is_away_and_that_it_is_back() {
     let mut redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
     let log_has = |message: &str| {
-        eventually("it is in the log", SOON, || when(node.log().contains(message), node.log()));
+        node.wait_log(message);
     };
     redis.stop();
     log_has("cannot claim minutes");
@@ -45,9 +46,7 @@ fn a_cause_is_said_once_and_with_its_address() {
             let arguments = [command, &["--listen", listen, "--http", http]].concat();
             let text = stderr_of(&arguments, 1);
             let last = text.lines().last().unwrap();
-            for words in [whom, key, &holder] {
-                assert!(last.contains(words), "{words:?} is not in: {last}");
-            }
+            assert_contains(&last, [whom, key, &holder]);
             assert_eq!(last.matches("in use").count(), 1, "{last}");
         }
     }

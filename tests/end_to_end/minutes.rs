@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use serde_json::Value;
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::read_back;
@@ -47,12 +47,12 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
         .iter()
         .filter_map(|key| Some(key.split_once("}:")?.1.strip_suffix(":event_types")?.to_owned()))
         .collect();
-    for name in ["20161204:1438", "20161204:1439", "20161205:0", "20161205:1", "20161203:1439"] {
-        assert!(named.contains(name), "{name} in {named:?}");
-    }
+    assert_contains(
+        &named,
+        ["20161204:1438", "20161204:1439", "20161205:0", "20161205:1", "20161203:1439"],
+    );
     site.wait_exact(&sender.expected.points(), SOON);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 /// A hundred nodes look at one Redis, day and night.
@@ -196,11 +196,7 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
     let late = Duration::from_nanos((site.clock().now_ns() - end).unsigned_abs());
     eprintln!("published {late:?} after its end");
 
-    let old = || {
-        let answer = nodes[0].get("/api/v1/status").unwrap();
-        let mut status: Value = serde_json::from_str(&answer.body).unwrap();
-        status["partitions"]["old"].take()
-    };
+    let old = || nodes[0].json("/api/v1/status")["partitions"]["old"].take();
     let waiting = old()["waiting"].as_u64();
     assert!(waiting > Some(1000), "old minutes came first: {waiting:?} are left");
     eventually("the end of the archive is estimated", SOON, || {
@@ -214,8 +210,7 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
         node.run();
     }
     site.wait_exact(&sender.expected.points(), within);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 fn line(minute_ns: i64, user: u32) -> String {

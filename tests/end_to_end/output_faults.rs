@@ -68,8 +68,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         });
     }
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -98,8 +97,7 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
         over.elapsed()
     );
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -129,8 +127,7 @@ fn a_database_that_asks_for_peace_gets_it() {
         eprintln!("{status}: exact {:?} after it was over", over.elapsed());
     }
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 /// Somebody wrote words where numbers go, in the same week: the database takes none of our numbers beside them.
@@ -171,6 +168,5 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
     site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(answer(&nodes[0], &["list"]), "");
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }

@@ -2,7 +2,6 @@
 //! does so alone; and one is added and removed while the cluster runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
@@ -15,7 +14,7 @@ use testing::redis::RedisServer;
 
 use crate::site::{DATABASE, Site};
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 /// A minute closes 2 s after its last event, and is looked for every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);
@@ -64,16 +63,6 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
         .collect();
     let keys: Vec<&[(&str, &str)]> = keys.iter().map(|keys| &keys[..]).collect();
     node.set_outputs(&keys);
-}
-
-/// What a command says with this node's configuration, and how it ends.
-fn command(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
-    node.write_config();
-    let mut command: Command = eds();
-    command.args(arguments).arg("--config").arg(node.config_path());
-    let output = command.output().expect("the binary starts");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
 }
 
 /// Sends the events of a minute. Answers what must come of it.
@@ -153,11 +142,8 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
     other.wait_exact(&expected, BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
     site.wait_exact(&expected, SOON);
-    for node in [one, two] {
-        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    }
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    assert_eq!(count([one, two], "eds_events_late_total"), 0);
+    site.assert_clean();
 }
 
 #[test]
@@ -171,8 +157,7 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     let mut sender = Sender::paced_by(&node);
     for value in 0..=VALUES_MAX {
         let at = SEED_MINUTE_NS + i64::try_from(value).unwrap() * MINUTE_NS;
-        let line = format!("event_type=t{value} value=ann {at}");
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(format!("event_type=t{value} value=ann {at}"), &node, &[]);
         sender.wait_received(&node);
         let named = format!("event_type=t{value}");
         eventually("the minute is in the database that takes all", SOON, || {
@@ -186,15 +171,11 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     });
     assert_eq!(node.count_of_output("eds_points_quarantined_total", "default"), 0);
 
-    let (code, said) = command(&node, &["quarantine", "list"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("default, backup; name one of them"), "{said}");
-    let (code, said) = command(&node, &["quarantine", "list", "--output", "default"]);
-    assert!(code == Some(0) && said.contains("nothing is quarantined"), "{said}");
+    node.says(&["quarantine", "list"], 2, "default, backup; name one of them");
+    node.says(&["quarantine", "list", "--output", "default"], 0, "nothing is quarantined");
     let of_backup = ["quarantine", "list", "--output", "backup"];
-    let (code, said) = command(&node, &of_backup);
-    assert!(code == Some(0) && said.contains("event_type=t4"), "{said}");
-    let (code, said) = command(&node, &["outputs", "list"]);
+    node.says(&of_backup, 0, "event_type=t4");
+    let (code, said) = node.command_text(&["outputs", "list"]);
     let lines: Vec<Vec<&str>> =
         said.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(code, Some(0), "{said}");
@@ -206,14 +187,12 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     let query = [("db", DATABASE), ("q", drop_series)];
     let drop_series = testing::http::post(other.address, "/query").query(&query);
     assert_eq!(testing::http::answer(drop_series).unwrap().status, 200);
-    let (code, said) = command(&node, &["quarantine", "retry", "--all", "--output", "backup"]);
-    assert_eq!(code, Some(0), "{said}");
+    let said = node.says(&["quarantine", "retry", "--all", "--output", "backup"], 0, "");
     let mut expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     expected.retain(|point, _| point.series != "event_type=t0");
     other.wait_exact(&expected, SOON);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -245,8 +224,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     other.writes.set(Mode::Refuse);
     here.extend(send(&mut sender, [&one, &two], 2));
     site.wait_exact(&here, SOON);
-    let (code, said) = command(&one, &["outputs", "drop", "backup"]);
-    assert!(code == Some(1) && said.contains("is configured here"), "{said}");
+    let said = one.says(&["outputs", "drop", "backup"], 1, "is configured here");
     restart(&mut one, &mut two, &[]);
     sender = Sender::paced_by(&one);
     here.extend(send(&mut sender, [&one, &two], 3));
@@ -257,22 +235,16 @@ fn a_database_is_added_and_removed_node_after_node() {
         let unsent = one.count_of_output("eds_backlog_unsent", "backup");
         when(unsent > 0, unsent)
     });
-    eventually("the log tells", SOON, || {
-        let log = one.log();
-        when(log.contains("WARN counts wait for outputs that this node does not have"), log)
-    });
+    one.wait_log("WARN counts wait for outputs that this node does not have");
     let line = || {
-        let (code, said) = command(&one, &["outputs", "list"]);
-        assert_eq!(code, Some(0), "{said}");
+        let said = one.says(&["outputs", "list"], 0, "");
         let line = said.lines().find(|line| line.starts_with("backup "));
         line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
     let waiting = line().expect("it is listed");
     assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
-    let (code, said) = command(&one, &["outputs", "drop", "bakcup"]);
-    assert!(code == Some(2) && said.contains("did you mean backup"), "{said}");
-    let (code, said) = command(&one, &["outputs", "drop", "backup"]);
-    assert!(code == Some(0) && said.contains("20 unsent counts"), "{said}");
+    one.says(&["outputs", "drop", "bakcup"], 2, "did you mean backup");
+    one.says(&["outputs", "drop", "backup"], 0, "20 unsent counts");
     assert_eq!(line(), None);
     eventually("its metric is gone", SOON, || {
         let metrics = one.metrics();
@@ -282,8 +254,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     other.writes.set(Mode::Pass);
     site.wait_exact(&here, SOON);
     other.wait_exact(&added, SOON);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 /// What the process has is sent before it ends, to whichever output it takes longest.
@@ -297,14 +268,13 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     other.writes.set(Mode::Answer(503));
     let mut sender = Sender::paced_by(&node);
     for user in 0..5 {
-        let line = format!("event_type=a value=u{user} {SEED_MINUTE_NS}");
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(format!("event_type=a value=u{user} {SEED_MINUTE_NS}"), &node, &[]);
     }
     sender.wait_received(&node);
     let expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     node.signal("TERM");
-    eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
+    node.wait_log("draining");
     eventually("it goes on trying", SOON, || {
         let tried = other.writes.writes().len();
         when(tried >= 3, tried)
@@ -333,8 +303,7 @@ fn probe_has_a_measurement_of_its_own() {
             when(found == [name], found.join(", "))
         });
         let mut sender = Sender::paced_by(&node);
-        let line = format!("event_type=a,product=b value=user {SEED_MINUTE_NS}");
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(format!("event_type=a,product=b value=user {SEED_MINUTE_NS}"), &node, &[]);
         site.wait_exact(&sender.expected.points(), SOON);
         let mut all = [name, "cumulative_user_event", "unique_user_event"];
         all.sort_unstable();

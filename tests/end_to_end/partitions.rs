@@ -15,7 +15,7 @@ use testing::udp_socket::udp_socket;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 /// Events are stamped as they are sent.
 const KEYS: [(&str, &str); 4] = [
@@ -43,18 +43,6 @@ fn a_minute_after(now: DateTime<Utc>, time: Duration) -> DateTime<Utc> {
 #[track_caller]
 fn wait_until(clock: &Clock, at: DateTime<Utc>) {
     eventually("it is later", PAST_A_MINUTE, || when(now(clock) > at, at));
-}
-
-fn apply(node: &Node) -> (Option<i32>, String) {
-    node.write_config();
-    let mut command = eds();
-    command
-        .args(["settings", "apply", "--config"])
-        .arg(node.config_path())
-        .envs(node.environment());
-    let output = command.output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
 }
 
 /// Sends one event after the other to all of these nodes; none while there are none.
@@ -124,28 +112,22 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
         let _ends = Ends(&load);
         let loading = scope.spawn(|| load.run(clock));
         one.set("store.partitions", "48");
-        let (code, said) = apply(one);
-        assert!(code == Some(1) && said.contains("Set store.partitions_before = 32"), "{said}");
+        one.says(&["settings", "apply"], 1, "Set store.partitions_before = 32");
         prepare(
             &mut [&mut *one],
             a_minute_after(now(clock), Duration::ZERO) - Duration::from_secs(60),
         );
-        let (code, said) = apply(one);
-        assert!(code == Some(1) && said.contains("the minute must be after"), "{said}");
+        one.says(&["settings", "apply"], 1, "the minute must be after");
         assert_eq!(one.get("/readyz").unwrap().status, 200);
 
         prepare(&mut [&mut *one, &mut *two], from);
-        let (code, said) = apply(one);
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains("store.partitions: 32 → 48"), "{said}");
+        one.says(&["settings", "apply"], 0, "store.partitions: 32 → 48");
         for node in [&*one, &*two] {
-            eventually("it goes on, and says until when", SOON, || {
-                let answer = node.get("/readyz").unwrap();
-                let warns = answer
-                    .body
-                    .contains("into store.partitions = 48, and this node divides them into 32");
-                when(answer.status == 200 && warns, answer.body)
-            });
+            node.wait_answer(
+                "/readyz",
+                200,
+                "into store.partitions = 48, and this node divides them into 32",
+            );
         }
         for node in [&mut *one, &mut *two] {
             assert_eq!(node.terminate().code(), Some(0));
@@ -186,8 +168,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         let loading = scope.spawn(|| load.run(clock));
         one.signal("STOP");
         prepare(&mut [&mut one, &mut two], from);
-        let (code, said) = apply(&two);
-        assert_eq!(code, Some(0), "{said}");
+        two.says(&["settings", "apply"], 0, "");
         // The kernel keeps little for the one that is stopped, and nothing for one that restarts.
         let both = std::mem::take(&mut *load.to.lock().unwrap());
         assert_eq!(two.terminate().code(), Some(0));
@@ -195,11 +176,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         *load.to.lock().unwrap() = both;
         wait_until(clock, from + Duration::from_secs(1));
         one.signal("CONT");
-        eventually("it says why it is not ready", SOON, || {
-            let answer = one.get("/readyz").unwrap();
-            let says = answer.body.contains("restart it with the new configuration");
-            when(answer.status == 503 && says, answer.body)
-        });
+        one.wait_answer("/readyz", 503, "restart it with the new configuration");
         // What the kernel kept leaves no room for more, and nobody else has what comes from now on.
         eventually("it has taken what the kernel kept for it", SOON, || {
             let socket = udp_socket(one.udp()).expect("the node has a socket");
@@ -258,8 +235,7 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
         "store.partitions_from",
         &a_minute_after(SystemTime::now().into(), PAST_A_MINUTE).to_rfc3339(),
     );
-    let (code, said) = apply(&node);
-    assert_eq!(code, Some(0), "{said}");
+    node.says(&["settings", "apply"], 0, "");
     assert_eq!(node.terminate().code(), Some(0));
     node.launch();
     site.wait_exact(&expected.points(), SOON);

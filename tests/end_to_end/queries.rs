@@ -35,20 +35,12 @@ fn ask(node: &Node, path: &str) -> Answer {
     node.get(path).expect("a node answers")
 }
 
-#[track_caller]
-fn json(node: &Node, path: &str) -> Value {
-    let answer = ask(node, path);
-    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-    serde_json::from_str(&answer.body).unwrap()
-}
-
 /// Sends the events of [`USERS`] in this minute.
 fn send(node: &Node, sender: &mut Sender, minute_ns: i64) {
     for (series, users) in USERS {
         for user in 0..users {
             for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
-                let line = format!("{series} value=user{user} {at}");
-                sender.send(line.as_bytes(), node, &[]);
+                sender.send(format!("{series} value=user{user} {at}"), node, &[]);
             }
         }
     }
@@ -103,25 +95,25 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&nodes[0], &mut sender, SEED_MINUTE_NS);
     eventually("another node answers with what was recorded", SOON, || {
-        let live = json(&nodes[1], "/api/v1/live");
+        let live = nodes[1].json("/api/v1/live");
         assert_eq!(live["provisional"], true);
         when(counts(&live) == expected(|_| true), live)
     });
-    let live = json(&nodes[2], "/api/v1/live?product=y&event_type=c");
+    let live = nodes[2].json("/api/v1/live?product=y&event_type=c");
     assert_eq!(counts(&live), expected(|it| it.contains("=c")));
     assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
 
     site.wait_exact(&sender.expected.points(), SOON);
     eventually("nothing is open", SOON, || {
-        let live = counts(&json(&nodes[0], "/api/v1/live"));
+        let live = counts(&nodes[0].json("/api/v1/live"));
         when(live.is_empty(), format!("{live:?}"))
     });
     for node in &nodes {
-        assert_eq!(counts(&json(node, MINUTES)), expected(|_| true));
-        let of_y = json(node, &format!("{MINUTES}&product=y"));
+        assert_eq!(counts(&node.json(MINUTES)), expected(|_| true));
+        let of_y = node.json(&format!("{MINUTES}&product=y"));
         assert_eq!(counts(&of_y), expected(|it| it.ends_with('y')));
         assert_eq!(of_y["counts"][0]["tags"]["product"], "y");
-        let before = json(node, "/api/v1/minutes?from=1480876620&to=1480876680");
+        let before = node.json("/api/v1/minutes?from=1480876620&to=1480876680");
         assert_eq!(counts(&before), BTreeMap::new());
     }
 }
@@ -135,7 +127,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     for round in 0..1000 {
         let ask = |turn: usize, position: usize, more: &str| {
             let node = &nodes[(round + turn) % nodes.len()];
-            json(node, &format!("/api/v1/top?by=unique&position={position}{more}"))
+            node.json(&format!("/api/v1/top?by=unique&position={position}{more}"))
         };
         let order = orders[round % orders.len()];
         let mut answers: Vec<_> =
@@ -165,7 +157,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     assert_eq!(computations(&nodes), lists.len() as u64);
     // One that comes much later asks by the id.
     let id = lists.first().unwrap();
-    let late = json(&nodes[2], &format!("/api/v1/top?by=unique&position=1&list={id}"));
+    let late = nodes[2].json(&format!("/api/v1/top?by=unique&position=1&list={id}"));
     assert_eq!(late["item"]["series"], USERS[1].0);
     let gone = ask(&nodes[0], "/api/v1/top?by=unique&list=17");
     assert_eq!(gone.status, 410, "{}", gone.body);
@@ -191,13 +183,13 @@ fn assert_nodes_share_a_list(url: &str) {
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&nodes[0], &mut sender, five_minutes_ago_ns());
     eventually("the counts are fixed", SOON, || {
-        let sealed = counts(&json(&nodes[1], "/api/v1/minutes"));
+        let sealed = counts(&nodes[1].json("/api/v1/minutes"));
         when(sealed == expected(|_| true), format!("{sealed:?}"))
     });
     let mut lists = BTreeSet::new();
     for (position, (series, _)) in USERS.iter().enumerate() {
         let path = format!("/api/v1/top?n=6&position={position}");
-        let answer = json(&nodes[position % 2], &path);
+        let answer = nodes[position % 2].json(&path);
         assert_eq!(answer["item"]["series"], *series);
         assert_eq!(answer["list"]["shared"], true);
         lists.insert(answer["list"]["id"].to_string());
@@ -220,7 +212,7 @@ fn a_thousand_requests_for_a_cold_list_compute_it_once() {
                 scope.spawn(move || {
                     thread::sleep(at.saturating_duration_since(Instant::now()));
                     let asked = Instant::now();
-                    let answer = json(node, "/api/v1/top?by=cumulative&n=4&position=0");
+                    let answer = node.json("/api/v1/top?by=cumulative&n=4&position=0");
                     (answer, asked.elapsed())
                 })
             })
@@ -257,7 +249,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
         let asking = scope.spawn(move || victim.get(path));
         computing.recv_timeout(SOON).unwrap();
         let waiting: Vec<_> =
-            nodes.iter().map(|node| scope.spawn(move || json(node, path))).collect();
+            nodes.iter().map(|node| scope.spawn(move || node.json(path))).collect();
         // By its id: the handle is with those who ask.
         testing::process::signal(victim.pid(), "KILL");
         let killed = Instant::now();
@@ -327,7 +319,7 @@ fn answers_are_as_the_file_describes_them() {
     let mut sender = Sender::paced_by(&node);
     send(&node, &mut sender, five_minutes_ago_ns());
     eventually("it is recorded", SOON, || {
-        let live = counts(&json(&node, "/api/v1/live"));
+        let live = counts(&node.json("/api/v1/live"));
         when(live.len() == USERS.len(), live.len())
     });
     let check = |path: &str, query: &str, status: u16, kind: &str| {
@@ -347,7 +339,7 @@ fn answers_are_as_the_file_describes_them() {
     };
     check("/api/v1/live", "?product=x", 200, JSON);
     eventually("the minute is closed", SOON, || {
-        let sealed = counts(&json(&node, "/api/v1/minutes"));
+        let sealed = counts(&node.json("/api/v1/minutes"));
         when(sealed.len() == USERS.len(), sealed.len())
     });
     check("/api/v1/minutes", "?product=x", 200, JSON);
@@ -356,7 +348,7 @@ fn answers_are_as_the_file_describes_them() {
     assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
     check("/api/v1/coverage", "?product=x", 400, PROBLEM);
     eventually("it has reported", SOON, || {
-        let status = json(&node, "/api/v1/status");
+        let status = node.json("/api/v1/status");
         when(status["nodes"][0]["totals"]["recorded"] == 60, status)
     });
     let status = check("/api/v1/status", "", 200, JSON);

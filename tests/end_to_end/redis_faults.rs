@@ -85,8 +85,7 @@ fn a_restart_of_redis_costs_nothing() {
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after the last event", sent.elapsed());
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 /// A Redis that comes back looks as if nothing had arrived for long; yet each node holds what no other has.
@@ -123,9 +122,7 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
     eventually("the second half is recorded", BACK, || when(recorded() == 3000, recorded()));
     site.wait_exact(&expected.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
-    for node in &nodes {
-        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    }
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
 }
 
 #[test]
@@ -154,8 +151,7 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after it spoke again", back.elapsed());
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 #[test]
@@ -218,8 +214,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let mut sender = Sender::paced_by(&node);
     sender.send_all(load(10_000).datagrams(), &node, &[]);
     site.wait_exact(&sender.expected.points(), BACK);
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
     // What is recorded again may meet counts that are sealed already; nothing else does.
     let metrics = node.metrics();
     let late = metrics.count("eds_events_late_total");

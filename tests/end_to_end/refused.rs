@@ -75,8 +75,11 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         minute += 1;
         for kind in 0..5 {
             let at = SEED_MINUTE_NS + minute * MINUTE_NS;
-            let line = format!("kind=k{kind},product=shop value=user {at}");
-            sender.send(line.as_bytes(), &nodes[0], &[nodes[1].udp()]);
+            sender.send(
+                format!("kind=k{kind},product=shop value=user {at}"),
+                &nodes[0],
+                &[nodes[1].udp()],
+            );
         }
         let sent = Instant::now();
         let expected = sender.expected.points();
@@ -118,12 +121,10 @@ fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
         r"invalid\ precision",
     ];
     for phrase in phrases {
-        let line = format!("poison={phrase} value=u {SEED_MINUTE_NS}");
-        sender.send_unrecorded(line.as_bytes(), &nodes[0], &[]);
+        sender.send_unrecorded(format!("poison={phrase} value=u {SEED_MINUTE_NS}"), &nodes[0], &[]);
     }
     for kind in 0..5 {
-        let line = format!("kind=k{kind} value=user {SEED_MINUTE_NS}");
-        sender.send(line.as_bytes(), &nodes[0], &[]);
+        sender.send(format!("kind=k{kind} value=user {SEED_MINUTE_NS}"), &nodes[0], &[]);
     }
     let expected = sender.expected.points();
     eventually("the honest counts are written", IN_TIME, || {

@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
 
@@ -48,16 +49,12 @@ fn late_events_are_logged_once_a_minute() {
     let message = "the counts of their minutes were sealed";
     let first = lines(&node, message);
     assert_eq!(first.len(), 1, "{first:?}");
-    for word in ["WARN", "events=1 ", "partitions=", "20161204:1118", "after="] {
-        assert!(first[0].contains(word), "{word}: {first:?}");
-    }
+    assert_contains(&first[0], ["WARN", "events=1 ", "partitions=", "20161204:1118", "after="]);
     // What was not logged by then is logged at the end.
     assert_eq!(node.terminate().code(), Some(0));
     let all = lines(&node, message);
     assert_eq!(all.len(), 2, "{all:?}");
-    for word in ["events=2 ", "minutes=\"20161204:1118 to 20161204:1119\""] {
-        assert!(all[1].contains(word), "{word}: {all:?}");
-    }
+    assert_contains(&all[1], ["events=2 ", "minutes=\"20161204:1118 to 20161204:1119\""]);
 }
 #[test]
 fn each_reason_of_rejection_is_logged_with_a_line_and_its_source() {
@@ -116,9 +113,7 @@ fn more_detail_logs_more_lines_and_each_datagram() {
     node.set("log.level", "info");
     node.write_config();
     node.signal("HUP");
-    eventually("it logs less", SOON, || {
-        when(node.log().contains("reloaded the log level"), "not yet")
-    });
+    node.wait_log("reloaded the log level");
     let before = node.log().len();
     send(&socket, &node, b"broken3", 3);
     assert!(!node.log()[before..].contains("broken3"), "{}", node.log());

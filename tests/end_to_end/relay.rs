@@ -110,11 +110,8 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
         loading.join().unwrap()
     });
     site.wait_exact(&expected.points(), PUBLISHED);
-    for node in &nodes {
-        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    }
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
+    site.assert_clean();
     for relay in &mut relays {
         assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
     }
@@ -145,9 +142,7 @@ fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
     });
     site.wait_exact(&expected.points(), PUBLISHED);
     assert_eq!(udp_socket(udp).unwrap().drops, 0);
-    for node in &nodes {
-        assert_eq!(node.metrics().count("eds_kernel_drops_total"), 0);
-    }
+    assert_eq!(count(&nodes, "eds_kernel_drops_total"), 0);
     site.assert_one_value_a_point();
 }
 
@@ -190,10 +185,7 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
     // Without it nobody has.
     relay.set_list("relay.to", &to[..1]);
     relay.launch();
-    eventually("it is not ready", SOON, || match relay.get("/readyz") {
-        Ok(answer) if answer.status == 503 => Ok(()),
-        other => Err(format!("{other:?}")),
-    });
+    relay.wait_answer("/readyz", 503, "");
     send(["a=b value=u"], &relay, &[]);
     assert_eq!(relay.terminate().code(), Some(3));
     let log = relay.log();
@@ -212,10 +204,7 @@ fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
     for relay in &relays {
         send((0..LINES / 10).map(|_| &datagram), relay, &nodes);
     }
-    eventually("all of it is recorded", SOON, || {
-        let recorded = count(&nodes, "eds_events_recorded_total");
-        when(recorded == 4 * LINES, recorded)
-    });
+    wait_count(&nodes, "eds_events_recorded_total", |recorded| recorded == 4 * LINES);
     assert_eq!(count(&nodes, "eds_events_repeated_total"), 2 * LINES);
     let keys = site.redis.keys();
     let sets = keys.iter().filter(|key| key.contains(":cumulative_user:"));

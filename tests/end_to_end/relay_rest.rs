@@ -58,10 +58,7 @@ fn check_honest_lines_arrive(keys: &[(&str, &str)], count: impl Fn() -> usize) -
         let lost = hostile.len() - found;
         when(lost == 0, format!("{lost} of {} lost", hostile.len()))
     });
-    eventually("it is told", SOON, || {
-        let log = relay.log();
-        when(log.contains("rejected lines"), log)
-    });
+    relay.wait_log("rejected lines");
     relay.metrics()
 }
 

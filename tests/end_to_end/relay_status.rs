@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 
 use serde_json::Value;
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
 use testing::redis::RedisServer;
@@ -17,9 +18,7 @@ use crate::status::ask;
 use crate::support::node::Node;
 
 fn status(node: &Node) -> Value {
-    let answer = node.get("/api/v1/status").unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    serde_json::from_str(&answer.body).unwrap()
+    node.json("/api/v1/status")
 }
 
 /// Waits until the relay of this name is as it should be in the status of the node.
@@ -76,9 +75,10 @@ fn relay_is_shown_where_nodes_are_shown() {
     let own = relay.get("/").unwrap();
     assert_eq!(own.status, 200);
     for text in [&table, &own.body] {
-        for words in ["relay east: 1 lines discarded", "gorets:1|c", "listens at 127.0.0.1:"] {
-            assert!(text.contains(words), "{words:?} is not in: {text}");
-        }
+        assert_contains(
+            &text,
+            ["relay east: 1 lines discarded", "gorets:1|c", "listens at 127.0.0.1:"],
+        );
     }
     // It may do nothing else there.
     let keys = site.redis.keys();
@@ -125,10 +125,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     });
     // What waits for the server of the rest when it stops is lost, too.
     send(["cpu load=1 1"; 3], &relay, &[]);
-    eventually("they wait", SOON, || {
-        let waiting = relay.metrics().count("eds_relay_rest_queued");
-        when(waiting == 3, waiting)
-    });
+    relay.wait_count("eds_relay_rest_queued", |waiting| waiting == 3);
     assert_eq!(relay.terminate().code(), Some(3));
     wait_answer(&node, "yes", lost);
     wait_answer(&node, "yes", "3 lines of the rest dropped (relay_rest_dropped)");
@@ -151,12 +148,8 @@ fn relay_relays_while_the_redis_that_it_reports_to_does_not_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &[("store.url", &url)]);
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.send_to(b"a=b value=u", relay.udp()).unwrap();
+    relay.send(b"a=b value=u");
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
-    eventually("it is told", SOON, || {
-        let log = relay.log();
-        when(log.contains("cannot report to the Redis of store.url"), log)
-    });
+    relay.wait_log("cannot report to the Redis of store.url");
     assert_eq!(relay.terminate().code(), Some(0));
 }

@@ -19,7 +19,7 @@ use testing::redis::RedisServer;
 use crate::site::Site;
 use crate::status::status;
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 mod nodes;
 mod outputs;
@@ -102,16 +102,9 @@ impl Remedy {
     /// Runs the command of `eds` that begins so, as it is printed, with the configuration of a node.
     #[track_caller]
     fn run(&self, beginning: &str, node: &Node) {
-        node.write_config();
         let words = self.command(beginning);
-        let output = eds()
-            .args(&words[1..])
-            .arg("--config")
-            .arg(node.config_path())
-            .envs(node.environment())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
+        let words: Vec<_> = words[1..].iter().map(String::as_str).collect();
+        node.says(&words, 0, "");
     }
 
     /// Gives Redis the command that begins so, as it is printed.

@@ -199,8 +199,7 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     site.writes.set(Mode::Refuse);
     let ended = SystemTime::now() - Duration::from_secs(600);
     let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
-    let line = format!("a=b value=c {ended_ns}");
-    sender.send(line.as_bytes(), &node, &[]);
+    sender.send(format!("a=b value=c {ended_ns}"), &node, &[]);
     eventually("it is old", SOON, || {
         let age = age();
         when((540.0..700.0).contains(&age), age)

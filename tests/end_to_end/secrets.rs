@@ -76,12 +76,8 @@ fn a_relay_shows_no_secret() {
             relay.set_environment(name, value);
         }
         relay.run();
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.send_to(b"cpu usage=1", relay.udp()).unwrap();
-        eventually("it is told", SOON, || {
-            let log = relay.log();
-            when(log.contains("takes no lines"), log)
-        });
+        relay.send(b"cpu usage=1");
+        relay.wait_log("takes no lines");
         assert_node_hidden(&relay);
         assert_eq!(relay.terminate().code(), Some(3));
         assert_hidden("the log", &relay.log());
@@ -125,8 +121,7 @@ fn redis() -> RedisServer {
 
 fn through_a_minute(node: &Node) {
     let mut sender = Sender::paced_by(node);
-    let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
-    sender.send(line.as_bytes(), node, &[]);
+    sender.send(format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}"), node, &[]);
     sender.wait_received(node);
 }
 
@@ -198,10 +193,7 @@ fn nothing_is_shown_while_nothing_works() {
             assert_eq!(status.code(), Some(1));
             assert!(node.log().contains("store.password_file"), "{}", node.log());
         } else {
-            eventually("it starts", SOON, || {
-                let log = node.log();
-                when(log.contains("the store is not there yet"), log)
-            });
+            node.wait_log("the store is not there yet");
             through_a_minute(&node);
         }
         assert_node_hidden(&node);

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use testing::assert_contains;
 use testing::eventually::SOON;
 use testing::points::Expected;
 use testing::ports::free_port;
@@ -115,9 +116,7 @@ fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     let refused = format!("7 copies refused by {closed}, where nobody listens");
-    for words in ["7 copies sent", &refused, "waiting for up to 0.01 s"] {
-        assert!(said.contains(words), "{words:?} is not in: {said}");
-    }
+    assert_contains(&said, ["7 copies sent", &refused, "waiting for up to 0.01 s"]);
     assert!(!said.contains("events sent to nobody"), "{said}");
     assert_eq!(said.matches("going on").count(), 1, "{said}");
 }

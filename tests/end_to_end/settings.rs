@@ -14,7 +14,7 @@ use testing::read_back;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 /// Key by key: the nodes' value, and another one. Both as a configuration has them.
 const ALIKE: &[(&str, &str, &str)] = &[
@@ -67,16 +67,6 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
     assert_eq!(node.get("/readyz").unwrap().status, 200);
 }
 
-/// What `eds settings apply` or `show` says for this node's configuration, with its exit code.
-fn settings(command: &str, node: &Node, more: &[&str]) -> (Option<i32>, String) {
-    node.write_config();
-    let mut eds = eds();
-    eds.args(["settings", command, "--config"]).arg(node.config_path()).args(more);
-    let output = eds.output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
-}
-
 /// Sends the events of some minutes, minute after minute, to the node that is waited for and to another one.
 fn send(
     minutes: Range<i64>,
@@ -125,13 +115,13 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
         node.set("output.url", &writes_to_other.url());
         node.set("output.database", "other");
     }
-    let (code, said) = settings("apply", &one, &["--output", "stdout:"]);
+    let (code, said) = one.command_text(&["settings", "apply", "--output", "stdout:"]);
     let refused = code == Some(1) && said.contains("output of every node");
     assert!(refused, "{said}");
-    let (code, said) = settings("show", &one, &[]);
+    let (code, said) = one.command_text(&["settings", "show"]);
     let shown = said.contains("flush.grace = \"2s\" # here: \"1s\"\n");
     assert!(code == Some(0) && shown, "{said}");
-    let (code, said) = settings("apply", &one, &[]);
+    let (code, said) = one.command_text(&["settings", "apply"]);
     let applied = Instant::now();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("flush.grace: \"2s\" → \"1s\"\n"), "{said}");
@@ -185,9 +175,7 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     for point in before.keys() {
         assert!(site.points().contains_key(point));
     }
-    for node in [&one, &two] {
-        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
-    }
+    assert_eq!(count([&one, &two], "eds_events_late_total"), 0);
     site.wait_redis_clean();
 }
 
@@ -197,15 +185,12 @@ fn the_command_changes_nothing_where_it_cannot_change_all_and_needs_a_redis() {
     let mut node = site.start_node("one", &[]);
     node.set("store.partitions", "16");
     node.set("flush.grace", "1s");
-    let (code, said) = settings("apply", &node, &[]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("Set store.partitions_before = 32"), "{said}");
+    node.says(&["settings", "apply"], 1, "Set store.partitions_before = 32");
     let grace = || site.redis.query::<String>(&["HGET", "eds:settings", "flush.grace"]);
     assert_eq!(grace(), "2s");
     assert_eq!(node.get("/readyz").unwrap().status, 200);
 
-    let (code, said) = settings("apply", &node, &["--store", "memory:"]);
-    assert_eq!(code, Some(2), "{said}");
+    node.says(&["settings", "apply", "--store", "memory:"], 2, "");
 }
 
 #[test]
@@ -248,7 +233,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     let mut expected = Expected::default();
     send(0..2, &mut expected, &mut sender, &node, &[]);
     node.set("store.layout", "log");
-    let (code, said) = settings("apply", &node, &[]);
+    let (code, said) = node.command_text(&["settings", "apply"]);
     let is_refused = |said: &str, why: &str| {
         said.contains("store.layout = \"sets\", and this configuration \"log\"")
             && said.contains(why)
@@ -264,7 +249,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     send(2..4, &mut expected, &mut sender, &node, &[]);
     assert!(node.terminate().success());
     node.set("store.layout", "log");
-    let (code, said) = settings("apply", &node, &[]);
+    let (code, said) = node.command_text(&["settings", "apply"]);
     assert!(code == Some(1) && is_refused(&said, "are not sealed"), "{said}");
 
     node.set("store.layout", "sets");
@@ -274,8 +259,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     site.wait_exact(&expected.points(), SOON);
     assert!(node.terminate().success());
     node.set("store.layout", "log");
-    let (code, said) = settings("apply", &node, &[]);
-    assert_eq!(code, Some(0), "{said}");
+    node.says(&["settings", "apply"], 0, "");
     node.run();
     let mut sender = Sender::paced_by(&node);
     send(4..6, &mut expected, &mut sender, &node, &[]);

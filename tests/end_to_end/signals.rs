@@ -72,9 +72,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     let mut sender = Sender::paced_by(&first);
     site.writes.set(testing::http_proxy::Mode::Refuse);
     sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
-    eventually("a minute is claimed and not sent", SOON, || {
-        when(first.metrics().count("eds_backlog_unsent") == 1, "no claim")
-    });
+    first.wait_count("eds_backlog_unsent", |count| count == 1);
     assert_eq!(first.terminate().code(), Some(0));
     site.writes.set(testing::http_proxy::Mode::Pass);
     let _second = site.start_node("second", &keys);
@@ -88,14 +86,12 @@ fn a_hang_up_reloads_the_log_level() {
     node.set("log.level", "info");
     node.write_config();
     node.signal("HUP");
-    eventually("it logs what is of interest", SOON, || {
-        when(node.log().contains("INFO"), node.log())
-    });
+    node.wait_log("INFO");
 
     node.set("log.level", "loud");
     node.write_config();
     node.signal("HUP");
-    eventually("it says what is wrong", SOON, || when(node.log().contains("loud"), node.log()));
+    node.wait_log("loud");
     node.wait_ready();
 }
 

@@ -142,6 +142,13 @@ impl Site {
         }
     }
 
+    /// Waits until Redis is clean, and checks that no point was written with two values.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self) {
+        self.wait_redis_clean();
+        self.assert_one_value_a_point();
+    }
+
     /// How many sets of users and events there are in Redis: those of minutes that are not compacted.
     pub(crate) fn sets(&self) -> usize {
         let keys = self.redis.keys();

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Output;
 
 use serde_json::Value;
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
@@ -27,11 +28,7 @@ fn site() -> Site {
 
 /// `eds status` with a node's configuration.
 pub(crate) fn ask(node: &Node, arguments: &[&str]) -> Output {
-    node.write_config();
-    let mut command = eds();
-    command.arg("status").args(arguments).arg("--config");
-    command.arg(node.config_path()).envs(node.environment());
-    command.output().expect("the binary starts")
+    node.command(&[&["status"], arguments].concat())
 }
 
 /// The answer, and the exit code that must go with it.
@@ -85,8 +82,11 @@ pub(crate) fn wait_healthy(node: &Node) -> Value {
 fn send(node: &Node, sender: &mut Sender, events: i64, others: &[SocketAddr]) {
     let at = five_minutes_ago_ns();
     for event in 0..events {
-        let line = format!("event_type=e{},product=p value=user{event} {}", event % 10, at + event);
-        sender.send(line.as_bytes(), node, others);
+        sender.send(
+            format!("event_type=e{},product=p value=user{event} {}", event % 10, at + event),
+            node,
+            others,
+        );
     }
 }
 
@@ -116,16 +116,17 @@ fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
     }
     let output = ask(&nodes[1], &[]);
     let table = String::from_utf8(output.stdout).unwrap();
-    for words in [
-        "healthy, at ",
-        "Is anything lost? No: ",
-        "one ",
-        "two ",
-        "append-only file",
-        "InfluxDB at http",
-    ] {
-        assert!(table.contains(words), "{words:?} is not in:\n{table}");
-    }
+    assert_contains(
+        &table,
+        [
+            "healthy, at ",
+            "Is anything lost? No: ",
+            "one ",
+            "two ",
+            "append-only file",
+            "InfluxDB at http",
+        ],
+    );
     // Those that are stopped in order are not missed.
     let [one, mut two] = nodes;
     assert!(two.terminate().success());
@@ -372,9 +373,7 @@ fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() 
     let schema = &file["components"]["schemas"]["NodeStatus"];
     check_schema(&file, schema, &status["nodes"][0], "NodeStatus");
     let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
-    for words in ["not healthy", "Is anything lost? Attention: ", "rejected 400"] {
-        assert!(table.contains(words), "{words:?} is not in:\n{table}");
-    }
+    assert_contains(&table, ["not healthy", "Is anything lost? Attention: ", "rejected 400"]);
     assert!(!table.contains('\u{1b}'), "{table:?}");
 }
 
@@ -397,8 +396,11 @@ fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_n
     let at = five_minutes_ago_ns();
     // Python, with a clock of microseconds.
     for event in 0..200 {
-        let line = format!("event_type=fine,product=p value=ann {}", at + event * 37_000);
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(
+            format!("event_type=fine,product=p value=ann {}", at + event * 37_000),
+            &node,
+            &[],
+        );
     }
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 200);
     let status = wait_healthy(&node);
@@ -407,8 +409,7 @@ fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_n
     let millis = at / 1_000_000;
     for event in 0..100 {
         let stamp = (millis + event / 50) * 1_000_000;
-        let line = format!("event_type=coarse,product=p value=ann {stamp}");
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(format!("event_type=coarse,product=p value=ann {stamp}"), &node, &[]);
     }
     let words = ["whole milliseconds", "event_type=coarse,product=p", "nanoseconds"];
     wait_first(&node, "stamps-coincide", &words);

@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::{HttpProxy, Mode};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
@@ -24,8 +25,7 @@ const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h"
 
 fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     for (user, at) in users.iter().zip(nanos..) {
-        let line = format!("event_type=login,product=shop value={user} {at}");
-        sender.send(line.as_bytes(), node, &[]);
+        sender.send(format!("event_type=login,product=shop value={user} {at}"), node, &[]);
     }
     node.wait_count("eds_events_queued", |queued| queued == 0);
 }
@@ -39,9 +39,7 @@ fn ledger(node: &Node) -> String {
 
 #[track_caller]
 fn assert_says(line: &str, words: &[&str]) {
-    for word in words {
-        assert!(line.contains(word), "{word} is not in {line:?}");
-    }
+    assert_contains(&line, words);
 }
 
 /// Stops it, and answers the exit code. It must end within its time.
@@ -114,7 +112,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     let end = (now() / MINUTE_NS + 1) * MINUTE_NS;
     send(&mut sender, &node, &["ann", "ben"], end - MINUTE_NS);
     node.signal("TERM");
-    eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
+    node.wait_log("draining");
     assert!(now() < end, "it was told to stop after the minute");
     eventually("it has gone round after the minute", 3 * SOON, || {
         when(now() > end + MINUTE_NS / 20, now())
@@ -142,9 +140,7 @@ fn a_memory_store_gives_up_what_no_output_took() {
     let mut node = Node::start("one", &keys);
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, &node, &["ann", "ben"], SEED_MINUTE_NS);
-    eventually("the output does not take it", SOON, || {
-        when(node.metrics().count("eds_output_up") == 0, "it is up")
-    });
+    node.wait_count("eds_output_up", |count| count == 0);
     assert_eq!(stop(&mut node, Duration::from_secs(2) + BESIDE), LOST);
     assert_says(&ledger(&node), &["WARN", "recorded=2", "unpublished=2"]);
 }
@@ -170,8 +166,7 @@ fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node,
         eventually("it answers", SOON, || node.get("/metrics"));
     }
     let mut sender = Sender::paced_by(&node);
-    let line = format!("event_type=login value=ann {SEED_MINUTE_NS}");
-    sender.send_unrecorded(line.as_bytes(), &node, &[]);
+    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"), &node, &[]);
     sender.wait_received(&node);
     (node, proxy)
 }
@@ -208,8 +203,7 @@ fn a_node_that_is_refused_late_says_what_became_of_its_events() {
     two.launch();
     eventually("it answers", SOON, || two.get("/metrics"));
     let mut sender = Sender::paced_by(&two);
-    let line = format!("event_type=login value=ann {SEED_MINUTE_NS}");
-    sender.send_unrecorded(line.as_bytes(), &two, &[]);
+    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"), &two, &[]);
     sender.wait_received(&two);
     drop(keeping);
     assert_eq!(two.wait_for_exit(SOON).code(), Some(1));
@@ -225,7 +219,7 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
         // Two of a kind that come at once are one.
         node.signal("INT");
         if answered {
-            eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
+            node.wait_log("draining");
         }
         assert_eq!(stop(&mut node, BESIDE), LOST);
         assert_says(&ledger(&node), &["WARN", "received=1", "dropped=1", "queued=0"]);

@@ -195,9 +195,6 @@ fn plain_text_that_leaves_the_host_is_warned_of() {
     let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut node = Node::new("two", &[("store.url", &format!("redis://{local}"))]);
     node.launch();
-    eventually("it has started", SOON, || {
-        let log = node.log();
-        when(log.contains("the store is not there yet"), log)
-    });
+    node.wait_log("the store is not there yet");
     assert!(!node.log().contains("not encrypted"), "{}", node.log());
 }

@@ -54,10 +54,7 @@ fn senders_wait_while_the_queue_is_full_and_nothing_is_lost() {
     node.run();
     site.redis.signal("STOP");
     let sender = send(path.clone(), EVENTS);
-    eventually("the queue is full", SOON, || {
-        let full = node.metrics().count("eds_listeners_full");
-        when(full == 1, full)
-    });
+    node.wait_count("eds_listeners_full", |full| full == 1);
     let other = UnixDatagram::unbound().unwrap();
     other.set_nonblocking(true).unwrap();
     eventually("who does not wait is told", SOON, || match other.send_to(b"# no event", &path) {

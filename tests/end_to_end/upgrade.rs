@@ -163,8 +163,7 @@ fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
         site.wait_exact(&expected, PUBLISHED);
         assert_eq!(udp_socket(node.udp()).unwrap().drops, 0);
         assert_eq!(node.metrics().count("eds_kernel_drops_inherited"), 0);
-        site.wait_redis_clean();
-        site.assert_one_value_a_point();
+        site.assert_clean();
         eprintln!("{} events, 0 lost", cumulative(&expected));
     }
 }
@@ -243,8 +242,7 @@ fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
         let published = cumulative(&site.points());
         when(published == received, published)
     });
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
 }
 
 struct EndsAt<'a>(&'a AtomicBool);
@@ -299,8 +297,7 @@ fn rolling_restart(
         metrics.assert_ledger_adds_up();
         assert_eq!(metrics.count("eds_events_late_total"), 0);
     }
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
     eprintln!("{} events, 0 lost", cumulative(&expected));
 }
 

@@ -50,11 +50,7 @@ fn a_format_that_is_not_read_is_refused_with_both_and_the_version_that_wrote_it(
     node.launch();
     assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
     for command in [["settings", "apply"], ["quarantine", "list"]] {
-        let mut eds = eds();
-        eds.args(command).arg("--config").arg(node.config_path());
-        let output = eds.output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let said = node.says(&command, 1, "");
         assert!(words.iter().all(|words| said.contains(words)), "{said}");
     }
     assert_eq!(stands("format"), newer);

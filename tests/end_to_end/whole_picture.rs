@@ -125,7 +125,6 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
         assert_ledger_adds_up(&relay.metrics(), &to);
         assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
     }
-    site.wait_redis_clean();
-    site.assert_one_value_a_point();
+    site.assert_clean();
     eprintln!("{events} events and {others} other lines: exact");
 }

@@ -37,7 +37,7 @@ fn the_numbers_are_those_of_the_api() {
     let browser = ground.page();
 
     eventually("the pipeline is that of the status", SOON, || {
-        let status = ask(node, "/api/v1/status");
+        let status = node.json("/api/v1/status");
         let total = |name: &str| written(status["nodes"][0]["totals"][name].as_u64().unwrap());
         let wanted = ["received", "recorded", "sealed", "sent"].map(total);
         let shown = browser.evaluate(
@@ -77,7 +77,7 @@ fn the_numbers_are_those_of_the_api() {
 
     let first = &rows(&browser, "#nodes")[0];
     assert_eq!(first[0], "one");
-    assert_eq!(first[1], ask(node, "/api/v1/status")["nodes"][0]["version"]);
+    assert_eq!(first[1], node.json("/api/v1/status")["nodes"][0]["version"]);
     assert_clean(&browser, node);
 }
 
@@ -120,7 +120,7 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
     send(&ground.node, &mut sender, "event_type=burst", 5, at);
     wait_sealed(&ground.node, 4);
     let items = |by| {
-        let answer = ask(&ground.node, &format!("/api/v1/top?by={by}"));
+        let answer = ground.node.json(&format!("/api/v1/top?by={by}"));
         let items = answer["items"].as_array().unwrap().clone();
         items
             .iter()
@@ -181,7 +181,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
         send(&ground.node, &mut sender, series, users, minutes_ago_ns(5));
     }
     wait_sealed(&ground.node, HOSTILE.len());
-    let answer = ask(&ground.node, "/api/v1/top?by=unique");
+    let answer = ground.node.json("/api/v1/top?by=unique");
     let series = |it: &Value| it["series"].as_str().unwrap().to_owned();
     let names: Vec<_> = answer["items"].as_array().unwrap().iter().map(series).collect();
     assert_eq!(names.len(), HOSTILE.len());

@@ -92,8 +92,7 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
 fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
     for user in 0..users {
         for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
-            let line = format!("{series} value=user{user} {at}");
-            sender.send_unrecorded(line.as_bytes(), node, &[]);
+            sender.send_unrecorded(format!("{series} value=user{user} {at}"), node, &[]);
         }
     }
     sender.wait_received(node);
@@ -102,18 +101,10 @@ fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i
 /// Waits until so many counts of the last minutes are final.
 fn wait_sealed(node: &Node, counts: usize) {
     eventually("the counts are final", SOON, || {
-        let sealed = ask(node, "/api/v1/minutes");
+        let sealed = node.json("/api/v1/minutes");
         let sealed = sealed["counts"].as_array().unwrap().len();
         when(sealed == counts, sealed)
     });
-}
-
-/// What the node answers.
-#[track_caller]
-fn ask(node: &Node, path: &str) -> Value {
-    let answer = node.get(path).expect("a node answers");
-    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-    serde_json::from_str(&answer.body).unwrap()
 }
 
 /// A number as the page writes it: 1,234.

@@ -64,8 +64,11 @@ fn pictures_of_three_nodes_are_made() {
             for user in 0..if is_bad { many * 6 } else { many } {
                 for event in 0..=(user + minute) % 4 {
                     let at = at + user * 1_000_000 + event * 1_000;
-                    let line = format!("{series} value=user{user} {at}");
-                    sender.send_unrecorded(line.as_bytes(), &nodes[0], &others);
+                    sender.send_unrecorded(
+                        format!("{series} value=user{user} {at}"),
+                        &nodes[0],
+                        &others,
+                    );
                 }
             }
         }
@@ -73,7 +76,7 @@ fn pictures_of_three_nodes_are_made() {
     sender.wait_received(&nodes[0]);
     eventually("all minutes but the present one are final", SOON, || {
         let path = format!("/api/v1/minutes?from={}", minutes_ago_ns(MINUTES) / 1_000_000_000);
-        let sealed = ask(&nodes[0], &path)["counts"].as_array().unwrap().len();
+        let sealed = nodes[0].json(&path)["counts"].as_array().unwrap().len();
         when(i64::try_from(sealed).unwrap() >= 10 * MINUTES, sealed)
     });
     let browser = Chromium::start();

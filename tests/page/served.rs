@@ -1,6 +1,7 @@
 //! How the files of the page are served: with a policy that lets nothing else in, and once for each build.
 
 use std::collections::BTreeSet;
+use testing::assert_contains;
 
 use testing::http::{answer, get};
 
@@ -26,14 +27,15 @@ fn every_file_comes_from_the_node_with_a_strict_policy_and_is_sent_once() {
         assert_eq!(file.status, 200, "{path}");
         let header = |name: &str| file.headers[name].to_str().unwrap().to_owned();
         let policy = header("content-security-policy");
-        for part in [
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "frame-ancestors 'none'",
-        ] {
-            assert!(policy.contains(part), "{path}: {policy}");
-        }
+        assert_contains(
+            &policy,
+            [
+                "default-src 'none'",
+                "script-src 'self'",
+                "style-src 'self'",
+                "frame-ancestors 'none'",
+            ],
+        );
         assert!(!policy.contains("unsafe"), "{path}: {policy}");
         assert_eq!(header("x-content-type-options"), "nosniff");
         assert_eq!(header("cache-control"), "no-cache");

@@ -40,8 +40,13 @@ impl Sender {
 
     /// Sends to the node that is waited for and to these others, which may be dead.
     #[track_caller]
-    pub(crate) fn send(&mut self, datagram: &[u8], paced_by: &Node, others: &[SocketAddr]) {
-        self.expected.receive(datagram);
+    pub(crate) fn send(
+        &mut self,
+        datagram: impl AsRef<[u8]>,
+        paced_by: &Node,
+        others: &[SocketAddr],
+    ) {
+        self.expected.receive(datagram.as_ref());
         self.send_unrecorded(datagram, paced_by, others);
     }
 
@@ -54,7 +59,7 @@ impl Sender {
         others: &[SocketAddr],
     ) {
         for datagram in datagrams {
-            self.send(datagram.as_ref(), paced_by, others);
+            self.send(datagram, paced_by, others);
         }
         self.wait_received(paced_by);
     }
@@ -63,12 +68,12 @@ impl Sender {
     #[track_caller]
     pub(crate) fn send_unrecorded(
         &mut self,
-        datagram: &[u8],
+        datagram: impl AsRef<[u8]>,
         paced_by: &Node,
         others: &[SocketAddr],
     ) {
         for address in others.iter().chain([&paced_by.udp()]) {
-            self.socket.send_to(datagram, address).expect("loopback takes a datagram");
+            self.socket.send_to(datagram.as_ref(), address).expect("loopback takes a datagram");
         }
         self.sent += 1;
         if self.sent.is_multiple_of(self.datagrams_ahead_max) {

@@ -6,11 +6,13 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::Value as Json;
 use socket2::SockRef;
 use tempfile::TempDir;
+use testing::assert_contains;
 use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
 use testing::http::{Answer, answer, get};
@@ -242,18 +244,50 @@ impl Node {
         bytes.expect("Linux tells") as u64
     }
 
-    /// Makes its settings those of all nodes, by the command for it. Answers what it says.
-    #[track_caller]
-    pub(crate) fn apply_settings(&self) -> String {
+    /// Runs a command with its configuration and environment.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         self.write_config();
         let mut command = eds();
-        command
-            .args(["settings", "apply", "--config"])
-            .arg(self.config_path())
-            .envs(self.environment());
-        let output = command.output().expect("the binary starts");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        command.args(arguments).arg("--config").arg(self.config_path()).envs(self.environment());
+        command.output().expect("the binary starts")
+    }
+
+    /// Runs a command with its configuration. Returns the exit code and all output.
+    pub(crate) fn command_text(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let Output { status, stdout, stderr } = self.command(arguments);
+        (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
+    }
+
+    /// Runs a command with its configuration, which exits with this code and outputs these words. Returns all output.
+    #[track_caller]
+    pub(crate) fn says(&self, arguments: &[&str], code: i32, words: &str) -> String {
+        let (status, text) = self.command_text(arguments);
+        assert_eq!(status, Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(words), "{arguments:?} does not say {words:?}: {text}");
+        text
+    }
+
+    /// Sends it a datagram.
+    pub(crate) fn send(&self, datagram: impl AsRef<[u8]>) {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.send_to(datagram.as_ref(), self.udp).expect("loopback takes a datagram");
+    }
+
+    /// Waits until it has recorded or rejected what it received. Its ledger adds up all the while.
+    #[track_caller]
+    pub(crate) fn wait_recorded(&self) {
+        eventually(&format!("{} has recorded everything", self.name), SOON, || {
+            let metrics = self.metrics();
+            metrics.assert_ledger_adds_up();
+            let queued = metrics.count("eds_events_queued");
+            when(queued == 0, queued)
+        });
+    }
+
+    /// Applies its settings to all nodes. Returns the output of the command.
+    #[track_caller]
+    pub(crate) fn apply_settings(&self) -> String {
+        self.says(&["settings", "apply"], 0, "")
     }
 
     /// Starts the process, and does not wait for anything.
@@ -316,10 +350,41 @@ impl Node {
         answer(get(self.http, path))
     }
 
+    /// Returns the body of an answer with status 200.
+    #[track_caller]
+    fn body(&self, path: &str) -> String {
+        let answer = self.get(path).expect("a node answers");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    /// Returns an answer with status 200, read as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, path: &str) -> Json {
+        serde_json::from_str(&self.body(path)).expect("JSON")
+    }
+
+    #[track_caller]
     pub(crate) fn metrics(&self) -> Metrics {
-        let answer = self.get("/metrics").expect("a node answers /metrics");
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        Metrics::parse(&answer.body)
+        Metrics::parse(&self.body("/metrics"))
+    }
+
+    /// Waits until it answers with this status and these words.
+    #[track_caller]
+    pub(crate) fn wait_answer(&self, path: &str, status: u16, words: &str) {
+        eventually(&format!("{} answers {status} with {words:?}", self.name), SOON, || {
+            let answer = self.get(path).map_err(|error| error.to_string())?;
+            when(answer.status == status && answer.body.contains(words), answer.body)
+        });
+    }
+
+    /// Waits until its log has these words.
+    #[track_caller]
+    pub(crate) fn wait_log(&self, words: &str) {
+        eventually(&format!("{} logs {words:?}", self.name), SOON, || {
+            let log = self.log();
+            when(log.contains(words), log)
+        });
     }
 
     /// One of the metrics of an output.
@@ -373,9 +438,7 @@ impl Node {
         self.launch();
         assert_eq!(self.wait_for_exit(SOON).code(), Some(1));
         let log = self.log();
-        for word in words {
-            assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
-        }
+        assert_contains(&log, words);
     }
 
     /// All that it has said on standard output, over all launches.
@@ -417,6 +480,15 @@ pub(crate) fn has_logs() -> bool {
 pub(crate) fn count<'a>(nodes: impl IntoIterator<Item = &'a Node>, name: &str) -> u64 {
     let counts = nodes.into_iter().map(|node| node.metrics().count(name));
     counts.sum()
+}
+
+/// Waits until a metric, summed over these nodes and all labels, is as it must be.
+#[track_caller]
+pub(crate) fn wait_count(nodes: &[Node], name: &str, holds: impl Fn(u64) -> bool) {
+    eventually(&format!("{name} of all"), SOON, || {
+        let count = count(nodes, name);
+        when(holds(count), count)
+    });
 }
 
 impl Drop for Node {

@@ -35,3 +35,12 @@ pub mod tcp_proxy;
 pub mod tls;
 pub mod udp_socket;
 pub mod victoria_metrics;
+
+/// Asserts that a text contains each of these words.
+#[track_caller]
+pub fn assert_contains(text: &str, all: impl IntoIterator<Item: AsRef<str>>) {
+    for words in all {
+        let words = words.as_ref();
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+}

@@ -84,8 +84,7 @@ fn a_log_that_nobody_reads_is_read_again() {
     node.run();
     wait_healthy(&node);
     log.fill();
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.send_to(b"rejected", node.udp()).unwrap();
+    node.send(b"rejected");
     let remedy = Remedy::of(&node, "node-stalled", &["node one", "listener 0"]);
     remedy.says(&["see that its log is read", "restart it"]);
     log.empty();
@@ -142,8 +141,7 @@ fn a_path_that_loses_is_mended() {
     for minute in -1..5 {
         for event in (0..60).step_by(10) {
             let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
-            let line = format!("event_type=e1,product=p value=user{event} {at}");
-            sender.send(line.as_bytes(), &two, &[]);
+            sender.send(format!("event_type=e1,product=p value=user{event} {at}"), &two, &[]);
         }
     }
     wait_gone(&one, "node-loses");
@@ -349,10 +347,7 @@ fn late_events_get_time_by_a_longer_grace() {
     );
     let late = |node: &Node, at: i64| {
         send(node, at, 1);
-        eventually("its first event is recorded", SOON, || {
-            let recorded = node.metrics().count("eds_events_recorded_total");
-            when(recorded == 1, recorded)
-        });
+        node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     };
     let at = five_minutes_ago_ns();
     late(&node, at);
