@@ -1,7 +1,7 @@
 //! A node's own metrics in an output (`output.self_metrics`).
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::{HttpProxy, Mode};

@@ -18,7 +18,7 @@ use testing::redis_sentinel::{NAME, RedisSentinel};
 use crate::failover;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::support::node::count;
 
 const PARTITIONS: u16 = 2;
 const UNIQUE: &str = "unique_user_event";

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use loadgen::Plan;
-use testing::eventually::{SOON, eventually, when};
+use testing::eventually::{eventually, when};
 use testing::http_proxy::Mode;
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
 use testing::points::Expected;
@@ -12,7 +12,7 @@ use testing::tcp_proxy::{TcpProxy, Traffic};
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::count;
+use crate::support::node::{count, wait_count};
 
 /// The lease of the tests, and what a take-over may cost on top of it.
 const TAKEN_OVER: Duration = Duration::from_secs(10);

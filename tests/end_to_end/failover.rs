@@ -10,7 +10,7 @@ use testing::redis::RedisServer;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::support::node::{Node, count, wait_count};
 
 /// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
 /// before all of it was sent.

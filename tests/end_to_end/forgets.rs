@@ -14,7 +14,7 @@ use testing::redis::RedisServer;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::support::node::{Node, wait_count};
 
 /// Long enough to tell Redis what it forgot, and to close what is left.
 const GRACE: (&str, &str) = ("flush.grace", "3s");

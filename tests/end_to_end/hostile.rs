@@ -44,7 +44,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
             sender.wait_received(&node);
             warm_kib = resident_kib(node.pid());
         }
-        sender.send_unrecorded(&hostile_datagram(&mut random), &node, &[]);
+        sender.send_unrecorded(hostile_datagram(&mut random), &node, &[]);
     }
     sender.wait_received(&node);
     let metrics = node.metrics();

@@ -14,7 +14,7 @@ use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::has_logs;
+use crate::support::node::{count, has_logs};
 
 /// The lease of the tests.
 const LEASE: Duration = Duration::from_secs(5);

@@ -3,7 +3,6 @@
 use std::net::{TcpListener, UdpSocket};
 
 use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 
 use crate::support::node::{Node, eds};
@@ -46,7 +45,7 @@ fn a_cause_is_said_once_and_with_its_address() {
             let arguments = [command, &["--listen", listen, "--http", http]].concat();
             let text = stderr_of(&arguments, 1);
             let last = text.lines().last().unwrap();
-            assert_contains(&last, [whom, key, &holder]);
+            assert_contains(last, [whom, key, &holder]);
             assert_eq!(last.matches("in use").count(), 1, "{last}");
         }
     }

@@ -11,7 +11,7 @@ use testing::redis::RedisServer;
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::count;
+use crate::support::node::{count, wait_count};
 
 const MINUTES: i64 = 31;
 const EVENTS: u64 = 62_000;

@@ -14,7 +14,7 @@ use testing::redis::RedisServer;
 
 use crate::site::{DATABASE, Site};
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// A minute closes 2 s after its last event, and is looked for every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);
@@ -187,7 +187,7 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     let query = [("db", DATABASE), ("q", drop_series)];
     let drop_series = testing::http::post(other.address, "/query").query(&query);
     assert_eq!(testing::http::answer(drop_series).unwrap().status, 200);
-    let said = node.says(&["quarantine", "retry", "--all", "--output", "backup"], 0, "");
+    node.says(&["quarantine", "retry", "--all", "--output", "backup"], 0, "");
     let mut expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     expected.retain(|point, _| point.series != "event_type=t0");
@@ -224,7 +224,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     other.writes.set(Mode::Refuse);
     here.extend(send(&mut sender, [&one, &two], 2));
     site.wait_exact(&here, SOON);
-    let said = one.says(&["outputs", "drop", "backup"], 1, "is configured here");
+    one.says(&["outputs", "drop", "backup"], 1, "is configured here");
     restart(&mut one, &mut two, &[]);
     sender = Sender::paced_by(&one);
     here.extend(send(&mut sender, [&one, &two], 3));

@@ -91,7 +91,7 @@ fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixe
     let lines: Vec<_> = table.lines().collect();
     assert_eq!(lines.len(), 2, "{table}");
     assert_contains(
-        &lines[1],
+        lines[1],
         ["20161204:1119", "event_type=poison,product=shop", "max-values-per-tag"],
     );
     let listed = answer(&node, &["list", "--json"]);

@@ -15,7 +15,7 @@ use testing::udp_socket::udp_socket;
 
 use crate::hostile::hostile_datagram;
 use crate::site::{DATABASE, Site};
-use crate::support::node::{Node, count};
+use crate::support::node::{Node, count, wait_count};
 use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
 
 /// Long enough for whatever is killed to come back.

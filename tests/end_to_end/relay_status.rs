@@ -1,7 +1,6 @@
 //! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
 
 use serde_json::Value;
 use testing::assert_contains;
@@ -76,7 +75,7 @@ fn relay_is_shown_where_nodes_are_shown() {
     assert_eq!(own.status, 200);
     for text in [&table, &own.body] {
         assert_contains(
-            &text,
+            text,
             ["relay east: 1 lines discarded", "gorets:1|c", "listens at 127.0.0.1:"],
         );
     }

@@ -2,7 +2,6 @@
 //! by the `Debug` of what holds it.
 
 use std::fs;
-use std::net::UdpSocket;
 use std::num::NonZeroU16;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use event_data_service::secret::Secret;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use redis_link::{Address, Credentials, Timeouts, Tls};
 use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
+use testing::eventually::SOON;
 use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
 use testing::load::SEED_MINUTE_NS;
 use testing::ports::free_port;

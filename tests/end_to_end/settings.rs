@@ -14,7 +14,7 @@ use testing::read_back;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// Key by key: the nodes' value, and another one. Both as a configuration has them.
 const ALIKE: &[(&str, &str, &str)] = &[

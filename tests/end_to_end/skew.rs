@@ -14,7 +14,7 @@ use testing::redis::RedisServer;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 const SECOND_NS: i64 = 1_000_000_000;
 

@@ -15,7 +15,7 @@ use crate::quarantine::poison;
 use crate::queries::{check_schema, five_minutes_ago_ns};
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::support::node::Node;
 
 /// A Redis of which nothing is to be said.
 fn redis() -> RedisServer {

@@ -39,7 +39,7 @@ fn ledger(node: &Node) -> String {
 
 #[track_caller]
 fn assert_says(line: &str, words: &[&str]) {
-    assert_contains(&line, words);
+    assert_contains(line, words);
 }
 
 /// Stops it, and answers the exit code. It must end within its time.

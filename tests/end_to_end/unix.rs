@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
+use testing::eventually::{SOON, eventually};
 use testing::load::SEED_MINUTE_NS;
 use testing::points::Expected;
 use testing::read_back;

@@ -6,7 +6,7 @@ use testing::eventually::{SOON, eventually, when};
 
 use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::{Ground, USERS, ask, minutes_ago_ns, send, wait_sealed, written};
+use crate::{Ground, USERS, minutes_ago_ns, send, wait_sealed, written};
 
 /// The cells of a table, by row.
 fn rows(browser: &Chromium, table: &str) -> Vec<Vec<String>> {

@@ -20,7 +20,6 @@ mod sizes;
 
 use std::time::SystemTime;
 
-use serde_json::Value;
 use testing::chromium::Chromium;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::MINUTE_NS;

@@ -11,9 +11,9 @@ use testing::http::{answer, post};
 use testing::influxdb::InfluxServer;
 use testing::redis::RedisServer;
 
+use crate::minutes_ago_ns;
 use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::{ask, minutes_ago_ns};
 
 /// Series with a typical number of users in a minute.
 const USUAL: [(&str, i64); 10] = [
