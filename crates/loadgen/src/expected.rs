@@ -42,19 +42,6 @@ impl Event {
     }
 }
 
-/// The counts of a series in a minute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
-    /// The tags, sorted by key: `event_type=http-5xx,product=productA`.
-    pub series: String,
-    /// The minute's first instant, in nanoseconds since the epoch.
-    pub minute_start_nanos: i64,
-    /// The number of different users.
-    pub unique: usize,
-    /// The number of different events.
-    pub cumulative: usize,
-}
-
 /// Collects the events of lines, and counts them at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
@@ -97,9 +84,9 @@ impl Expected {
         self.events.truncate(self.confirmed);
     }
 
-    /// Returns the counts of the confirmed events.
+    /// Returns the lines that the service must write for the confirmed events, sorted, each with a line end.
     #[must_use]
-    pub fn counts(mut self) -> Vec<Counts> {
+    pub fn lines(mut self) -> String {
         self.discard();
         let mut names = vec![""; self.series.len()];
         for (name, number) in &self.series {
@@ -108,26 +95,18 @@ impl Expected {
         let key = |event: &Event| (event.series, event.minute(), event.user, event.nanos);
         self.events.sort_unstable_by_key(key);
         self.events.dedup();
+        let mut lines = Vec::new();
         let together = |a: &Event, b: &Event| a.series == b.series && a.minute() == b.minute();
-        let counts = |events: &[Event]| Counts {
-            series: names[events[0].series as usize].to_owned(),
-            minute_start_nanos: events[0].minute() * MINUTE_NANOS,
-            unique: events.chunk_by(|a, b| a.user == b.user).count(),
-            cumulative: events.len(),
-        };
-        self.events.chunk_by(together).map(counts).collect()
-    }
-
-    /// Returns the lines that the service must write, sorted, each with a line end.
-    fn lines(self) -> String {
-        let lines = |counts: Counts| {
-            let (series, start) = (counts.series, counts.minute_start_nanos);
-            [("cumulative_user_event", counts.cumulative), ("unique_user_event", counts.unique)]
-                .map(|(measurement, count)| {
-                    format!("{measurement},{series} value={count} {start}\n")
-                })
-        };
-        let mut lines: Vec<_> = self.counts().into_iter().flat_map(lines).collect();
+        for events in self.events.chunk_by(together) {
+            let (series, start) =
+                (names[events[0].series as usize], events[0].minute() * MINUTE_NANOS);
+            let unique = events.chunk_by(|a, b| a.user == b.user).count();
+            for (measurement, count) in
+                [("cumulative_user_event", events.len()), ("unique_user_event", unique)]
+            {
+                lines.push(format!("{measurement},{series} value={count} {start}\n"));
+            }
+        }
         lines.sort_unstable();
         lines.concat()
     }

@@ -28,7 +28,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, SecondsFormat};
 
 pub use ages::{MAX_AGE, MAX_FUTURE};
-pub use expected::{Counts, Expected, NotSimple};
+pub use expected::{Expected, NotSimple};
 pub use options::Options;
 pub use summary::Summary;
 pub use synthetic::{Event, Plan, Synthetic};

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::read_back::written;
+
 const DIFFERENCES_SHOWN: usize = 10;
 
 /// Names one number in the database.
@@ -37,20 +39,7 @@ impl Expected {
 
     /// The numbers that the database must hold.
     pub fn points(&self) -> Points {
-        let mut points = Points::new();
-        for counts in self.0.clone().counts() {
-            for (measurement, count) in
-                [("unique_user_event", counts.unique), ("cumulative_user_event", counts.cumulative)]
-            {
-                let point = Point {
-                    minute_start_ns: counts.minute_start_nanos,
-                    series: counts.series.clone(),
-                    measurement: measurement.to_owned(),
-                };
-                points.insert(point, count as u64);
-            }
-        }
-        points
+        written(self.0.clone().lines().as_bytes())
     }
 }
 
