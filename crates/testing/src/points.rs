@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::read_back::written;
-
 const DIFFERENCES_SHOWN: usize = 10;
 
 /// Names one number in the database.
@@ -41,6 +39,26 @@ impl Expected {
     pub fn points(&self) -> Points {
         written(self.0.clone().lines().as_bytes())
     }
+}
+
+/// The points of one write's body, in line protocol without escapes.
+pub fn written(body: &[u8]) -> Points {
+    let mut points = Points::new();
+    let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
+    for line in body.lines().filter(|line| !line.is_empty()) {
+        let parts: Vec<_> = line.split(' ').collect();
+        let [key, field, time] = parts[..] else { panic!("not a point: {line:?}") };
+        let (measurement, series) = key.split_once(',').expect("a point has tags");
+        let value = field.strip_prefix("value=").expect("the field is `value`");
+        let point = Point {
+            minute_start_ns: time.parse().expect("a point has a time"),
+            series: series.to_owned(),
+            measurement: measurement.to_owned(),
+        };
+        let value = value.trim_end_matches(['i', 'u']).parse().expect("a whole number");
+        points.insert(point, value);
+    }
+    points
 }
 
 /// `Ok` when both are the same; otherwise how many differ, and the first of them.

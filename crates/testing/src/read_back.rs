@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::eventually::eventually;
 use crate::http::{answer, get};
+pub use crate::points::written;
 use crate::points::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -65,26 +66,6 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
             insert(&mut points, minute_start_ns, &tags, measurement, value)
                 .expect("VictoriaMetrics tells series apart");
         }
-    }
-    points
-}
-
-/// The points of one write's body, in line protocol without escapes.
-pub fn written(body: &[u8]) -> Points {
-    let mut points = Points::new();
-    let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
-    for line in body.lines().filter(|line| !line.is_empty()) {
-        let parts: Vec<_> = line.split(' ').collect();
-        let [key, field, time] = parts[..] else { panic!("not a point: {line:?}") };
-        let (measurement, series) = key.split_once(',').expect("a point has tags");
-        let value = field.strip_prefix("value=").expect("the field is `value`");
-        let point = Point {
-            minute_start_ns: time.parse().expect("a point has a time"),
-            series: series.to_owned(),
-            measurement: measurement.to_owned(),
-        };
-        let value = value.trim_end_matches(['i', 'u']).parse().expect("a whole number");
-        points.insert(point, value);
     }
     points
 }
