@@ -58,16 +58,16 @@ pub enum FaultKind {
     ServerCertificate,
     /// It requires a certificate, or another one.
     ClientCertificate,
-    /// It ended a TLS connection at once: it may require a certificate. A server that misses it says so and hangs up; a client that
+    /// It ended a TLS connection at once: it may require a certificate. A server that misses it sends an alert and hangs up; a client that
     /// writes at that moment may see only the broken connection.
     ClientCertificateMissing,
     /// It ended a connection without TLS at once: it may require TLS.
     IsTls,
     /// It does not answer a TLS connection: it may not support TLS.
     NoTls,
-    /// It answers a TLS connection with another protocol.
+    /// It speaks another protocol than TLS.
     NotTls,
-    /// It answers with another protocol than that of Redis.
+    /// It speaks another protocol than that of Redis.
     NotRedis,
     /// There is no answer.
     Unreachable,
@@ -96,7 +96,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// The server; empty when it is not known.
     pub server: String,
-    /// The error, in words.
+    /// The text of the error.
     pub reason: String,
 }
 

@@ -6,8 +6,8 @@
 //!
 //! - **Every wait is bounded**: connecting, each answer, a peer that vanishes. While a server is away one caller
 //!   tries to connect, after a pause that grows, and all others fail at once.
-//! - **Generations.** A number changes whenever a server may have forgotten what it confirmed: with a lost connection, another
-//!   server, another replication id. Callers that remember what is stored compare it, and store it again.
+//! - **Generations.** A number changes whenever a server may have lost data that it confirmed: with a lost connection, another
+//!   server, another replication id. A caller that remembers its stored data compares the number, and stores the data again.
 //! - **Lanes.** A server has several connections, so that a large command on one does not delay another.
 //! - **One [`Fault`]** describes an error in one short line, with the server and the [kind](FaultKind).
 //! - **A [`Check`]** by the caller of each new connection.
@@ -64,7 +64,7 @@ pub struct Lanes {
     pub others: usize,
 }
 
-/// How often a command is sent at most.
+/// The number of times that a command may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempts {
     /// It may not be carried out twice.
@@ -210,14 +210,13 @@ impl Redis {
         servers
     }
 
-    /// Returns a number that changes when the server of this slot may have forgotten what it confirmed; 0 while no server is
-    /// known.
+    /// Returns a number that changes when the server of this slot may have lost confirmed data; 0 while no server is known.
     #[must_use]
     pub fn generation(&self, slot: u16) -> u64 {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
-    /// Changes the generation of the server of this slot, which lacks what it confirmed.
+    /// Changes the generation of the server of this slot, which lacks confirmed data.
     pub fn forgot(&self, slot: u16) {
         if let Some(server) = self.known(slot) {
             server.forgot();
@@ -241,8 +240,8 @@ impl Redis {
         self.settings.address.to_string()
     }
 
-    /// Returns a client for one of the servers, another one for each number if there are more: for connections that serve all
-    /// slots, such as those for messages.
+    /// Returns a client for one of the servers, a different one for each number if there are several: for connections that serve all
+    /// slots, such as connections for messages.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();

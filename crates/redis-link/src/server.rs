@@ -1,4 +1,4 @@
-//! [`Server`]: a server, the connections to it, and whether it still has what it confirmed.
+//! [`Server`]: a server, the connections to it, and whether it still has the data that it confirmed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub struct Server {
     watched: usize,
     /// The replication id at the last look. Never locked across a wait.
     replication_id: Mutex<Option<String>>,
-    /// How often it had other data than before.
+    /// Counts the times that it had other data than before.
     replaced: AtomicU64,
     forgets: AtomicBool,
 }
@@ -66,26 +66,26 @@ impl Server {
         self.links.iter().any(|link| link.is_connected())
     }
 
-    /// Returns a number that changes whenever the server may have forgotten what it confirmed, and differs between servers. Never 0.
+    /// Returns a number that changes whenever the server may have lost confirmed data, and differs between servers. Never 0.
     pub(crate) fn generation(&self) -> u64 {
         let losses: u64 = self.links.iter().take(self.watched).map(|link| link.losses()).sum();
         (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Returns whether it had no append-only file at the last look: when it ends it forgets what it confirmed since its last
+    /// Returns whether it had no append-only file at the last look: when it ends it loses the data since its last
     /// snapshot.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
     }
 
-    /// Changes the generation: it lacks what it confirmed.
+    /// Changes the generation: the server lacks confirmed data.
     pub(crate) fn forgot(&self) {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns whether the server has the data that it had. A server that is made the replica of another, even for a moment, has
-    /// the other's data from then on, and its clients stay connected.
+    /// the data of the other, and its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,

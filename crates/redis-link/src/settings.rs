@@ -66,7 +66,7 @@ pub enum Address {
     },
     /// A server with replicas, watched by Redis Sentinel.
     Sentinel {
-        /// The sentinels. They are asked without a password.
+        /// The sentinels. They get no password.
         sentinels: Vec<(String, u16)>,
         /// The name of the master.
         name: String,

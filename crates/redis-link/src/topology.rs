@@ -14,8 +14,8 @@ pub(crate) const LAST_SLOT: u16 = 16383;
 /// Ranges of slots, and the server of each.
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
-/// Asks the nodes of a cluster or the sentinels, one after the other, until one answers. Each time another one is the first: a
-/// node that is cut off from the others answers what was true before.
+/// Asks the nodes of a cluster or the sentinels in turn, until one answers. Each call begins with another one: a node that is
+/// cut off from the others returns an old map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,
@@ -103,7 +103,7 @@ fn unusable(endpoint: &Endpoint, error: &SettingsError) -> Fault {
 }
 
 /// Reads a range of `CLUSTER SLOTS`: first slot, last slot, then host, port and more of the master and of the replicas. A master
-/// that does not know its own name is the node that was asked.
+/// that does not know its own name is the node that answers.
 fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(RangeInclusive<u16>, Endpoint)> {
     let mut parts = range.into_iter();
     let first = redis::from_redis_value(parts.next()?).ok()?;
