@@ -1,7 +1,6 @@
-//! The sender that keeps the counts that must come of what it sends.
+//! The sender, which keeps the expected counts of the datagrams that it sends.
 //!
-//! It waits for a node's own count of datagrams before it goes on, so nothing is lost in the kernel however slow the
-//! machine is.
+//! It waits for the node's count of received datagrams, so that the kernel drops none however slow the machine is.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -11,12 +10,12 @@ use testing::udp_socket::udp_socket;
 
 use super::node::Node;
 
-/// What may lie in a node's socket: a kernel with default limits holds more.
+/// The most datagrams in a node's socket: a kernel with default limits holds more.
 const DATAGRAMS_AHEAD_MAX: u64 = 64;
-/// What may wait in a node's queue; a tenth of what fits by default.
+/// The most events in a node's queue; a tenth of its default size.
 const EVENTS_QUEUED_MAX: u64 = 100_000;
 
-/// Sends datagrams to nodes, and keeps the counts that must come of those that reach the node that is waited for.
+/// Sends datagrams to nodes, and keeps the expected counts of the datagrams that the pacing node receives.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: UdpSocket,
@@ -81,7 +80,7 @@ impl Sender {
         }
     }
 
-    /// The same to one node, that is not asked how far it is: the kernel tells what it has not taken yet.
+    /// Sends to a node that is not queried for its count: the kernel reports its unread bytes.
     #[track_caller]
     pub(crate) fn send_unpaced(&mut self, datagram: &[u8], to: &Node) {
         self.expected.receive(datagram);

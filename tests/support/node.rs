@@ -1,4 +1,4 @@
-//! One node, or one relay: the real binary with a configuration of its own, in a directory of its own. It can be signalled,
+//! A node or a relay: the real binary with its configuration, in its directory. It can be signalled,
 //! killed and started again as it was. When a test fails, the end of the node's log is printed.
 
 use std::ffi::OsStr;
@@ -23,12 +23,12 @@ use toml::{Table, Value};
 
 const LOG_LINES_SHOWN: usize = 60;
 
-/// The binary, untouched by the variables of whoever runs the tests.
+/// Returns the binary, without the `EDS_` variables of the environment.
 pub(crate) fn eds() -> Command {
     untouched(env!("CARGO_BIN_EXE_eds"))
 }
 
-/// The same for a program that starts the binary.
+/// Returns a program that starts the binary, without these variables.
 pub(crate) fn untouched(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
@@ -54,7 +54,6 @@ fn eds_with(socket: &UdpSocket) -> Command {
     command
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Node {
     name: String,
@@ -62,7 +61,7 @@ pub(crate) struct Node {
     command: &'static str,
     config: Table,
     environment: Vec<(String, String)>,
-    /// What it takes for the time of day, if not the right one.
+    /// Its clock, if not the system clock.
     clock: Option<Clock>,
     udp: SocketAddr,
     http: SocketAddr,
@@ -146,7 +145,7 @@ impl Node {
         table.insert(key.to_owned(), typed);
     }
 
-    /// Gives it these outputs in place of those that it has, each with these keys, for the next launch.
+    /// Replaces its outputs, each with these keys, for the next launch.
     pub(crate) fn set_outputs(&mut self, outputs: &[&[(&str, &str)]]) {
         let table = |keys: &&[(&str, &str)]| {
             let keys = keys.iter();
@@ -181,7 +180,7 @@ impl Node {
         self.environment.push((key.to_owned(), value.to_owned()));
     }
 
-    /// Sets its clock so many seconds ahead from the next launch on. The clock that measures durations is right.
+    /// Sets its clock this many seconds ahead, for the next launch. Its monotonic clock is right.
     pub(crate) fn skew(&mut self, seconds: i64) {
         self.set_clock(Clock::ahead_by(seconds * 1_000_000));
     }
@@ -207,7 +206,7 @@ impl Node {
         fs::write(self.config_path(), self.config.to_string()).expect("a file can be written");
     }
 
-    /// From now on the test holds the node's socket and passes it to each process.
+    /// Holds the node's socket and passes it to each process.
     pub(crate) fn hold_socket(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
@@ -223,12 +222,12 @@ impl Node {
         self.binary = binary.map(Path::to_owned);
     }
 
-    /// From the next launch on it may have so many descriptors open, and cannot raise that.
+    /// Limits its open descriptors, for the next launch. It cannot raise the limit.
     pub(crate) fn limit_descriptors(&mut self, most: u32) {
         self.descriptors_max = Some(most);
     }
 
-    /// Makes the socket that is held for it fail for ever, for it too.
+    /// Makes the socket that is held for it fail permanently.
     pub(crate) fn shut_down_held_socket(&self) {
         let held = self.held.as_ref().expect("its socket is held");
         // Linux shuts down connected sockets only.
@@ -237,7 +236,7 @@ impl Node {
         shut_down.expect("a connected socket can be shut down");
     }
 
-    /// How much the kernel keeps in the socket that is held, as it counts it.
+    /// Returns the receive buffer of the socket that is held, in bytes.
     pub(crate) fn held_buffer_bytes(&self) -> u64 {
         let socket = self.held.as_ref().expect("the socket is held");
         let bytes = SockRef::from(socket).recv_buffer_size();
@@ -273,7 +272,7 @@ impl Node {
         socket.send_to(datagram.as_ref(), self.udp).expect("loopback takes a datagram");
     }
 
-    /// Waits until it has recorded or rejected what it received. Its ledger adds up all the while.
+    /// Waits until it has recorded or rejected all received events, while its ledger adds up.
     #[track_caller]
     pub(crate) fn wait_recorded(&self) {
         eventually(&format!("{} has recorded everything", self.name), SOON, || {
@@ -284,7 +283,7 @@ impl Node {
         });
     }
 
-    /// Applies its settings to all nodes. Returns the output of the command.
+    /// Makes its settings the cluster-wide settings. Returns the output of the command.
     #[track_caller]
     pub(crate) fn apply_settings(&self) -> String {
         self.says(&["settings", "apply"], 0, "")
@@ -369,7 +368,7 @@ impl Node {
         Metrics::parse(&self.body("/metrics"))
     }
 
-    /// Waits until it answers with this status and these words.
+    /// Waits until an answer has this status and these words.
     #[track_caller]
     pub(crate) fn wait_answer(&self, path: &str, status: u16, words: &str) {
         eventually(&format!("{} answers {status} with {words:?}", self.name), SOON, || {
@@ -423,7 +422,7 @@ impl Node {
         self.wait_for_exit(SOON)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends.
     #[track_caller]
     pub(crate) fn wait_for_exit(&mut self, within: Duration) -> ExitStatus {
         let child = self.child.as_mut().expect("the node runs");
@@ -441,12 +440,12 @@ impl Node {
         assert_contains(&log, words);
     }
 
-    /// All that it has said on standard output, over all launches.
+    /// Returns its standard output, over all launches.
     pub(crate) fn stdout(&self) -> String {
         fs::read_to_string(self.path("stdout")).unwrap_or_default()
     }
 
-    /// All that it has said on standard error, over all launches.
+    /// Returns its standard error, over all launches.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
@@ -456,7 +455,7 @@ impl Node {
         self.path("eds.toml")
     }
 
-    /// A directory of its own for events that find no room in memory, which is made when it starts.
+    /// Returns its spool directory, which is made when it starts.
     pub(crate) fn spool(&self) -> PathBuf {
         self.path("spool")
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::eventually::{SOON, eventually, when};
 use crate::process;
 
-/// What the browser has said so far.
+/// The messages of the browser.
 #[derive(Debug, Default)]
 struct Said {
     /// Answers and events, in their order.
@@ -21,7 +21,6 @@ struct Said {
     ended: bool,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Chromium {
     child: Child,
@@ -46,7 +45,7 @@ impl Chromium {
         // It reads commands from descriptor 3 and answers to 4, which a shell can give it without `unsafe` here.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null", "sh", "chromium"])
-            // There is no sandbox for root, and the tests open pages of their own only.
+            // There is no sandbox for root, and the tests open only their pages.
             .args(["--headless=new", "--no-sandbox", "--remote-debugging-pipe"])
             .args(["--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
             .args([
@@ -79,7 +78,7 @@ impl Chromium {
         browser
     }
 
-    /// What a command answers.
+    /// Returns the answer of a command.
     #[track_caller]
     pub fn call(&self, method: &str, parameters: &Value) -> Value {
         let id = {
@@ -105,7 +104,7 @@ impl Chromium {
         answer["result"].clone()
     }
 
-    /// What the browser itself logged.
+    /// Returns the log of the browser itself.
     fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
@@ -136,7 +135,7 @@ impl Chromium {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true; `seen` is one that shows how far it is.
+    /// Waits until an expression is true; `seen` is an expression for the message of a failure.
     #[track_caller]
     pub fn wait(&self, what: &str, expression: &str, seen: &str) {
         eventually(what, SOON, || {
@@ -186,7 +185,7 @@ impl Chromium {
         }
     }
 
-    /// The roles and names of what a screen reader finds on the page.
+    /// Returns the roles and names that a screen reader finds on the page.
     pub fn accessible(&self) -> Vec<(String, String)> {
         let tree = self.call("Accessibility.getFullAXTree", &json!({}));
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
@@ -195,7 +194,7 @@ impl Chromium {
         nodes.map(|node| (text(&node["role"]), text(&node["name"]))).collect()
     }
 
-    /// Errors and warnings of the console, what scripts threw, and what the page was not allowed to do.
+    /// Returns errors and warnings of the console, uncaught exceptions, and violations of the page's policy.
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.events("Runtime.exceptionThrown");
         all.extend(self.events("Runtime.consoleAPICalled"));
@@ -210,14 +209,14 @@ impl Chromium {
         sent.iter().map(url).collect()
     }
 
-    /// What is in view as a picture, PNG in base64.
+    /// Returns a picture of the view, as PNG in base64.
     pub fn picture(&self) -> String {
         let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         answer["data"].as_str().expect("a picture").to_owned()
     }
 }
 
-/// Keeps what the browser says, until it ends.
+/// Keeps the messages of the browser, until it ends.
 fn listen(answers: ChildStdout, said: &(Mutex<Said>, Condvar)) {
     let mut answers = BufReader::new(answers);
     loop {
@@ -238,7 +237,7 @@ fn listen(answers: ChildStdout, said: &(Mutex<Said>, Condvar)) {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // Its processes leave files open in the profile until they have ended, so it is asked first.
+        // Its processes leave files open in the profile until they have ended, so it is closed by a command first.
         if let Ok(commands) = self.commands.get_mut() {
             let _ = commands.0.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         }

@@ -1,10 +1,10 @@
-//! Waiting for something to become true: by looking again and again until a deadline, never by a fixed sleep.
+//! Waits for a condition by polling until a deadline, never by a fixed sleep.
 
 use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For what a healthy machine does within a second or two; a loaded one gets this long.
+/// The deadline for work that a healthy machine does within a second or two.
 pub const SOON: Duration = Duration::from_secs(30);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);

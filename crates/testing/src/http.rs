@@ -8,7 +8,7 @@ use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::header::HeaderMap;
 use rustls::crypto::ring;
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -16,7 +16,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Each request has a connection of its own, so that none is left open on a node.
+/// Each request has a new connection, so that none stays open on a node.
 static CLIENT: LazyLock<Client> =
     LazyLock::new(|| blocking().pool_max_idle_per_host(0).build().unwrap());
 

@@ -20,26 +20,26 @@ pub enum Mode {
     Refuse,
     /// Takes a request and is silent until the client leaves or the mode changes; then the connection ends.
     Hang,
-    /// Answers with this status.
+    /// Replies with this status.
     Answer(u16),
-    /// Answers with this status where a body holds this text, as somebody on the way does that looks into them; passes others on.
+    /// Replies with this status to bodies with this text, as a filtering firewall does; passes others on.
     Filter(&'static str, u16),
-    /// Answers with this status, and asks for so many seconds of peace by `Retry-After`.
+    /// Replies with this status and a `Retry-After` of this many seconds.
     AnswerLater(u16, u32),
     /// The database takes a write; then the connection ends without an answer.
     TakeAndCut,
-    /// The database takes a write; then nothing is said until the client leaves or the mode changes.
+    /// The database takes a write; then there is no reply until the client leaves or the mode changes.
     TakeAndHang,
     /// The database takes a write; the answer has this status all the same.
     TakeAndAnswer(u16),
     /// Passes them on, and the answer back a byte at a time.
     Trickle,
     /// For each write another of these, by chance from this seed: refusals with and without `Retry-After`, lost
-    /// answers, and now and then one that passes.
+    /// answers, and sometimes [`Mode::Pass`].
     Storm(u64),
 }
 
-/// What a write meets in a storm.
+/// The modes of a storm.
 const STORM: [Mode; 8] = [
     Mode::Answer(503),
     Mode::AnswerLater(503, 1),
@@ -50,12 +50,12 @@ const STORM: [Mode; 8] = [
     Mode::Pass,
     Mode::Trickle,
 ];
-/// How long it may take until a client that hangs up is noticed.
+/// The longest time until a client that hangs up is noticed.
 const LEAVING_MAX: Duration = Duration::from_millis(300);
 /// Between two bytes of an answer.
 const TRICKLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// A write that was asked for, whatever came of it.
+/// A request to write, successful or not.
 #[derive(Debug, Clone)]
 pub struct Received {
     /// When its body was here in full.
@@ -89,7 +89,6 @@ struct Shared {
     changed: Condvar,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct HttpProxy {
     address: SocketAddr,
@@ -98,7 +97,7 @@ pub struct HttpProxy {
 }
 
 impl HttpProxy {
-    /// A proxy to `upstream`, on a port of its own.
+    /// Starts a proxy to `upstream`, on a free port.
     pub fn start(upstream: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -134,7 +133,7 @@ impl HttpProxy {
         };
         self.shared.changed.notify_all();
         if before != Mode::Refuse && mode == Mode::Refuse {
-            // A connection makes the listening thread look at the mode and leave.
+            // A connection makes the listening thread check the mode and leave.
             let _ = TcpStream::connect(self.address);
             let listening = self.listening.take().expect("it listens until it is to refuse");
             listening.join().expect("listening does not panic");
@@ -188,7 +187,7 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener) -> JoinHandle<()> {
     })
 }
 
-/// Serves one request, which is all that a connection is good for.
+/// Serves one request, after which the connection ends.
 fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     let Some(request) = Request::read(client)? else {
         return Ok(());
@@ -226,7 +225,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     answer?.send(client)
 }
 
-/// What a request is answered.
+/// The answer to a request.
 struct Answer {
     status: u16,
     bytes: Vec<u8>,

@@ -20,12 +20,12 @@ pub struct InfluxServer {
 }
 
 impl InfluxServer {
-    /// One that asks nobody for a name.
+    /// Starts a server without authentication.
     pub fn start() -> Self {
         Self::start_with(false, 0, 0, 0)
     }
 
-    /// One that asks for user and password, and knows [`ADMIN`].
+    /// Starts a server with authentication and the user [`ADMIN`].
     pub async fn start_with_auth() -> Self {
         let server = Self::start_with(true, 0, 0, 0);
         let create =
@@ -34,17 +34,17 @@ impl InfluxServer {
         server
     }
 
-    /// One that takes no body of more than so many bytes.
+    /// Starts a server that takes no body of more bytes.
     pub fn start_with_body_limit(bytes_max: usize) -> Self {
         Self::start_with(false, bytes_max, 0, 0)
     }
 
-    /// One that takes no tag with more than so many values.
+    /// Starts a server that takes no tag with more values.
     pub fn start_with_tag_limit(values_max: usize) -> Self {
         Self::start_with(false, 0, values_max, 0)
     }
 
-    /// One that takes no more than so many series in a database.
+    /// Starts a server that takes no more series in a database.
     pub fn start_with_series_limit(series_max: usize) -> Self {
         Self::start_with(false, 0, 0, series_max)
     }
@@ -82,7 +82,7 @@ impl InfluxServer {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
-    /// Asks in `InfluxQL`, as the admin where there is one; times are nanoseconds. Answers the series.
+    /// Runs a query in `InfluxQL`, as the admin with authentication. Returns the series, with times in nanoseconds.
     pub async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
         let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
         let mut request = http::client().post(format!("{}/query", self.url())).query(&query);
@@ -99,7 +99,7 @@ impl InfluxServer {
         result["series"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Writes lines as somebody else would. They must all be accepted.
+    /// Writes lines as another client does. They must all be accepted.
     pub async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
         let request = http::client().post(format!("{}/write", self.url())).query(&query);

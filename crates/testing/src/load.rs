@@ -18,7 +18,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// So many events, in any order, of these minutes after that of the seed. Now and then two events are one.
+/// Returns a load in random order, of these minutes after the minute of the seed. Some events are repeated.
 pub fn load(minutes: Range<i64>, events: u64, series: u32, users: u32) -> Plan {
     Plan {
         seed: seed(),

@@ -1,9 +1,8 @@
-//! What is logged on the thread of a test.
+//! The log of the thread of a test.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! The numbers of a database, and those that it must hold.
+//! The numbers of a database, and the numbers that it must hold.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

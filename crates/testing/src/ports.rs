@@ -14,11 +14,11 @@ use tempfile::TempDir;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_MAX: usize = 5;
 
-/// Below those that systems give to whoever asks for any port, so that nobody gets one of these by chance.
+/// Below the ephemeral ports of systems, so that no process gets one of these by chance.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// A port of 127.0.0.1, for TCP and UDP, that is this process' alone as long as it lives: it may be bound, let go and
-/// bound again, and no other test takes it meanwhile. A lock on a file keeps other processes of tests from it.
+/// Returns a port of 127.0.0.1, for TCP and UDP, that is reserved for this process: it may be bound, closed and bound again. A lock
+/// on a file reserves it among processes of tests.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let locks = std::env::temp_dir().join("eds-test-ports");
@@ -26,7 +26,7 @@ pub fn free_port() -> u16 {
     loop {
         let port = rand::random_range(PORTS);
         let open = File::options().create(true).append(true).open(locks.join(port.to_string()));
-        // Of another user, or locked: somebody else's.
+        // Of another user, or locked by another process.
         let Ok(lock) = open else { continue };
         let address = (Ipv4Addr::LOCALHOST, port);
         let is_free = || TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
@@ -37,7 +37,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A process with a directory of its own. Both end with it.
+/// A process and its directory. Both end with it.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -48,7 +48,7 @@ pub struct Server {
 
 impl Server {
     /// Starts what `command` makes of a port and a directory, and waits until the port accepts connections.
-    /// Another process may take a free port first, so a server that ends at once is tried again elsewhere.
+    /// Another process may take a free port first, so a server that ends at once is started again on another port.
     pub fn start(name: &str, command: impl Fn(u16, &Path) -> Command) -> Self {
         let mut log = String::new();
         for _ in 0..STARTS_MAX {

@@ -16,7 +16,7 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -{name} {pid}: {status}");
 }
 
-/// Waits for the process to end by itself.
+/// Waits until the process ends.
 pub fn wait(child: &mut Child, within: Duration) -> ExitStatus {
     let pid = child.id();
     eventually("the process ends", within, || {

@@ -1,4 +1,4 @@
-//! Reads every point of a database back, and out of the body of a write, into the shape of what is expected.
+//! Reads every point of a database, and of the body of a write.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::points::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// How long an answer of InfluxDB may mix series up, which lasts as long as one write.
+/// The longest time for which InfluxDB may mix series up, about that of a write.
 const MIXED_UP: Duration = Duration::from_secs(10);
 
 /// Everything in a database of InfluxDB 1.x.
 ///
-/// InfluxDB looks `GROUP BY *` up before it reads. What a first write brings in between is read
+/// InfluxDB resolves `GROUP BY *` before it reads. The points of a first write in between are read
 /// without its tags: many series as one, with many values for one point.
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
     eventually("InfluxDB tells its series apart", MIXED_UP, || read_influxdb(server, database))

@@ -1,4 +1,4 @@
-//! A real Redis on a free port, with a directory of its own; it ends with its owner. It can be stopped, killed and started
+//! A real Redis on a free port, with its own directory; it ends with its owner. It can be stopped, killed and started
 //! again on the same port with the same data. `EDS_TEST_REDIS` names the program of all of them: a `valkey-server`, say.
 
 use std::ffi::OsString;
@@ -19,12 +19,11 @@ pub fn program() -> OsString {
     std::env::var_os("EDS_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct RedisServer {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    /// As whom the test's own questions are asked: nothing, or `name:password@`.
+    /// The user of the test's queries: nothing, or `name:password@`.
     asker: String,
     address: SocketAddr,
     directory: TempDir,
@@ -41,7 +40,7 @@ impl RedisServer {
         server
     }
 
-    /// The same with arguments that shut the default user out. The test asks as the user `admin`, who may do all and whose password is
+    /// As [`Self::start`], with arguments that disable the default user. The test asks as the user `admin`, who may do all and whose password is
     /// `admin`, too.
     pub fn start_asked_by_admin(arguments: &[&str]) -> Self {
         let admin = ["--user", "admin", "on", ">admin", "~*", "&*", "+@all"];
@@ -70,12 +69,11 @@ impl RedisServer {
         }
     }
 
-    /// One that has this clock.
+    /// Starts a server with this clock.
     pub fn start_with_clock(clock: &Clock, arguments: &[&str]) -> Self {
         Self::start_with(Some(clock), arguments)
     }
 
-    /// One that has this clock, if any.
     pub(crate) fn start_with(clock: Option<&Clock>, arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.environment = clock.map_or(Vec::new(), |clock| clock.environment().into());
@@ -137,7 +135,7 @@ impl RedisServer {
         client.get_connection().expect("Redis takes a connection")
     }
 
-    /// What a command answers.
+    /// Returns the answer of a command.
     #[track_caller]
     pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         self.try_query(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))

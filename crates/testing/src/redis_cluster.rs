@@ -13,7 +13,6 @@ const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 /// A loaded machine needs its time until seven servers have heard of each other.
 const WHOLE: Duration = Duration::from_secs(60);
 
-/// See the module.
 #[derive(Debug)]
 pub struct RedisCluster {
     /// The masters, and after them their replicas in the same order.
@@ -26,13 +25,13 @@ impl RedisCluster {
         Self::launch(SLOTS.len(), "60000", RedisServer::start)
     }
 
-    /// The same with the clock of [`RedisServer::start_with_clock`].
+    /// As [`Self::start`], with the clock of [`RedisServer::start_with_clock`].
     pub fn start_with_clock(clock: &Clock) -> Self {
         let start = |arguments: &[&str]| RedisServer::start_with_clock(clock, arguments);
         Self::launch(SLOTS.len(), "86400000", start)
     }
 
-    /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
+    /// As [`Self::start`], with a replica of each master, which takes over two seconds after the last sign of its master.
     pub fn start_with_replicas() -> Self {
         Self::start_with_replicas_by(None, &[])
     }
@@ -68,7 +67,7 @@ impl RedisCluster {
             let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", bus_port];
             arguments.extend(["--cluster-config-file", "nodes.conf"]);
             arguments.extend(["--cluster-node-timeout", node_timeout_ms]);
-            // A replica is promoted however old what it has is: that is for the tests to survive.
+            // A replica is promoted however old its data is.
             arguments.extend(["--cluster-replica-validity-factor", "0"]);
             arguments.extend(["--repl-diskless-sync-delay", "0"]);
             start(&arguments)
@@ -127,7 +126,7 @@ impl RedisCluster {
         *masters.iter().find(owns).expect("all slots are served")
     }
 
-    /// Whether every server says that all slots are served, and each master has a replica.
+    /// Returns whether every server reports that all slots are served, and each master has a replica.
     pub fn is_whole(&self) -> bool {
         self.nodes.iter().all(|node| {
             let info: String = node.query(&["CLUSTER", "INFO"]);
@@ -149,9 +148,9 @@ impl RedisCluster {
         &self.nodes[self.master_index(key)]
     }
 
-    /// Cuts a master off from its replica, which hears nothing any more; call [`Self::kill_master`] next.
+    /// Cuts a master off from its replica; call [`Self::kill_master`] next.
     ///
-    /// What the master has sent so far still reaches the replica from the kernel; nothing after it does.
+    /// The replica still receives the data that the master has sent, from the kernel, and no data after that.
     pub fn cut_replica(&self, index: usize) {
         self.nodes[SLOTS.len() + index].signal("STOP");
         let killed: u64 = self.nodes[index].query(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -174,7 +173,7 @@ impl RedisCluster {
         });
     }
 
-    /// Begins to move a slot between two of the masters, and moves so many of its keys.
+    /// Begins to move a slot between two of the masters, and moves this number of its keys.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize, keys: usize) {
         let slot = slot.to_string();
         let [source, target] = [from, to].map(|index| &self.nodes[index]);
@@ -185,12 +184,12 @@ impl RedisCluster {
         self.move_keys(&slot, from, to, keys);
     }
 
-    /// Moves the rest of the slot's keys, and announces it to every master.
+    /// Moves the other keys of the slot, and announces it to every master.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         self.end_move_among(slot, from, to, [3 - to - from]);
     }
 
-    /// The same where those that are masters now are not those of the start.
+    /// As [`Self::end_move`], with these other masters.
     pub fn end_move_among(
         &self,
         slot: u16,

@@ -1,7 +1,7 @@
-//! A TCP proxy between a node and Redis that sees the node's commands one by one, and can do something at the
-//! n-th that holds certain bytes: before it is passed on, or when it was. Or a [`Watcher`] decides about each, and when it goes.
+//! A TCP proxy between a node and Redis that separates the node's commands, and can run an action at the n-th command that holds
+//! certain bytes: before it is passed on, or after. Or a [`Watcher`] decides about each command, and when it passes.
 //!
-//! Commands are cut apart by their framing, so it does not matter how they lie in reads. Answers pass unread.
+//! Commands are separated by their framing, whatever the sizes of reads. Answers pass unread.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -24,11 +24,11 @@ pub enum When {
 /// What becomes of the connection after an action. (For a delay the action itself sleeps.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It goes on.
+    /// It stays open.
     Pass,
     /// Both sides are closed; a command in hand is lost.
     Cut,
-    /// It goes on, but no answer passes on it ever again. Before a command: not the answer of that one either.
+    /// It stays open, but no further answer passes on it, nor the answer to a command in hand.
     SwallowAnswers,
 }
 
@@ -36,7 +36,7 @@ type Action = Box<dyn FnOnce() -> Then + Send>;
 
 struct Trigger {
     needle: Vec<u8>,
-    /// How many more commands with the needle are let by.
+    /// The number of commands with the needle that pass first.
     skip: usize,
     when: When,
     action: Action,
@@ -57,25 +57,25 @@ struct Shared {
     watcher: Option<Arc<dyn Watcher>>,
     /// How many connections there were.
     connections: AtomicU64,
-    /// The nodes' ends of those that are open, where there is a watcher.
+    /// The nodes' ends of the open connections, if there is a watcher.
     clients: Mutex<HashMap<u64, TcpStream>>,
     /// Whether every answer, on any connection, disappears.
     mute: AtomicBool,
 }
 
-/// See the module. Its threads end with their connections.
+/// Its threads end with their connections.
 pub struct RedisProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl RedisProxy {
-    /// A proxy to the Redis at this address, on a port of its own.
+    /// Starts a proxy to the Redis at this address, on a free port.
     pub fn start(redis: SocketAddr) -> Self {
         Self::start_with(redis, Shared::default())
     }
 
-    /// One that asks about everything that passes.
+    /// Starts a proxy whose watcher decides about every command and answer.
     pub fn watched(redis: SocketAddr, watcher: Arc<dyn Watcher>) -> Self {
         let shared = Shared { watcher: Some(watcher), ..Shared::default() };
         Self::start_with(redis, shared)
@@ -88,7 +88,7 @@ impl RedisProxy {
         let accepted = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // When Redis is away the client sees its connection closed at once.
+                // Without a Redis the client sees its connection closed at once.
                 if let Ok(server) = TcpStream::connect(redis) {
                     carry(&accepted, &client, &server);
                 }
@@ -126,7 +126,7 @@ impl RedisProxy {
         }
     }
 
-    /// From now on no answer passes; or answers pass again, on connections that have not lost one.
+    /// Swallows all further answers; or lets them pass again, on connections that have not lost one.
     pub fn mute(&self, mute: bool) {
         self.shared.mute.store(mute, Ordering::SeqCst);
     }
@@ -187,7 +187,7 @@ fn pass_commands(
 ) {
     let mut waiting = Vec::new();
     let mut chunk = vec![0; 1 << 16];
-    // Redis answers what it has before it closes its side.
+    // Redis sends the answers that it has before it closes its side.
     let mut ending = Shutdown::Write;
     'connection: while let Ok(n @ 1..) = from.read(&mut chunk) {
         waiting.extend_from_slice(&chunk[..n]);
@@ -272,7 +272,7 @@ fn pass_answers(
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// How long the first command is, in bytes: `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. `None` until all of it is there.
+/// Returns the length of the first command in bytes: `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. `None` until all of it is there.
 fn command_length(bytes: &[u8]) -> Option<usize> {
     let (mut at, count) = header(bytes, 0, b'*')?;
     for _ in 0..count {

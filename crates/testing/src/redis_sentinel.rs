@@ -18,7 +18,6 @@ const SENTINELS: usize = 3;
 /// They find each other by messages through the master, every two seconds.
 const ACQUAINTED: Duration = Duration::from_secs(60);
 
-/// See the module.
 #[derive(Debug)]
 pub struct RedisSentinel {
     /// The master of the start, and its replicas.
@@ -27,7 +26,7 @@ pub struct RedisSentinel {
 }
 
 impl RedisSentinel {
-    /// Replicas that have what the master has, and sentinels that know them and each other.
+    /// Starts replicas in sync with the master, and sentinels that know them and each other.
     pub fn start() -> Self {
         Self::start_by(None, &["--repl-diskless-sync-delay", "0"])
     }
@@ -88,7 +87,7 @@ impl RedisSentinel {
         format!("redis+sentinel://{}/{name}", addresses.join(","))
     }
 
-    /// Cuts the master off from its replicas, which hear nothing any more; call [`Self::kill_master`] next.
+    /// Cuts the master off from its replicas; call [`Self::kill_master`] next.
     pub fn cut_replicas(&self) {
         for replica in &self.servers[1..] {
             replica.signal("STOP");

@@ -20,9 +20,9 @@ pub struct Request {
 /// What to do with a request.
 #[derive(Debug, Clone)]
 pub enum Deed {
-    /// Answer with this status, these header lines and this body.
+    /// Reply with this status, these header lines and this body.
     Answer(u16, &'static str, &'static str),
-    /// Answer with this status, and send the body a byte at a time, for ever.
+    /// Reply with this status, and send the body a byte at a time, without an end.
     Trickle(u16),
     /// Say nothing.
     Silence,
@@ -119,7 +119,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     Some(Request { head, body })
 }
 
-/// Whether the connection goes on.
+/// Returns whether the connection stays open.
 async fn act(stream: &mut TcpStream, deed: Deed) -> bool {
     match deed {
         Deed::Answer(status, headers, body) => {

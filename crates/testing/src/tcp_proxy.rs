@@ -1,5 +1,5 @@
-//! A TCP proxy that knows nothing of what passes: it can cut, stall, be slow or narrow, pass answers in crumbs, and lead
-//! to another server. [`crate::redis_proxy`] is the one that sees single commands.
+//! A TCP proxy for any protocol: it can cut, stall, delay, limit the rate, pass answers in small pieces, and switch to another
+//! server. [`crate::redis_proxy`] sees single commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,14 +14,14 @@ pub enum Traffic {
     Open,
     /// Connections end, and new ones end at once.
     Cut,
-    /// Connections stay open and can be made, but no byte passes until this is over. Then all do that were on the
-    /// way, however long ago.
+    /// Connections stay open and can be made, but no byte passes until the traffic changes. Then all bytes pass that
+    /// were held.
     Stall,
     /// Whatever is read passes this much later.
     Delay(Duration),
-    /// Answers pass so many bytes at a time, with this pause between them.
+    /// Answers pass in pieces of this many bytes, with this pause between them.
     Trickle(usize, Duration),
-    /// So many bytes a second pass each way, of all connections together, as over a link that they share.
+    /// The bytes a second each way, of all connections together, as over a link that they share.
     Rate(u32),
 }
 
@@ -37,7 +37,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// See the module. Its threads end with their connections.
+/// Its threads end with their connections.
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
@@ -45,7 +45,7 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// A proxy to this server, on a port of its own.
+    /// Starts a proxy to this server, on a free port.
     pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -79,7 +79,7 @@ impl TcpProxy {
         self.shared.changed.notify_all();
     }
 
-    /// Leads to another server from now on; connections to the old one end.
+    /// Switches to another server; connections to the old one end.
     pub fn lead_to(&self, server: SocketAddr) {
         let mut state = self.shared.state.lock().unwrap();
         state.1 = server;
@@ -90,7 +90,7 @@ impl TcpProxy {
 
 impl Shared {
     fn carry(self: &Arc<Self>, client: &TcpStream) {
-        // A server that cannot be reached looks like one that hangs up.
+        // A server that cannot be reached looks like a server that hangs up.
         let Some((traffic, address, cuts)) = self.passable(None) else {
             return;
         };
@@ -108,7 +108,7 @@ impl Shared {
         let asking = thread::spawn(move || shared.pass(from, to, cuts, false));
         let (shared, from, to) = (Arc::clone(self), clone(&server), clone(client));
         let answering = thread::spawn(move || shared.pass(from, to, cuts, true));
-        // Whoever reads learns of a cut only by this.
+        // Only this ends the reads of a connection that is cut.
         let mut state = self.state.lock().unwrap();
         while state.2 == cuts && !(asking.is_finished() && answering.is_finished()) {
             let wait = Duration::from_millis(50);
@@ -156,7 +156,7 @@ impl Shared {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Waits until so many bytes have passed at this rate, behind those that came before.
+    /// Waits until these bytes have passed at this rate, behind the bytes before them.
     fn take_turn(&self, bytes: usize, rate: u32, answers: bool) {
         let bytes = u32::try_from(bytes).expect("a chunk is small");
         let took = Duration::from_secs(1) * bytes / rate;
@@ -168,7 +168,7 @@ impl Shared {
         thread::sleep(wait);
     }
 
-    /// Waits while everything is stalled. `None` when the connection, made after so many cuts, was cut.
+    /// Waits while everything is stalled. `None` when the connection, made after this number of cuts, was cut.
     fn passable(&self, made_after: Option<u64>) -> Option<(Traffic, SocketAddr, u64)> {
         let mut state = self.state.lock().unwrap();
         loop {

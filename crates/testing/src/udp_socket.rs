@@ -1,12 +1,12 @@
-//! What the kernel says of a UDP socket: what lies in it, and what it dropped.
+//! The kernel's view of a UDP socket: its unread bytes and its drops.
 
 use std::fs;
 use std::net::SocketAddr;
 
-/// One look at it.
+/// The state of a UDP socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UdpSocketState {
-    /// The memory of the datagrams that nobody has read yet.
+    /// The memory of the unread datagrams.
     pub unread_bytes: u64,
     /// The datagrams that did not fit, ever.
     pub drops: u64,
