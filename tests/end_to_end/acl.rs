@@ -1,4 +1,4 @@
-//! The service under the Redis user of `config/redis-acl.conf`: it may do all that it does, and nothing else.
+//! The service under the Redis user of `config/redis-acl.conf`: the rights suffice, and no right is unused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,7 +34,7 @@ fn carried_out(redis: &RedisServer) -> BTreeSet<String> {
         .collect()
 }
 
-/// Asks all that can be asked, once while another node looks through the counts.
+/// Queries every path, and one path while another node holds the lock of the counts.
 fn look(redis: &RedisServer, node: &Node) {
     for path in ["minutes", "live", "series", "top", "top?list=1"] {
         let answer = node.get(&format!("/api/v1/{path}")).expect("an answer");
@@ -75,13 +75,13 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     let mut node = site.node("one", &[("store.username", "eds"), ("flush.grace", "1s")]);
     node.set("store.url", &format!("{}/1", site.redis.url()));
     node.set("store.layout", layout);
-    // So near to what is sent that the store is asked who is there.
+    // So close to the number of users sent that the store is asked for the users.
     node.set("input.max_users_per_series", "100");
     node.set_environment("EDS_STORE__PASSWORD", PASSWORD);
     node.run();
     let mut sender = Sender::paced_by(&node);
 
-    // Two minutes, one with a count that is quarantined, looked at and sent again; one with one that is dropped.
+    // Two minutes, with counts that are quarantined, listed and sent again, or dropped.
     poison(&site, &node, &mut sender);
     assert_eq!(answer(&node, &["list"]).lines().count(), 2);
     let mut expected = make_room(&site, &sender);
@@ -93,7 +93,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     sender.send_unrecorded(late.as_bytes(), &node, &[]);
     node.wait_count("eds_events_late_total", |late| late == 1);
 
-    // An output that is away, and is probed until it is back; minutes that fill while others close.
+    // An output that is down, and is probed until it is up; minutes that fill while others close.
     site.writes.set(Mode::Answer(503));
     let mut expectation = Sender::paced_by(&node);
     for datagram in load(2..6, 2000, 1, 50).datagrams() {

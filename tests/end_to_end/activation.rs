@@ -1,4 +1,4 @@
-//! Sockets that systemd's own tool passes to a node: what it takes, what it refuses, and what it says then.
+//! Sockets that systemd's own tool passes to a node: which it takes, which it refuses, and the messages.
 
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream, UdpSocket};

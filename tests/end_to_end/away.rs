@@ -1,4 +1,4 @@
-//! InfluxDB may be away: Redis does not fill up, nothing is lost, and nobody hammers at it.
+//! While InfluxDB is down Redis does not fill up, no event is lost, and retries are rare.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     let back = Instant::now();
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
-    // Also the one that had nothing left to send, because the other was quicker.
+    // Also the node that had no counts left to send, because the other was faster.
     eventually("both nodes know that InfluxDB is back", BACK, || {
         let know = |node: &Node| {
             node.metrics().count("eds_output_up") == 1

@@ -1,4 +1,4 @@
-//! What is beyond a cap is counted apart or rejected by its reason, and every total stays exact.
+//! Events beyond a cap are counted apart or rejected by their reason, and every total stays exact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
@@ -24,7 +24,7 @@ const PARTITIONS: u16 = 2;
 const UNIQUE: &str = "unique_user_event";
 const CUMULATIVE: &str = "cumulative_user_event";
 
-/// What was sent: minute and series → users and timestamps.
+/// The events sent: minute and series → users and timestamps.
 #[derive(Default)]
 struct Sent(BTreeMap<(i64, String), BTreeSet<(String, i64)>>);
 
@@ -41,8 +41,8 @@ impl Sent {
         }
     }
 
-    /// Compares with what InfluxDB holds. Which series were admitted only InfluxDB tells: as many as the cap allows
-    /// in each minute and partition, with the exact numbers of each; all others are in the overflow series.
+    /// Compares with the points in InfluxDB. Which series were admitted is known only there: the cap's number of series in each
+    /// minute and partition, with the exact numbers of each; all others are in the overflow series.
     fn check(&self, found: &Points, series_max: usize) -> Result<(), String> {
         let partitions = Partitions::new(NonZeroU16::new(PARTITIONS).unwrap());
         let mut expected = Points::new();
@@ -145,8 +145,8 @@ fn the_overflow_series_makes_every_total_true() {
     site.assert_clean();
 }
 
-/// The next master may lack what the last one admitted, and admit others: then for all nodes, and for the events of
-/// the last seconds, too.
+/// The next master may lack the admissions of the last one, and admit others: then for all nodes, and for the events of the
+/// last seconds, too.
 #[test]
 fn every_total_is_true_when_the_master_is_killed() {
     let mut redis = RedisSentinel::start();
@@ -205,7 +205,7 @@ fn users_beyond_the_cap_are_rejected_by_every_node() {
     site.wait_redis_clean();
 }
 
-/// What a node knew of a series' users is gone with the connection, and Redis does not count those in logs at once.
+/// A node forgets the users of a series with the connection, and Redis does not count users in logs at once.
 #[test]
 fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
     const USERS_MAX: usize = 1000;
@@ -266,7 +266,7 @@ fn lines_beyond_the_rate_of_their_source_are_rejected() {
             honest.send_to(line.as_bytes(), node.udp()).unwrap();
         }
     }
-    // The service's own tag is nobody's to send.
+    // No sender may use the service's own tag.
     let reserved = b"eds_overflow=series,partition=0 value=u";
     honest.send_to(reserved, node.udp()).unwrap();
     eventually("every line is received", SOON, || {
@@ -278,7 +278,7 @@ fn lines_beyond_the_rate_of_their_source_are_rejected() {
     node.wait_recorded();
     let metrics = node.metrics();
     let rejected = |reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]);
-    // A second's worth at once, and what the time that sending took is worth.
+    // The events of a second at once, and then the rate for the time of sending.
     let limited = rejected("rate_limited");
     assert!((1500..=2900).contains(&limited), "{limited}");
     assert_eq!(rejected("tag_reserved"), 1);

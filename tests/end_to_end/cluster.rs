@@ -1,4 +1,4 @@
-//! A Redis Cluster whose masters die, hang, lose what they confirmed, or hand their slots over costs no event.
+//! A Redis Cluster whose masters die, hang, lose confirmed data, or move their slots loses no event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -72,7 +72,7 @@ fn slots_that_move_under_load_cost_nothing() {
         for slot in &split {
             cluster.begin_move(*slot, 0, 1, 4);
         }
-        // The keys of these slots lie on both masters meanwhile.
+        // Both masters have keys of these slots during the move.
         let keys = |index: usize, slot: u16| {
             let slot = slot.to_string();
             cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])

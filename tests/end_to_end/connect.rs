@@ -1,4 +1,4 @@
-//! `eds check --connect` tries what a node would use, and says of each thing what came of it; it changes nothing.
+//! `eds check --connect` tries each resource that a node uses, and reports each result; it changes nothing.
 
 use std::process::Output;
 
@@ -15,7 +15,7 @@ fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
     (output, said)
 }
 
-/// The line of a thing, and what is to be done about it.
+/// Returns the line of a check, with its remedy.
 #[track_caller]
 fn line(said: &str, thing: &str) -> String {
     let mut lines = said.lines().skip_while(|line| !line.contains(thing));

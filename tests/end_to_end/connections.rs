@@ -1,5 +1,5 @@
-//! Whoever opens connections takes nothing from the events: descriptors, disk and health are theirs no longer than it
-//! takes to see that nothing comes.
+//! Clients that open connections cost no events: descriptors, disk and health are free again as soon as a connection is known
+//! to be idle.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ fn damaged(node: &Node) -> Vec<String> {
     names.filter(|name| name.ends_with("damaged")).collect()
 }
 
-/// The most descriptors that a process may have from now on; those that it has stay.
+/// Limits the descriptors that a process may open; its open ones stay.
 fn limit(node: &Node, most: &str) {
     let mut command = Command::new("prlimit");
     command.args(["--pid", &node.pid().to_string()]);
@@ -71,7 +71,7 @@ fn silent_connections_cost_neither_events_nor_health() {
     }
 }
 
-/// The node has no descriptor left, first for segments that it writes, then for those that it reads.
+/// The node has no descriptor left, first for segments to write, then for segments to read.
 #[test]
 fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     let site = Site::start();
@@ -130,7 +130,7 @@ fn a_silent_connection_is_closed_and_a_new_one_gets_its_place() {
         stream.set_read_timeout(Some(SOON)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "closed without a word");
     }
-    // It says which limit is too small, and how to raise it.
+    // The log names the limit that is too small, and how to raise it.
     assert!(node.log().contains("LimitNOFILE"), "{}", node.log());
 }
 
@@ -154,7 +154,7 @@ struct Slow {
     thread: Option<JoinHandle<usize>>,
 }
 
-/// What a slow client sends at first, and what it adds now and then.
+/// The first bytes of a slow client, and the bytes that it adds later.
 const SLOW: [(&[u8], &[u8]); 4] = [
     (b"", b""),
     (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: ", b"y"),
@@ -196,7 +196,7 @@ impl Slow {
         Self { stop, thread }
     }
 
-    /// Stops, and returns how often a connection was opened again.
+    /// Stops, and returns the number of connections that were opened again.
     fn stop(mut self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it is stopped once");

@@ -14,7 +14,7 @@ use crate::support::node::{Node, count, has_logs};
 
 const EVENTS: u64 = 30_000;
 
-/// What is sent in this minute after that of the seed to a Unix socket, where nothing is lost but what this share says.
+/// Returns the options of a load in this minute after that of the seed, to a Unix socket, with this share of copies lost.
 fn options(path: &Path, seed: u64, minute: i64, lost: f64) -> Options {
     Options {
         to: vec![format!("unix:{}", path.display())],
@@ -93,7 +93,7 @@ fn a_path_that_loses_three_percent_is_seen_to_the_event() {
     assert!(share.contains(&(100 * lossy[1])), "{lossy:?}");
     wait_recorded(&nodes, lossy);
     if !has_logs() {
-        // What the alert divides by. With logs copies are found when the minute is sealed.
+        // The divisor of the alert. With logs copies are found when the minute is sealed.
         let recorded = count(&nodes, "eds_events_recorded_total");
         let repeated = count(&nodes, "eds_events_repeated_total");
         assert_eq!(recorded - repeated, EVENTS);

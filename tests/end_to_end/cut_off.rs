@@ -14,7 +14,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::{count, wait_count};
 
-/// The lease of the tests, and what a take-over may cost on top of it.
+/// The lease of the tests, and the time of a take-over.
 const TAKEN_OVER: Duration = Duration::from_secs(10);
 const BACK: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
         sender.expected.points()
     };
 
-    // It has claims in hand when it is cut off: those of counts that nobody can send.
+    // It has claims when it is cut off: of counts that no node can send.
     site.writes.set(Mode::Refuse);
     send(load(0, 10_000));
     cut_off.wait_count("eds_claims_total", |claims| claims > 0);
@@ -57,8 +57,8 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     eprintln!("the others were exact {:?} after the cut", cut.elapsed());
     cut_off.wait_answer("/readyz", 503, "");
 
-    // What reaches nobody else waits for the way to be open: in a minute of its own it is counted, in one that the
-    // others have published it is late, and counted as that.
+    // Events that reach only this node wait until the connection is open: in a new minute they are counted, in a minute that
+    // the others have published they are counted as late.
     let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Expected::default());
     for datagram in load(2, 3000).datagrams() {
         own_minute.send(&datagram, &cut_off, &[]);
@@ -125,7 +125,7 @@ fn answers_that_crawl_cost_nothing() {
     proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);
     wait_count(&nodes, "eds_partitions_lagging", |lagging| lagging == 0);
-    // What was recorded before a connection was given up is recorded again, and may find its minute published.
+    // Events that were recorded before a connection was dropped are recorded again, and may find their minute published.
     let [late, replayed] =
         ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");

@@ -1,4 +1,4 @@
-//! `eds demo` shows what the service does with nothing installed, at once.
+//! `eds demo` shows the service at once, without any installation.
 
 use std::fs::{self, File};
 use std::process::Stdio;

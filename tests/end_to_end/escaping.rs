@@ -1,4 +1,4 @@
-//! Names of every kind come out of InfluxDB as they were meant, and what InfluxDB calls a series is that series here.
+//! All kinds of names come out of InfluxDB unchanged, and a series of InfluxDB is the same series here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
@@ -49,7 +49,7 @@ fn name(random: &mut SmallRng) -> String {
     (0..parts).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
 }
 
-/// A name for a key. One that ends in a backslash would hide its equals sign, and make its tag a measurement.
+/// Returns a name for a key. A final backslash would escape the equals sign, and make the tag a measurement.
 fn key(random: &mut SmallRng) -> String {
     let name = name(random);
     if name.ends_with('\\') { name + "k" } else { name }
@@ -63,7 +63,7 @@ fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
     format!("{} value=\"{user}\" {timestamp}", tags.join(","))
 }
 
-/// Sends what a socket's buffer holds, and waits until it is recorded or rejected.
+/// Sends as much as a socket's buffer holds, and waits until it is recorded or rejected.
 fn send(node: &Node, lines: &[String]) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let before = node.metrics().count("eds_datagrams_received_total");

@@ -1,4 +1,4 @@
-//! A load that goes on while something happens to Redis, as the tests of Cluster and Sentinel need it.
+//! A load that continues during faults of Redis, for the tests of Cluster and Sentinel.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,8 +12,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::{Node, count, wait_count};
 
-/// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
-/// before all of it was sent.
+/// Longer than a promotion and the sender's waits, so that no minute is closed before all of it was sent.
 pub(crate) const GRACE: &str = "8s";
 /// For time-outs, a promotion, pauses between attempts, and the grace.
 pub(crate) const BACK: Duration = Duration::from_secs(120);
@@ -49,7 +48,7 @@ pub(crate) fn two_nodes(site: &Site, store_url: &str, keys: &[(&str, &str)]) -> 
     ["one", "two"].map(|name| site.start_node(name, &keys))
 }
 
-/// Sends a part of a load to both nodes, evenly over the time.
+/// Sends datagrams to both nodes, evenly over the time.
 pub(crate) fn send<'a>(
     sender: &mut Sender,
     nodes: &[Node; 2],
@@ -69,7 +68,7 @@ fn lines(datagram: &[u8]) -> usize {
     datagram.split(|byte| *byte == b'\n').count()
 }
 
-/// Every event that a node received is recorded, on both: on the one that lags with its copies in a while.
+/// Waits until both nodes have recorded every event that they received.
 #[track_caller]
 pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     for node in nodes {
@@ -107,7 +106,7 @@ impl UnderLoad {
         Self { site, nodes, sender, rest }
     }
 
-    /// Sends the rest while this happens, and waits until all counts are exact.
+    /// Sends the remaining load during this fault, and waits until all counts are exact.
     #[track_caller]
     pub(crate) fn assert_exact_in_spite_of(&mut self, what: impl FnOnce() + Send) {
         thread::scope(|scope| {
@@ -118,7 +117,7 @@ impl UnderLoad {
     }
 }
 
-/// Waits until the counts of all that was sent are exact, and checks what else must hold then.
+/// Waits until the counts of all events are exact, and checks the nodes' metrics.
 #[track_caller]
 pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
     sender.wait_received(&nodes[0]);
@@ -129,7 +128,7 @@ pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
     site.assert_one_value_a_point();
 }
 
-/// Kills the master under load. Answers how many events were recorded again.
+/// Kills the master under load. Returns the number of events that were recorded again.
 #[track_caller]
 pub(crate) fn assert_a_killed_master_costs_nothing(redis: &mut dyn Replicated) -> u64 {
     let mut load = UnderLoad::start(&redis.url(), failover_events());
@@ -142,11 +141,11 @@ pub(crate) fn assert_a_killed_master_costs_nothing(redis: &mut dyn Replicated) -
     count(&load.nodes, "eds_events_replayed_total")
 }
 
-/// A master that has replicas, and somebody who promotes one.
+/// A master with replicas, and a mechanism that promotes one.
 pub(crate) trait Replicated: Send + Sync {
     /// For `store.url`.
     fn url(&self) -> String;
-    /// From now on no replica gets anything.
+    /// Cuts the replicas off.
     fn cut_link(&mut self);
     /// Kills the master behind the link that was cut.
     fn kill_master(&mut self);
@@ -169,8 +168,8 @@ pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Rep
     assert!(missing.is_some(), "nothing was lost: the test tests nothing");
 }
 
-/// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
-/// what is expected, if it does, and how many events were recorded again.
+/// A master confirms events for two seconds that its replica does not get, and dies. Returns the difference from the expected
+/// points, if any, and the number of events that were recorded again.
 fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option<String>, u64) {
     let site = site();
     let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);

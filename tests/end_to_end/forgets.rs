@@ -1,5 +1,5 @@
-//! A Redis that forgets: a snapshot of before, a log without its end, a replica that lagged, nothing at all. What was
-//! published keeps its value, and what is lost is reported.
+//! A Redis that loses data: an old snapshot, a truncated log, a replica with a lag, an empty server. Published points keep
+//! their values, and losses are reported.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::{Node, wait_count};
 
-/// Long enough to tell Redis what it forgot, and to close what is left.
+/// Long enough to report the lost data to Redis, and to close the remaining minutes.
 const GRACE: (&str, &str) = ("flush.grace", "3s");
 
 fn load(events: u64, minute: i64) -> Vec<Vec<u8>> {
@@ -32,7 +32,7 @@ fn send(sender: &mut Sender, nodes: &[Node], datagrams: &[Vec<u8>]) {
     wait_recorded(nodes);
 }
 
-/// An event that comes when its minute is closed: with a user of its own, so that it would change every number.
+/// Sends an event of a closed minute, with a new user, so that it would change every number.
 fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
     let line = format!("event_type=type-1,product=product-1 value={user} {}", SEED_MINUTE_NS + 1);
     let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
@@ -57,7 +57,7 @@ fn wait_done(redis: &RedisServer) {
     });
 }
 
-/// Every node has said that Redis forgot something, with the interval.
+/// Waits until every node has reported the lost data, with the interval.
 fn wait_reported(nodes: &[Node]) {
     for node in nodes {
         node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
@@ -70,11 +70,11 @@ fn wait_reported(nodes: &[Node]) {
     }
 }
 
-/// Every partition was looked at after this was called.
+/// Waits until a node has visited every partition.
 fn wait_stamped(redis: &RedisServer) {
     let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
     let now_ms = seconds * 1000 + micros / 1000;
-    // Not what is left of a clock that was ahead.
+    // Without the witnesses of a clock that was ahead.
     let looked_at = now_ms + 1..now_ms + 60_000;
     eventually("all partitions are looked at", SOON, || {
         let keys = redis.keys().into_iter();
@@ -118,18 +118,18 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     wait_reported(&nodes);
     send_late(&mut sender, &nodes, "late");
     assert_unchanged(&site, &sender);
-    // Half of it was recorded in what Redis forgot, and nobody can give it again.
+    // Half of the events are in the lost data, and no node can record them again.
     let forgotten = nodes[0].metrics().count("eds_events_forgotten_total");
-    // At most: what was recorded since the last stamp that Redis has counts as forgotten.
+    // At most: all events since the last stamp in Redis count as forgotten.
     assert!((1400..=3000).contains(&forgotten), "{forgotten}");
     // Each minute's by the node that closes it, whichever that is.
     wait_count(&nodes, "eds_events_late_total", |late| late > 0);
-    // And it goes on.
+    // The nodes keep working.
     send(&mut sender, &nodes, &load(1000, 1));
     site.wait_exact(&sender.expected.points(), SOON);
 }
 
-/// Redis' clock is set back by so many seconds, and what is recorded while it shows an earlier time is forgotten.
+/// Redis' clock is set back by this many seconds, and the events recorded under the earlier time are lost.
 fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &str) {
     let clock = Clock::ahead_by(0);
     let redis = RedisServer::start_with_clock(&clock, &[]);
@@ -202,7 +202,7 @@ pub(crate) fn kill_writer_and_redis(site: &mut Site, layout: &str) -> (Node, Sen
     send(&mut sender, &nodes, before);
     wait_stamped(&site.redis);
     let _: String = site.redis.query(&["SAVE"]);
-    // InfluxDB takes what is written, and nobody hears so.
+    // InfluxDB takes the points, and no node gets the confirmation.
     site.writes.set(Mode::TakeAndHang);
     send(&mut sender, &nodes, after);
     site.wait_exact(&sender.expected.points(), SOON);
@@ -222,16 +222,16 @@ fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str
     let other = [other];
     wait_reported(&other);
     wait_done(&site.redis);
-    // The minute was claimed again, and half of it was all that there was.
+    // The minute was claimed again, with only half of its events.
     other[0].wait_count("eds_events_late_total", |late| late > 0);
     assert_unchanged(&site, &sender);
-    // Nobody knows whether all of it was written.
+    // No node knows whether all points were written.
     let log = other[0].log();
     let told = |line: &&str| line.contains("ERROR") && line.contains("an output may lack");
     assert_eq!(log.lines().filter(told).count(), 1, "{log}");
     let unconfirmed = "eds_publications_unconfirmed_total";
     assert_eq!(other[0].metrics().count(unconfirmed), 1);
-    // And it goes on: the node that is gone holds nothing up.
+    // The other node keeps working: the node that is gone delays no minute.
     let mut sender = Sender::paced_by(&other[0]);
     send(&mut sender, &other, &load(1000, 1));
     eventually("the next minute is exact", SOON, || {

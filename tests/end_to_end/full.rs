@@ -1,4 +1,4 @@
-//! Redis at maxmemory: what is counted goes out, what is not recorded waits, and no minute is closed before it.
+//! Redis at maxmemory: counts are sent, events wait in the nodes, and no minute is closed before they are recorded.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
         sender.send_all(datagrams, &nodes[0], &[nodes[1].udp()]);
     };
 
-    // A minute that is closed and cannot be sent, and one that still fills.
+    // A minute that is closed and cannot be sent, and a minute that still fills.
     site.writes.set(Mode::Refuse);
     send(&mut sender, &load(0).datagrams().collect::<Vec<_>>());
     eventually("the first minute becomes counts", SOON, || {

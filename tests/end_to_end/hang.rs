@@ -1,4 +1,5 @@
-//! Recording that hangs while all else of a node goes on: the others wait for its events long before it fails.
+//! A node whose recording hangs while all its other work continues: the others wait for its events long before the recording
+//! fails.
 
 use std::net::UdpSocket;
 use std::sync::mpsc;
@@ -12,7 +13,7 @@ use testing::redis_proxy::{RedisProxy, Then, When};
 use crate::site::Site;
 use crate::support::node::{Node, has_logs};
 
-/// Two nodes of these names, each with a proxy of its own before Redis.
+/// Two nodes of these names, each with a proxy before Redis.
 struct Hanging {
     site: Site,
     nodes: [(Node, RedisProxy); 2],
@@ -54,8 +55,8 @@ impl Hanging {
         }
     }
 
-    /// A minute of which both nodes record an event, and the one whose recording hangs has two more, the last of which
-    /// waits behind the one that hangs.
+    /// A minute of which both nodes record an event, and the hanging node has two more, the last of which waits behind the
+    /// first.
     fn hang(&mut self, hangs: usize, minute: i64) {
         let recorded = |node: &Node| node.metrics().count("eds_events_recorded_total");
         let before = self.nodes.each_ref().map(|(node, _)| recorded(node));

@@ -1,4 +1,4 @@
-//! `eds healthy`: what the health check of a container sees.
+//! `eds healthy`, the health check of a container.
 
 use std::net::SocketAddr;
 use std::process::Output;

@@ -17,7 +17,7 @@ const DATAGRAMS: u64 = 200_000;
 const DATAGRAMS_AHEAD_MAX: u64 = 400;
 /// After this share everything that has a bound has reached it.
 const WARM_UP_SHARE: u64 = 5;
-/// Allocators keep some of what was freed.
+/// Allocators keep some of the freed memory.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
 
 #[test]
@@ -63,13 +63,13 @@ fn random_and_mutated_datagrams_do_no_harm() {
     eprintln!("{warm_kib} KiB resident after a part of the datagrams, {end_kib} KiB at the end");
     assert!(end_kib < warm_kib + GROWTH_KIB_MAX, "grew from {warm_kib} to {end_kib} KiB");
 
-    // The minutes that are over; lines without a timestamp lie in the present one.
+    // The minutes that have ended; lines without a timestamp are in the present one.
     eventually("the minutes are written", SOON, || {
         let metrics = node.metrics();
         let claimed = metrics.count("eds_backlog_unsent");
         when(metrics.count("eds_points_sent_total") > 1000 && claimed == 0, claimed)
     });
-    // InfluxDB takes them all, and what it takes is line protocol for others, too.
+    // InfluxDB takes all points, and they are line protocol for other parsers, too.
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     assert_eq!(metrics.count("eds_points_discarded_total"), 0);
@@ -113,7 +113,7 @@ fn good_lines(random: &mut SmallRng) -> Vec<u8> {
     let now_ns = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_nanos();
     let lines: Vec<_> = (0..random.random_range(1..4))
         .map(|_| {
-            // In minutes that are over.
+            // In minutes that have ended.
             let at = now_ns - random.random_range(60_000_000_000..180_000_000_000);
             let [series, user] = [random.random_range(0..20), random.random_range(0..500)];
             match random.random_range(0..4) {

@@ -1,4 +1,4 @@
-//! Connections that nobody used for a while, and that the other side has ended, cost no answer.
+//! Connections that were idle, and that the other side has ended, cost no answer.
 
 use testing::eventually::SOON;
 use testing::redis::RedisServer;

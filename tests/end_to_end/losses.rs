@@ -1,4 +1,4 @@
-//! What is lost stays known, whatever becomes of the process that lost it, until an operator acknowledges it.
+//! A loss stays known, even when its process ends, until an operator acknowledges it.
 
 use std::net::UdpSocket;
 use std::process::Output;
@@ -23,7 +23,7 @@ fn status(node: &Node) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Waits until `eds status` answers whether anything is lost with this word and these words.
+/// Waits until `eds status` has this answer, with these words, to the question whether anything is lost.
 #[track_caller]
 pub(crate) fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
     eventually(&format!("the answer is {answer}"), SOON, || {
@@ -64,7 +64,7 @@ fn send(node: &Node, events: i64) {
     sender.wait_received(node);
 }
 
-/// Waits until the node's metrics say that all nodes lost so much for this cause.
+/// Waits until the node's metrics show this loss of all nodes for this cause.
 #[track_caller]
 fn wait_metric(node: &Node, cause: &str, amount: u64) {
     eventually("the metric says so", SOON, || {
@@ -117,7 +117,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
     assert_eq!(body["losses"][0]["acknowledged"], dropped, "{body}");
 }
 
-/// The disk keeps what the node lost while Redis was away, for the process that comes after it.
+/// The disk keeps the losses of a node while Redis is down, for the next process.
 #[test]
 fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
     let mut site = site();
@@ -173,7 +173,6 @@ fn late_events_are_recorded_under_their_minute_and_need_attention() {
     wait_answer(&node, "no", "");
 }
 
-/// There is nobody else who could know.
 #[test]
 fn losses_of_a_memory_store_are_known_to_its_node() {
     let node = Node::start("one", &[("flush.grace", "300ms")]);

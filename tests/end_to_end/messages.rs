@@ -1,4 +1,4 @@
-//! Messages of a node and of commands when something is wrong: each names what it is about, and no cause twice.
+//! Messages of a node and of commands about faults: each names its subject, and no cause twice.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -7,7 +7,7 @@ use testing::redis::RedisServer;
 
 use crate::support::node::{Node, eds};
 
-/// What the command says on standard error, which fails with this code.
+/// Returns the standard error of a command that fails with this code.
 #[track_caller]
 fn stderr_of(arguments: &[&str], code: i32) -> String {
     let output = eds().args(arguments).output().unwrap();

@@ -53,7 +53,7 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
     site.assert_clean();
 }
 
-/// A hundred nodes look at one Redis, day and night.
+/// A hundred nodes may poll one Redis.
 #[test]
 fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
     let site = Site::start();
@@ -67,7 +67,7 @@ fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
         let (_, count) = stats.split_once("total_commands_processed:").unwrap();
         count.lines().next().unwrap().trim().parse().unwrap()
     };
-    // Over so long that all is in it that comes now and then.
+    // So long that all periodic work is in it.
     let over = Duration::from_secs(31);
     eventually("the node is at rest", 3 * over, || {
         let before = commands();
@@ -224,7 +224,7 @@ fn what_comes_after_a_minute_is_counted_as_late_and_never_written() {
     let expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     for late in 1..=3 {
-        // One that was counted, come again, is as late as a new one: nobody can tell them apart any more.
+        // A copy of a counted event is as late as a new event: they cannot be told apart any longer.
         sender.send(line(SEED_MINUTE_NS, late).as_bytes(), &node, &[]);
         node.wait_count("eds_events_late_total", |counted| counted == u64::from(late));
     }

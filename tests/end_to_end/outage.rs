@@ -1,4 +1,4 @@
-//! Half an hour without Redis, without InfluxDB, without both, in fast minutes: the events' own time goes on.
+//! Half an hour without Redis, without InfluxDB, without both, in fast minutes: the events' own time continues.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(3);
 /// For the pauses between attempts and the grace, and everything that waited.
 const BACK: Duration = Duration::from_secs(120);
 
-/// The half-hour that begins so many half-hours after the seed's minute.
+/// Returns the load of the half-hour with this number after the seed's minute.
 fn half_hour(number: i64) -> Plan {
     load(number * MINUTES..(number + 1) * MINUTES, EVENTS, 40, 500)
 }
@@ -76,14 +76,14 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
     }
     assert_all_recorded(&nodes);
     assert_eq!(count(&nodes, "eds_events_dropped_total"), 0);
-    // What was recorded just before Redis went away is recorded again, and may find its minute published.
+    // Events that were recorded just before Redis stopped are recorded again, and may find their minute published.
     let [late, replayed] =
         ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");
     site.assert_clean();
 }
 
-/// With room for a part of it only, the rest is dropped and counted, and what was kept is published to the event.
+/// With room for some events only, the others are dropped and counted, and the kept events are published exactly.
 #[test]
 fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     const QUEUE: u64 = 20_000;
@@ -92,7 +92,7 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     let nodes = [site.start_node("one", &keys)];
     site.redis.stop();
     let mut sender = Sender::paced_by(&nodes[0]);
-    // No event is there twice, so that what was published can be held against the ledger.
+    // No event is sent twice, so that the published events can be compared with the ledger.
     for number in 0..EVENTS {
         let minute = i64::try_from(number).unwrap() % MINUTES;
         let at = SEED_MINUTE_NS + minute * MINUTE_NS + i64::try_from(number).unwrap();

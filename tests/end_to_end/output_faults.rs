@@ -1,5 +1,5 @@
-//! A database that takes writes and loses the answers, storms with refusals, asks for peace, or refuses one minute:
-//! every point gets its value, one value, and nobody hammers.
+//! A database that takes writes and loses the answers, refuses many requests, sends `Retry-After`, or refuses one minute: every
+//! point gets its value, one value, and retries are rare.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn send(sender: &mut Sender, nodes: &[Node; 2], load: Plan) {
     sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
 }
 
-/// How often the database took each point.
+/// Counts how often the database took each point.
 fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
     let mut taken = BTreeMap::new();
     for write in writes.iter().filter(|write| write.taken) {
@@ -130,7 +130,7 @@ fn a_database_that_asks_for_peace_gets_it() {
     site.assert_clean();
 }
 
-/// Somebody wrote words where numbers go, in the same week: the database takes none of our numbers beside them.
+/// Another client wrote strings in place of numbers, in the same week: the database takes no numbers with them.
 #[test]
 fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_are_written() {
     const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;

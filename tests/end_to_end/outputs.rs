@@ -1,5 +1,5 @@
-//! Several databases, each at its own pace: one that is away delays neither sealing nor the others, one that refuses counts
-//! does so alone; and one is added and removed while the cluster runs.
+//! Several databases at different speeds: one that is down delays neither sealing nor the others, refused counts concern one
+//! database only; and a database is added and removed while the cluster runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use crate::site::{DATABASE, Site};
 use crate::support::load::Sender;
 use crate::support::node::{Node, count};
 
-/// A minute closes 2 s after its last event, and is looked for every 200 ms.
+/// A minute closes 2 s after its last event, and nodes poll every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
 
-/// A second database, behind a proxy of its own.
+/// A second database, behind a proxy.
 pub(crate) struct Other {
     address: SocketAddr,
     pub(crate) writes: HttpProxy,
@@ -65,7 +65,7 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
     node.set_outputs(&keys);
 }
 
-/// Sends the events of a minute. Answers what must come of it.
+/// Sends the events of a minute. Returns the expected points.
 fn send(sender: &mut Sender, nodes: [&Node; 2], minute: i64) -> Points {
     let mut expected = Expected::default();
     for number in 0..200 {
@@ -230,7 +230,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     here.extend(send(&mut sender, [&one, &two], 3));
     site.wait_exact(&here, SOON);
 
-    // What waits is told, and kept.
+    // Waiting counts are reported, and kept.
     eventually("its metric tells", SOON, || {
         let unsent = one.count_of_output("eds_backlog_unsent", "backup");
         when(unsent > 0, unsent)
@@ -257,7 +257,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     site.assert_clean();
 }
 
-/// What the process has is sent before it ends, to whichever output it takes longest.
+/// All events are sent before the process ends, to the slowest output, too.
 #[test]
 fn a_stop_with_a_memory_store_waits_for_every_output() {
     let site = Site::with(RedisServer::down(&[]), InfluxServer::start());

@@ -1,4 +1,4 @@
-//! What a node cannot take it drops, and counts to the last event.
+//! A node drops the events that it cannot take, and counts them exactly.
 
 use std::net::UdpSocket;
 
@@ -53,7 +53,7 @@ fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
         ["eds_events_queued", "eds_events_dropped_total"].map(|name| metrics.count(name));
     assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE / 2..=QUEUE).contains(&queued), "{queued}");
-    // The log has it while the node runs, and what came since once a minute.
+    // The log has the drops while the node runs, and later drops once a minute.
     eventually("the log says so", SOON, || {
         let log = node.log();
         let mut lines = log.lines().filter(|line| line.contains("ERROR"));

@@ -26,7 +26,7 @@ const KEYS: [(&str, &str); 4] = [
 ];
 /// From the command until the change.
 const TIME_TO_RESTART: Duration = Duration::from_secs(20);
-/// Where in a minute a test begins: what it does before the command fits, too, also on a busy machine.
+/// The second of a minute at which a test begins: its work before the command fits, also on a busy machine.
 const AT_SECOND: i64 = 25;
 const PAST_A_MINUTE: Duration = Duration::from_secs(120);
 
@@ -34,7 +34,7 @@ fn now(clock: &Clock) -> DateTime<Utc> {
     clock.now().into()
 }
 
-/// The first whole minute that leaves so much time.
+/// Returns the first whole minute after this time.
 fn a_minute_after(now: DateTime<Utc>, time: Duration) -> DateTime<Utc> {
     let minutes = (now + time).timestamp().div_euclid(60) + 1;
     DateTime::from_timestamp(minutes * 60, 0).unwrap()
@@ -169,7 +169,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         one.signal("STOP");
         prepare(&mut [&mut one, &mut two], from);
         two.says(&["settings", "apply"], 0, "");
-        // The kernel keeps little for the one that is stopped, and nothing for one that restarts.
+        // The kernel buffers little for the stopped node, and nothing for a node that restarts.
         let both = std::mem::take(&mut *load.to.lock().unwrap());
         assert_eq!(two.terminate().code(), Some(0));
         two.run();
@@ -177,7 +177,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         wait_until(clock, from + Duration::from_secs(1));
         one.signal("CONT");
         one.wait_answer("/readyz", 503, "restart it with the new configuration");
-        // What the kernel kept leaves no room for more, and nobody else has what comes from now on.
+        // The kernel's buffer has no room for more, and no other node gets the next events.
         eventually("it has taken what the kernel kept for it", SOON, || {
             let socket = udp_socket(one.udp()).expect("the node has a socket");
             when(socket.unread_bytes == 0, socket.unread_bytes)
@@ -217,7 +217,7 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
         sender.send(line.as_bytes(), &node, &[]);
     }
     assert_eq!(node.terminate().code(), Some(0));
-    // Somebody takes the settings away.
+    // The settings are deleted.
     site.redis.query::<u64>(&["DEL", "eds:settings"]);
     for (key, value) in [("store.partitions", "4"), ("flush.grace", "300ms")] {
         node.set(key, value);

@@ -1,4 +1,4 @@
-//! After a power cut all come back at the same time, and nobody knows what the others have on disk.
+//! After a power cut all nodes start at the same time, and no node knows the events that the others have on disk.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is no question is answered like a wrong one: by a problem that says what is wrong.
+//! A malformed or unknown request gets a problem document that describes the mistake.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::queries::{PROBLEM, check_schema};
 use crate::site::Site;
 use crate::support::node::Node;
 
-/// The head, in lower case, and the body of what a node answers to these bytes until it closes the connection.
+/// Returns the head, in lower case, and the body of a node's answer to these bytes.
 fn exchange(node: &Node, request: &[u8]) -> (String, String) {
     let mut stream = TcpStream::connect(node.http()).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -76,7 +76,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         provoked.insert(status.to_string());
     }
     assert_eq!(provoked, described.keys().cloned().collect());
-    // Every path says that it can answer so.
+    // Every path documents these answers.
     for (path, question) in file["paths"].as_object().unwrap() {
         for status in ["405", "414", "421", "431"] {
             let reference = &question["get"]["responses"][status]["$ref"];
@@ -91,7 +91,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
     assert_eq!(node.get("/healthz").unwrap().status, 200);
 }
 
-/// A page of a stranger whose name resolves to this host cannot read what a node or relay answers.
+/// A foreign page whose name resolves to this host cannot read the answers of a node or relay.
 #[test]
 fn a_request_that_names_another_host_is_refused() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();

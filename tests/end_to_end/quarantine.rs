@@ -16,7 +16,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// Values of a tag that the database takes: those of [`KNOWN`].
+/// The number of values of a tag that the database takes: [`KNOWN`].
 const VALUES_MAX: usize = 4;
 const KNOWN: [&str; VALUES_MAX] = ["login", "logout", "search", "passing"];
 
@@ -30,7 +30,7 @@ pub(crate) fn quarantine(node: &Node, arguments: &[&str]) -> Output {
     node.command(&[&["quarantine"], arguments].concat())
 }
 
-/// The same, which must succeed: what it says on standard output.
+/// Returns the standard output of the command, which must succeed.
 #[track_caller]
 pub(crate) fn answer(node: &Node, arguments: &[&str]) -> String {
     let output = quarantine(node, arguments);
@@ -72,7 +72,7 @@ pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 2);
 }
 
-/// Makes room in the database. What it must hold when the poison has been sent again.
+/// Makes room in the database. Returns the points that it must hold when the poison has been sent again.
 pub(crate) fn make_room(site: &Site, sender: &Sender) -> Points {
     site.command(
         "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 'passing'",

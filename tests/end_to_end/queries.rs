@@ -1,4 +1,4 @@
-//! What the nodes answer to those who look: the counts, exactly, and lists that all nodes share.
+//! The answers of nodes to queries: exact counts, and lists that all nodes share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
@@ -46,7 +46,7 @@ fn send(node: &Node, sender: &mut Sender, minute_ns: i64) {
     }
 }
 
-/// A minute that is over, and in the window of every list for as long as a test takes.
+/// Returns a minute that has ended, and is in the window of every list during a test.
 pub(crate) fn five_minutes_ago_ns() -> i64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     (i64::try_from(now).unwrap() / 60 - 5) * MINUTE_NS
@@ -135,7 +135,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
         let id = |answer: &Value| answer["list"]["id"].as_str().unwrap().to_owned();
         let ids: BTreeSet<_> = answers.iter().map(id).collect();
         if ids.len() > 1 {
-            // The list went in the middle of the round: by its id it can still be had.
+            // The list expired in the middle of the round: its id still finds it.
             let more = format!("&list={}", id(&answers[0]));
             answers = order
                 .iter()
@@ -155,7 +155,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     let lists_max = 1 + began.elapsed().as_secs() / 30;
     assert!(lists.len() as u64 <= lists_max, "{lists:?}");
     assert_eq!(computations(&nodes), lists.len() as u64);
-    // One that comes much later asks by the id.
+    // A later client asks by the id.
     let id = lists.first().unwrap();
     let late = nodes[2].json(&format!("/api/v1/top?by=unique&position=1&list={id}"));
     assert_eq!(late["item"]["series"], USERS[1].0);
@@ -207,7 +207,7 @@ fn a_thousand_requests_for_a_cold_list_compute_it_once() {
         let threads: Vec<_> = (0..REQUESTS)
             .map(|number| {
                 let node = &nodes[number % nodes.len()];
-                // Spread over 50 ms, as far as the machine can.
+                // Spread over 50 ms, if the machine is fast enough.
                 let at = started + Duration::from_micros(50 * number as u64);
                 scope.spawn(move || {
                     thread::sleep(at.saturating_duration_since(Instant::now()));
@@ -238,7 +238,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
     doomed.set("store.url", &proxy.url());
     doomed.run();
     let (sender, computing) = mpsc::channel();
-    // Its first look at the counts gets no answer.
+    // Its first read of the counts gets no answer.
     proxy.at(1, ":counts", When::Before, move || {
         sender.send(()).unwrap();
         Then::SwallowAnswers
@@ -250,7 +250,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
         computing.recv_timeout(SOON).unwrap();
         let waiting: Vec<_> =
             nodes.iter().map(|node| scope.spawn(move || node.json(path))).collect();
-        // By its id: the handle is with those who ask.
+        // By its id: the clients hold the handle.
         testing::process::signal(victim.pid(), "KILL");
         let killed = Instant::now();
         let lists: BTreeSet<_> =
@@ -265,7 +265,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
     nodes.clear();
 }
 
-/// Every property that an answer has, and every one that the schema requires, are the same ones.
+/// Asserts that an answer has exactly the properties that the schema requires.
 pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: &str) {
     let schema = match schema["$ref"].as_str() {
         Some(reference) => file.pointer(&reference[1..]).unwrap(),

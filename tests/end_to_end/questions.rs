@@ -1,4 +1,4 @@
-//! Questions without end: whatever is asked, however it is varied, Redis keeps its memory and its time for the events.
+//! Any number of queries, however varied, leaves Redis its memory and its time for the events.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// The lists that `top.rs` keeps, each with a lock; the turns to look, with those who wait; the nodes' settings.
+/// The lists that `top.rs` keeps, each with a lock; the locks of the counts, with their waiters; the cluster-wide settings.
 const KEYS_MAX: usize = 2 * (512 + 256) + 6;
 
 /// A client that keeps its connection.
@@ -31,7 +31,7 @@ impl Client {
     /// The status, and the body.
     fn get(&self, path: &str) -> (u16, String) {
         let url = format!("http://{}{path}", self.server);
-        // The node may close the connection while the question is on its way: then it is asked on another one.
+        // The node may close the connection during the request: then another connection is used.
         let mut answers = (0..2).map(|_| http::answer(self.http.get(&url)));
         let answer = answers.find_map(Result::ok).expect("a node answers");
         (answer.status, answer.body)
@@ -55,7 +55,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |it| it.parse().expect("a whole number"))
 }
 
-/// One of many questions that are all different; now and then it is one that has to be computed.
+/// Returns one of many different queries; some need a computation.
 fn varied(number: u64) -> String {
     let random = rand::random::<u64>();
     match number % 100 {
@@ -70,7 +70,7 @@ fn varied(number: u64) -> String {
     }
 }
 
-/// Issue: 24 000 questions for lists that nobody has put Redis over its memory, and recording stopped.
+/// Issue: 24 000 queries for unknown lists filled Redis, and recording stopped.
 #[test]
 fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
     const CLIENTS: u64 = 8;
@@ -172,7 +172,7 @@ fn questions_stop_before_redis_is_full_and_say_why() {
             when(status == 503 && body.contains("maxmemory"), format!("{path}: {status} {body}"))
         });
     }
-    // What is there can be had all the same, and what is not is not there.
+    // Known lists are still answered, and unknown lists are still unknown.
     assert_eq!(client.get(path).0, 200);
     assert_eq!(client.get("/api/v1/top?list=7").0, 410);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);

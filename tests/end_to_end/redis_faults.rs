@@ -1,5 +1,4 @@
-//! A Redis that is unfit is refused with a way to fix it; one that is away, comes back or falls silent costs
-//! no event.
+//! A Redis that is unfit is refused with a remedy; a Redis that is down, restarts or falls silent costs no event.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -188,7 +187,7 @@ fn a_lost_answer_at_any_step_of_logs_changes_nothing() {
     );
 }
 
-/// Whatever was asked was done; only the answer is missing, or the connection is gone.
+/// Every command is carried out; only the answer is missing, or the connection is lost.
 fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
@@ -215,7 +214,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     sender.send_all(load(10_000).datagrams(), &node, &[]);
     site.wait_exact(&sender.expected.points(), BACK);
     site.assert_clean();
-    // What is recorded again may meet counts that are sealed already; nothing else does.
+    // Only events that are recorded again may meet counts that are sealed already.
     let metrics = node.metrics();
     let late = metrics.count("eds_events_late_total");
     let replayed = metrics.count("eds_events_replayed_total");
@@ -229,7 +228,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
 fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     let site = Site::start();
     let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
-    // So long that hardly a claim meets the replica.
+    // So long that claims hardly meet the replica.
     let keys = [("flush.interval", "8s"), ("flush.grace", "9s"), ("flush.lease", "30s")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);

@@ -1,4 +1,4 @@
-//! Counts that the database refuses, many or oddly named, stop nobody: the others are written in time.
+//! Counts that the database refuses, many or oddly named, delay no others.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn node(site: &Site, name: &str) -> Node {
     site.start_node(name, &keys)
 }
 
-/// What the database holds but for the poison that it knew before.
+/// Returns the points in the database without the poison from before.
 fn points(site: &Site) -> Points {
     let mut points = site.points();
     points.retain(|point, _| !point.series.contains("poison="));

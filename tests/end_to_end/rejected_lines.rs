@@ -1,4 +1,4 @@
-//! What the log says of lines that are rejected: enough to find who sends them, and never so much that it floods.
+//! The log of rejected lines: enough to find their sender, and never so much that it floods.
 
 use std::net::UdpSocket;
 
@@ -8,7 +8,7 @@ use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
 
 use crate::support::node::Node;
 
-/// Sends it, and waits until the node has taken so many events.
+/// Sends a datagram, and waits until the node has received this number of events.
 #[track_caller]
 fn send(socket: &UdpSocket, node: &Node, datagram: &[u8], received: u64) {
     socket.send_to(datagram, node.udp()).unwrap();
@@ -50,7 +50,7 @@ fn late_events_are_logged_once_a_minute() {
     let first = lines(&node, message);
     assert_eq!(first.len(), 1, "{first:?}");
     assert_contains(&first[0], ["WARN", "events=1 ", "partitions=", "20161204:1118", "after="]);
-    // What was not logged by then is logged at the end.
+    // Lines that were not logged yet are logged at the end.
     assert_eq!(node.terminate().code(), Some(0));
     let all = lines(&node, message);
     assert_eq!(all.len(), 2, "{all:?}");

@@ -1,4 +1,4 @@
-//! `eds relay` before real nodes: every event gets to each of them once, every other line to the rest, whatever fails.
+//! `eds relay` before real nodes: each node gets every event once, the rest gets every other line, under any fault.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
 
 /// Long enough for whatever is killed to come back.
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
-/// Nothing is closed while the test looks.
+/// No minute closes during the test.
 const OPEN: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
 
 /// A relay to these nodes, started and ready.
@@ -67,7 +67,7 @@ fn wait_taken(relay: &Node, nodes: &[Node]) {
     });
 }
 
-/// Every line is in one place, for each node. Answers the lines that were received.
+/// Every line is in one place, for each node. Returns the number of lines received.
 #[track_caller]
 pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
     let count = |name: &str| metrics.count(&format!("eds_relay_{name}"));
@@ -95,7 +95,7 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
     let loader = Loader::default();
     let expected = thread::scope(|scope| {
         let _ends = EndsWith(&loader);
-        // Whoever sends to both loses nothing with either.
+        // A sender to both relays loses nothing with either.
         let loading = scope.spawn(|| loader.run(UNREAD_BYTES_MAX, |_| addresses.to_vec()));
         for _ in 0..2 {
             for victim in relays.iter_mut().chain(&mut nodes) {
@@ -182,7 +182,7 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
     assert_eq!(relay.terminate().code(), Some(0));
     drop(node);
 
-    // Without it nobody has.
+    // Without it no node has the events.
     relay.set_list("relay.to", &to[..1]);
     relay.launch();
     relay.wait_answer("/readyz", 503, "");
@@ -193,7 +193,7 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
     assert!(last.contains("nowhere=1"), "{last}");
 }
 
-/// The very same line, again and again, at two relays.
+/// The same line many times, at two relays.
 #[test]
 fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
     const LINES: u64 = 2000;
@@ -290,8 +290,8 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
     assert!(relay.log().contains("the server of rest.url refuses lines"), "{}", relay.log());
 }
 
-/// A line that somebody on the way to the server never lets pass; and one that the server refuses when it refuses the line, too, that
-/// it took before.
+/// A line that a filter before the server never passes; and a line that the server refuses together with the line that it took
+/// before.
 #[test]
 fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
     let mut site = Site::start();
@@ -353,7 +353,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     let site = Site::start();
     let node = site.start_node("one", &[("log.level", "info")]);
     let name = node.udp().to_string();
-    // Nobody reads it.
+    // No process reads it.
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
     let keys = [("rest.url", &*url), ("log.level", "info")];

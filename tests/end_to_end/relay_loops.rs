@@ -9,7 +9,7 @@ use crate::site::Site;
 use crate::status::status;
 use crate::support::node::Node;
 
-/// A line may be received so often by all relays of a circle together.
+/// The most times that all relays of a circle together may receive a line.
 const RECEIVED_MAX: u64 = 20;
 
 #[track_caller]
@@ -97,7 +97,7 @@ fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
     let event = |at: u64| format!("a=b value=u{at} {}", SEED_MINUTE_NS + at.cast_signed());
     for at in 0..EVENTS / 100 {
         let lines: Vec<_> = (0..100).map(|nth| event(at * 100 + nth)).collect();
-        // They enter at either relay, between those that circle.
+        // They enter at either relay, between the circling lines.
         for part in lines.chunks(10) {
             send([part.join("\n")], &relays[usize::from(at % 2 == 0)], &relays);
         }
@@ -112,7 +112,7 @@ fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
     wait_ended(&relays, EVENTS, EVENTS * RECEIVED_MAX);
 }
 
-/// Lines of the rest carry no mark, for foreign servers read them.
+/// Lines of the rest have no mark, since foreign servers read them.
 #[test]
 fn lines_of_the_rest_among_relays_in_a_circle_are_ended_and_told() {
     for count in [2, 3] {

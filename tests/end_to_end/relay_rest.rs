@@ -1,4 +1,4 @@
-//! Lines of the rest: what one sender writes never takes a line of another sender with it, and what goes nowhere is told.
+//! Lines of the rest: a line of one sender never swallows a line of another, and discarded lines are reported.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -118,7 +118,7 @@ fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb_2() {
     assert_swallowing_lines_are_rejected(&metrics);
 }
 
-/// Without the event between them, the second line would stand in the first one's open quote.
+/// Without the event between them, the second line would be inside the first one's open quote.
 #[test]
 fn a_line_of_the_rest_swallows_no_other_line_of_a_mixed_datagram_by_udp() {
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -156,6 +156,6 @@ fn lines_that_a_relay_throws_away_are_counted_and_told() {
         let is_told = told.any(|line| line.contains("discarded") && line.contains("gorets:1|c"));
         when(discarded == 300 && is_told, format!("{discarded} discarded\n{log}"))
     });
-    // The configuration says so.
+    // The configuration discards them.
     assert_eq!(relay.terminate().code(), Some(0));
 }

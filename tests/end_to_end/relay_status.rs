@@ -122,7 +122,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
         let is_told = errors.any(|it| it.contains("relay_nowhere") && it.contains("amount=5"));
         when(is_told, log.clone())
     });
-    // What waits for the server of the rest when it stops is lost, too.
+    // Lines that wait for the server of the rest at a stop are lost, too.
     send(["cpu load=1 1"; 3], &relay, &[]);
     relay.wait_count("eds_relay_rest_queued", |waiting| waiting == 3);
     assert_eq!(relay.terminate().code(), Some(3));
@@ -139,7 +139,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     assert!(refused.is_empty(), "Redis refused: {refused:?}");
 }
 
-/// Nobody waits for the Redis of the nodes.
+/// No relay waits for the Redis of the nodes.
 #[test]
 fn relay_relays_while_the_redis_that_it_reports_to_does_not_answer() {
     let node = Node::start("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);

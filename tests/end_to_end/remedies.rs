@@ -36,7 +36,7 @@ const TESTS: [&str; 5] = [
     include_str!("remedies/senders.rs"),
 ];
 
-/// Those of `eds check --connect`, in `connect.rs`, and what `partitions.rs` makes.
+/// The findings of `eds check --connect`, in `connect.rs`, and of `partitions.rs`.
 const OTHERS: [&str; 6] = [
     "cannot-bind",
     "spool-directory",
@@ -46,14 +46,14 @@ const OTHERS: [&str; 6] = [
     "leftovers",
 ];
 
-/// What a finding says is to be done.
+/// The remedy of a finding.
 #[derive(Debug)]
 struct Remedy {
     text: String,
 }
 
 impl Remedy {
-    /// Waits until `eds status` has this finding with these words, and returns its remedy, of which all that it names exists.
+    /// Waits until `eds status` has this finding with these words, and returns its remedy, which names only things that exist.
     #[track_caller]
     fn of(node: &Node, id: &str, words: &[&str]) -> Self {
         Self::seen_by(|| status(node), id, words)
@@ -116,7 +116,7 @@ impl Remedy {
     }
 }
 
-/// What the node itself answers.
+/// Returns the status that the node itself reports.
 fn own_status(node: &Node) -> Value {
     let answer = node.get("/api/v1/status");
     let body = answer.map_or("{}".to_owned(), |answer| answer.body);
@@ -144,12 +144,12 @@ fn wait_gone_from(ask: impl Fn() -> Value, id: &str) {
     });
 }
 
-/// A Redis of which nothing is to be said, and what writes to it.
+/// A site without findings.
 fn site() -> Site {
     Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
 }
 
-/// Sends so many events of a minute, of as many users and series.
+/// Sends this number of events of a minute, each with its user and series.
 fn send(node: &Node, at_ns: i64, events: i64) {
     let mut sender = Sender::paced_by(node);
     let lines = (0..events).map(|it| format!("event_type=e{it} value=u{it} {}", at_ns + it));

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes: formats, the process, capacities, and what waits.
+//! The metrics that Prometheus scrapes: formats, the process, capacities, and the backlog.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -188,7 +188,7 @@ fn what_fills_is_reported_with_what_it_may_hold() {
 fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let mut site = Site::start();
     let node = site.start_node("one", &[]);
-    // Absent until the node has looked at the store.
+    // Absent until the node has read the store.
     let name = "eds_oldest_unsent_minute_age_seconds";
     eventually("the age is known", SOON, || {
         let is_known = node.metrics().has(name);

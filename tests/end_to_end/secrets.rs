@@ -1,5 +1,4 @@
-//! No secret leaves a node by any way but the one it is for: not by logs, answers, listings, help or errors, and not
-//! by the `Debug` of what holds it.
+//! A node shows no secret: not in logs, answers, listings, help or errors, and not in the `Debug` of a type that holds it.
 
 use std::fs;
 use std::num::NonZeroU16;
@@ -24,7 +23,7 @@ use crate::support::node::{Node, eds};
 
 /// In every secret of these tests, and nowhere else. Without characters that a URL would escape.
 const MARK: &str = "hUsHhUsH";
-/// What the database knows; it must not be seen either.
+/// The database's secret, which must not be shown either.
 const OTHER_MARK: &str = ADMIN_PASSWORD;
 
 fn secret(what: &str) -> String {
@@ -46,7 +45,7 @@ fn assert_output_hidden(what: &str, output: &Output) {
     assert_hidden(what, &String::from_utf8_lossy(&output.stderr));
 }
 
-/// All that a node has said, and all that it answers.
+/// Checks all output of a node, and all its answers.
 fn assert_node_hidden(node: &Node) {
     for path in ["/metrics", "/healthz", "/readyz", "/nothing"] {
         if let Ok(answer) = node.get(path) {
@@ -59,7 +58,7 @@ fn assert_node_hidden(node: &Node) {
     assert_hidden("standard output", &stdout);
 }
 
-/// Its server is away, and its token in the environment or its password in a URL.
+/// Its server is down, and its token is in the environment or its password in a URL.
 #[test]
 fn a_relay_shows_no_secret() {
     let server = format!("127.0.0.1:{}", free_port());
@@ -178,7 +177,7 @@ fn nothing_is_shown_while_nothing_works() {
     for (store, refused) in [
         (in_url("redis", &nobody), false),
         (in_url("rediss", &nobody), false),
-        // Somebody is there, and does not accept the password.
+        // A server that does not accept the password.
         (in_url("redis", &redis.address().to_string()), true),
     ] {
         let mut node = Node::new("one", &[("log.level", "trace"), ("store.url", &store)]);
@@ -198,7 +197,7 @@ fn nothing_is_shown_while_nothing_works() {
         assert_node_hidden(&node);
         assert_commands_hidden(&node);
     }
-    // The same for an output that does not accept the password, or is away.
+    // An output that does not accept the password, or is down.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let influxdb = runtime.block_on(InfluxServer::start_with_auth());
     let there = influxdb.url().replace("http://", "");

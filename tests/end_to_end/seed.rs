@@ -99,7 +99,7 @@ fn from_redis_to_victoria_metrics() {
     });
 }
 
-/// Looks at Redis while the minute is open, and then lets it close.
+/// Checks Redis while the minute is open, and then lets it close.
 fn through_redis(redis: &RedisServer, node: &mut Node) {
     node.set("flush.grace", "1h");
     node.set("flush.max_hold", "1h");
@@ -138,7 +138,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         }
         let members: BTreeSet<String> = redis.query(&["SMEMBERS", &key]);
         sets.entry(name.to_owned()).or_insert_with(BTreeSet::new).extend(members);
-        // A series lies with the set that names it, or nobody would find it.
+        // A series is with the set that names it, or no node would find it.
         if let Some((_, series)) = name.split_once("_user:") {
             let named: bool =
                 redis.query(&["SISMEMBER", &format!("{tag}}}:20161204:1118:event_types"), series]);

@@ -1,4 +1,4 @@
-//! `eds send` as who types it has it: what it says, how it ends, and that it sends what it says.
+//! `eds send` on the command line: its output, its exit codes, and the datagrams that it sends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,7 +29,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// Ends the sender by a signal, and checks that the expected counts are of what came, all of it and no more.
+/// Ends the sender by a signal, and checks that the expected counts are exactly those of the received datagrams.
 fn assert_ends_as_expected(
     mut sender: Child,
     name: &str,

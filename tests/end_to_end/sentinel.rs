@@ -13,8 +13,8 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
     assert!(replayed > 0);
 }
 
-/// Sentinels leave it alone for 8 s at least. Nodes that did not leave it speak to it all the while, for longer than they could record
-/// again what it confirms.
+/// Sentinels wait for 8 s at least. Nodes that did not leave it would use it for longer than they could record its confirmed
+/// events again.
 #[test]
 fn a_master_that_wakes_when_it_is_replaced_costs_nothing_with_min_replicas_to_write() {
     let redis = RedisSentinel::start_by(

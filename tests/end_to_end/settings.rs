@@ -1,4 +1,4 @@
-//! What must be alike on all nodes: a node that differs is refused, and one command changes it.
+//! The cluster-wide settings: a node that differs is refused, and one command changes them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ fn send(
     sender.wait_received(to);
 }
 
-/// Waits until the status says what is wrong with it, and not that it cannot record.
+/// Waits until the status names the difference, and not that the node cannot record.
 #[track_caller]
 fn wait_named(node: &Node) {
     eventually("the status names the cause", SOON, || {
@@ -209,7 +209,7 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
     node.wait_ready();
 }
 
-/// As after an upgrade to a version with a key more that must be alike.
+/// As after an upgrade to a version with one more cluster-wide setting.
 #[test]
 fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
     let site = Site::start();
@@ -223,7 +223,7 @@ fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
     assert_eq!(fields["partitions"], "32");
 }
 
-/// While a node lives, and while a minute is not sealed, nobody could seal what is kept in the layout of before.
+/// While a node lives, and while a minute is not sealed, no node could seal the data of the former layout.
 #[test]
 fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! What a node does when it is asked to end or to look at its configuration again, and the exit codes.
+//! Signals to a node, to end or to reload its configuration, and the exit codes.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -27,7 +27,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
     let mut node = site.node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     node.run();
 
-    // Loopback keeps the order, so what the node received is the first so many of what was sent.
+    // Loopback keeps the order, so the node received a prefix of the datagrams.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     let udp = node.udp();
@@ -35,7 +35,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
         scope.spawn(|| {
             while !ended.load(Ordering::SeqCst) {
                 let datagram = numbered_datagram(sent.load(Ordering::SeqCst));
-                // When nobody listens any more it is lost, as it should be.
+                // Without a listener it is lost, as it should be.
                 let _ = socket.send_to(datagram.as_bytes(), udp);
                 if sent.fetch_add(1, Ordering::SeqCst).is_multiple_of(10) {
                     thread::sleep(Duration::from_millis(1));
@@ -140,7 +140,7 @@ fn a_node_and_a_relay_report_how_they_are() {
     socket.set_nonblocking(true).unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 1024];
-    // With events on and on: the kernel reports a refusal with what is sent next.
+    // With continuous events: the kernel reports a refusal with the next datagram.
     let mut wait = |part: &str, to: Option<SocketAddr>| {
         eventually(part, SOON, || {
             if let Some(to) = to {

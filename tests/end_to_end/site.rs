@@ -18,7 +18,6 @@ use crate::support::node::Node;
 
 pub(crate) const DATABASE: &str = "eds";
 
-/// See the module.
 pub(crate) struct Site {
     pub(crate) redis: RedisServer,
     pub(crate) influxdb: SocketAddr,
@@ -69,7 +68,7 @@ impl Site {
         done.body
     }
 
-    /// Has InfluxDB take lines of somebody else.
+    /// Writes lines to InfluxDB as another client does.
     #[track_caller]
     pub(crate) fn write(&self, lines: &str) {
         let path = format!("/write?db={DATABASE}&precision=ns");
@@ -149,14 +148,14 @@ impl Site {
         self.assert_one_value_a_point();
     }
 
-    /// How many sets of users and events there are in Redis: those of minutes that are not compacted.
+    /// Returns the number of sets of users and events in Redis: those of minutes that are not compacted.
     pub(crate) fn sets(&self) -> usize {
         let keys = self.redis.keys();
         keys.iter().filter(|key| key.contains("_user:")).count()
     }
 
-    /// Waits until Redis holds nothing but what is kept of minutes that are done: the counts, until they are
-    /// forgotten; and what the nodes must agree on.
+    /// Waits until Redis holds only the data of minutes that are done: the counts, until they expire; and the cluster-wide
+    /// settings.
     #[track_caller]
     pub(crate) fn wait_redis_clean(&self) {
         Self::wait_clean(&self.redis);

@@ -1,4 +1,4 @@
-//! Clocks of nodes that are five minutes off: they judge what is too old or too far ahead, and nothing else.
+//! Nodes with clocks that are five minutes off judge which events are too old or too far ahead, and nothing else.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::support::node::{Node, count};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// A node of this site whose clock is so many seconds off.
+/// A node of this site whose clock is this many seconds off.
 fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
     let keys = [("input.max_age", "1h"), ("input.max_future", "1m"), ("flush.max_hold", "10m")];
     let mut node = site.node(name, &keys);
@@ -71,12 +71,12 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         }
     };
 
-    // What all three take reaches one of them, or more.
+    // Events that all three nodes take reach one of them, or more.
     for line in lines(site.clock(), -15 * 60, 5 * EVENTS) {
         let to: Vec<_> = (0..3).filter(|_| random.random_bool(0.4)).collect();
         send(&line, &to, !to.is_empty());
     }
-    // (now + seconds, whether each takes it): the fast one thinks that it is older, the slow one that it is ahead.
+    // (now + seconds, whether each takes it): the fast node considers it older, the slow node considers it ahead.
     let judged = [
         (-57 * 60, [true, false, true]),
         (-63 * 60, [false, false, true]),
@@ -84,7 +84,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         (3 * 60, [false, true, false]),
         (7 * 60, [false, false, false]),
     ];
-    // The minute of three minutes ahead is too far to wait for its end: what comes of it stays in Redis.
+    // The minute of three minutes ahead is too far to wait for its end: its counts stay in Redis.
     for (from_now, takes) in judged {
         for line in lines(site.clock(), from_now, EVENTS) {
             send(&line, &[0, 1, 2], takes.contains(&true) && from_now < 60);
@@ -122,7 +122,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
 /// idle. When the clock is right again it closes as ever.
 #[test]
 fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
-    // What is left of the minute is enough for the events.
+    // The remaining minute is long enough for the events.
     let right = Clock::at_second(15);
     let jumping = right.ahead_of(0);
     let site = Site::with_redis(RedisServer::start_with_clock(&jumping, &[]));

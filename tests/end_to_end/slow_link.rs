@@ -81,7 +81,7 @@ impl Burst {
     }
 }
 
-/// A line of a series of its own, whose name has more than 800 bytes.
+/// A line of a new series, whose name has more than 800 bytes.
 fn burst_line(number: usize) -> String {
     let mut line = "event_type=burst".to_owned();
     for tag in 0..4 {

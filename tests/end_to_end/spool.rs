@@ -1,4 +1,4 @@
-//! What finds no room in memory while Redis is away waits on disk, whatever happens to the node meanwhile.
+//! Events without room in memory wait on disk while Redis is down, under any fault of the node.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -25,7 +25,7 @@ pub(crate) const BACK: Duration = Duration::from_secs(90);
 /// So few events fit into memory that nearly all go to the disk.
 const QUEUE: u64 = 1000;
 
-/// The datagrams of so many minutes, one minute after the other as in life.
+/// Returns the datagrams of these minutes, in the order of the minutes.
 pub(crate) fn datagrams(minutes: u32, events_per_minute: u64) -> Vec<Vec<u8>> {
     let events = u64::from(minutes) * events_per_minute;
     let any_order = load(0..minutes.into(), events, 20, 500);
@@ -74,7 +74,7 @@ fn events_on_disk(directory: &Path) -> u64 {
     segments(directory).iter().map(events).sum()
 }
 
-/// Waits until all that is to go to the disk is there; answers how many events.
+/// Waits until all events without room are on disk; returns their number.
 #[track_caller]
 fn wait_spooled(node: &Node) -> u64 {
     eventually("what finds no room is on disk", SOON, || {
@@ -211,7 +211,7 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
     nodes.iter_mut().for_each(launch);
     let mut expected = Expected::default();
     let mut senders = nodes.each_ref().map(Sender::paced_by);
-    // Each event reaches one of them only, and the slow one has a part of every minute.
+    // Each event reaches one node only, and the slow node has events of every minute.
     for (i, datagram) in datagrams(10, 15_000).iter().enumerate() {
         expected.receive(datagram);
         senders[i % 2].send(datagram, &nodes[i % 2], &[]);
@@ -276,7 +276,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     let path = segments(&spool).remove(0);
     let mut bytes = fs::read(&path).unwrap();
     bytes[segment::MAGIC.len() + 20] ^= 0x40;
-    // What a process leaves that dies while it writes.
+    // The end of a segment whose process died during a write.
     bytes.extend([0x00, 0x10, 0x00, 0x00, 0x01]);
     fs::write(&path, bytes).unwrap();
     fs::write(spool.join("00000000000000000000.spool"), "of something else").unwrap();

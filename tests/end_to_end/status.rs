@@ -17,7 +17,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// A Redis of which nothing is to be said.
+/// A Redis without findings.
 fn redis() -> RedisServer {
     RedisServer::start(&["--appendonly", "yes"])
 }
@@ -127,7 +127,7 @@ fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
             "InfluxDB at http",
         ],
     );
-    // Those that are stopped in order are not missed.
+    // Nodes that were stopped in order are not missed.
     let [one, mut two] = nodes;
     assert!(two.terminate().success());
     let status = wait_healthy(&one);
@@ -154,7 +154,7 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
     site.redis.stop();
     let status = wait_first(&node, "redis-down", &["start it", "refused"]);
     assert_eq!(status["is_anything_lost"]["answer"], "unknown");
-    // What nobody can tell is left out, and no zero stands for it.
+    // Unknown values are left out, and not reported as zero.
     for unknown in [
         "/partitions/by_state",
         "/outputs/0/up",
@@ -182,7 +182,7 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
     });
     let mut sender = Sender::paced_by(&node);
     send(&node, &mut sender, 3000, &[]);
-    // The node itself knows what it has lost.
+    // The node itself knows its losses.
     eventually("the node says so", SOON, || {
         let answer = node.get("/api/v1/status").map_err(|error| error.to_string())?;
         let status: Value = serde_json::from_str(&answer.body).unwrap();
@@ -303,7 +303,7 @@ fn one_node_of_several_that_loses_sleeps_or_has_another_time_is_named() {
     two.kill();
     let mut two = site.start_node("two", &[]);
     let mut sender = Sender::paced_by(&one);
-    // Three minutes, for a minute counts when a node saw those beside it, too; 20 events of each only the one gets.
+    // Three minutes, since a minute counts only between minutes that a node saw; 20 events of each reach only one node.
     for minute in 0..3 {
         let at = five_minutes_ago_ns() + minute * 60_000_000_000;
         for event in 0..320 {

@@ -1,5 +1,5 @@
-//! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: what is on the screen, keys, signals, sizes, colours; and the
-//! terminal is as it was afterwards.
+//! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: the screen, keys, signals, sizes, colours; and the
+//! terminal is restored afterwards.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::support::node::{Node, eds};
 /// A terminal in which a command runs; it ends with the value.
 struct Terminal {
     name: String,
-    /// All that is written to it.
+    /// All bytes written to the terminal.
     written: NamedTempFile,
 }
 
@@ -61,7 +61,7 @@ impl Terminal {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// What is on the screen.
+    /// Returns the screen.
     fn screen(&self) -> String {
         self.run(&["capture-pane", "-p"])
     }
@@ -74,7 +74,7 @@ impl Terminal {
         })
     }
 
-    /// All that was written to it, with every sequence.
+    /// Returns all bytes written to the terminal, with every sequence.
     fn written(&self) -> String {
         String::from_utf8(fs::read(self.written.path()).unwrap()).expect("UTF-8")
     }
@@ -111,7 +111,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What is left on the screen of the watch.
+/// The last line of the watch, which is gone afterwards.
 const FOOT: &str = "q quits";
 
 #[test]
@@ -169,7 +169,7 @@ fn it_does_without_colours_and_ends_by_a_signal_with_the_terminal_as_it_was() {
         assert!(!terminal.is_coloured(), "{written:?}");
         assert!(written.contains("\u{1b}[?25h"), "the cursor is back: {written:?}");
     }
-    // One that can only go on is written on, without a sequence.
+    // A terminal without cursor movement gets text without any sequence.
     let terminal = Terminal::watching(&node, "TERM=dumb");
     let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it"]);
     assert!(!screen.contains(FOOT), "{screen}");

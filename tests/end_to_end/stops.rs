@@ -1,5 +1,5 @@
-//! What a stop does to events that are not published yet: it sends what it can, says what is lost, in the log and in
-//! the exit code, and never takes longer than it may.
+//! A stop with events that are not published yet: it sends them if it can, reports losses in the log and in the exit code, and
+//! never takes longer than allowed.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::support::node::Node;
 
 /// The exit code of a stop that loses events.
 const LOST: Option<i32> = Some(3);
-/// What a stop may take beside `input.drain_timeout`, on a machine that is busy.
+/// The time of a stop in addition to `input.drain_timeout`, on a machine that is busy.
 const BESIDE: Duration = Duration::from_secs(8);
-/// No minute closes by itself.
+/// No minute closes.
 const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
 
 fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
@@ -30,7 +30,7 @@ fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     node.wait_count("eds_events_queued", |queued| queued == 0);
 }
 
-/// The last line of a node's log that says what became of its events.
+/// Returns the last line of a node's log with its ledger.
 fn ledger(node: &Node) -> String {
     let log = node.log();
     let line = log.lines().rfind(|line| line.contains(" stopped"));
@@ -42,7 +42,7 @@ fn assert_says(line: &str, words: &[&str]) {
     assert_contains(line, words);
 }
 
-/// Stops it, and answers the exit code. It must end within its time.
+/// Stops it, and returns the exit code. It must end within its time.
 #[track_caller]
 fn stop(node: &mut Node, within: Duration) -> Option<i32> {
     let began = Instant::now();
@@ -77,13 +77,13 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
     send(&mut sender, &node, &["ann", "ben", "eve"], now + MINUTE_NS);
     assert_eq!(stop(&mut node, SOON), LOST);
-    // A part of the events would be another value than the one that the minute should have.
+    // Some of the events would give the minute a wrong value.
     compare(&over, &read_back::written(node.stdout().as_bytes())).unwrap();
     let words = ["WARN", "received=4", "recorded=4", "dropped=0", "unpublished=3"];
     assert_says(&ledger(&node), &words);
 }
 
-/// It has a part of that minute's events, and whatever comes after it the next process has.
+/// It has only the first events of that minute, and the next process has the others.
 #[test]
 fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     let mut output = HttpProxy::start(None);
@@ -145,7 +145,7 @@ fn a_memory_store_gives_up_what_no_output_took() {
     assert_says(&ledger(&node), &["WARN", "recorded=2", "unpublished=2"]);
 }
 
-/// A node whose Redis does not answer any more, or never did, with an event that it could not record.
+/// A node whose Redis does not answer, from the start or later, with an event that it could not record.
 fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node, RedisProxy) {
     let proxy = RedisProxy::start(site.redis.address());
     let url = proxy.url();
@@ -229,7 +229,7 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
 #[test]
 fn a_long_backlog_keeps_no_node() {
     let load = load(0..20, 5_000, 100, 50);
-    // An output that is silent, one that takes the writes, two points each, but slowly, and one that refuses them.
+    // An output that is silent, an output that takes the writes, two points each, but slowly, and an output that refuses them.
     for mode in [Mode::Hang, Mode::Trickle, Mode::Answer(400)] {
         let mut site = Site::start();
         site.writes.set(Mode::Refuse);
@@ -250,7 +250,7 @@ fn a_long_backlog_keeps_no_node() {
         eventually("it is being sent", SOON, || {
             when(site.writes.writes().len() > written, written)
         });
-        // All that it took is in Redis, for whoever comes next.
+        // All its events are in Redis, for the next process.
         assert_eq!(stop(&mut node, BESIDE), Some(0), "{mode:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the other tests rely on, shown alone: a proxy that lets a fault by unseen would make them say nothing.
+//! Tests of the proxies: with a proxy that misses a fault the other tests would prove nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -195,7 +195,7 @@ fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
     stream.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"$5\r\nfirst\r\n");
 
-    // What was said while it stood still passes when it does not any more.
+    // Bytes sent during the stall pass after it.
     proxy.set(Traffic::Stall);
     ask(&mut stream).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();

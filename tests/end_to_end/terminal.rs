@@ -1,5 +1,5 @@
-//! What is written to a terminal: what a node does that nobody has configured; coloured, but not for those who set `NO_COLOR`.
-//! And to the journal: without a time of its own, and with priorities.
+//! Output to a terminal: by a node without a configuration; coloured, unless `NO_COLOR` is set. And to the journal: without a
+//! time, and with priorities.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use testing::process::{self, signal};
 
 use crate::support::node::{Node, eds};
 
-/// Starts the binary on a terminal of its own, in an environment of these variables. What it writes there is the output.
+/// Starts the binary on a new terminal, with these variables. Returns the output of the terminal.
 fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
     let mut command = Command::new("script");
     let eds = env!("CARGO_BIN_EXE_eds");
@@ -30,7 +30,7 @@ fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
     child.expect("script, of Debian's package bsdutils")
 }
 
-/// All that it writes until it ends, which it is asked to once it has written `until`.
+/// Returns all its output until it ends, by a signal after it has written `until`.
 fn written(arguments: &str, variables: &[(&str, &str)], until: Option<&str>) -> String {
     let mut child = on_terminal(arguments, variables);
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -134,7 +134,7 @@ fn only_what_the_journal_reads_has_priorities_and_no_time() {
         let has_both = ["<6> INFO ", "<4> WARN "].map(|start| line.starts_with(start));
         assert!(has_both.contains(&true), "{lines:#?}");
     }
-    // A stream that something else stands in for, as in a shell that a service starts.
+    // A stream that is redirected, as in a shell that a service starts.
     let lines = lines_for_the_journal(&run, 1, Some("started"));
     assert!(lines[0].starts_with("20"), "{lines:#?}");
 

@@ -1,4 +1,4 @@
-//! TLS to Redis and InfluxDB, through the real binary: who is trusted, who is not, and what is said of it.
+//! TLS to Redis and InfluxDB, through the real binary: which peers are trusted, and the messages.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// An authority, and files of what it vouches for.
+/// An authority, and files with its certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     directory: TempDir,
@@ -56,7 +56,7 @@ impl Authority {
     }
 }
 
-/// A Redis with TLS beside the plain port that the test itself uses, and its URL.
+/// A Redis with TLS, and a plain port for the test itself, and its URL.
 fn redis_with_tls(authority: &Authority, name: &str, clients: &str) -> (RedisServer, String) {
     let (certificate, key) = authority.issue(name);
     let port = free_port().to_string();
@@ -173,7 +173,7 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
 
 #[test]
 fn plain_text_that_leaves_the_host_is_warned_of() {
-    // Addresses for documentation: nobody answers there.
+    // Addresses for documentation: there is no answer.
     let mut node = Node::new(
         "one",
         &[

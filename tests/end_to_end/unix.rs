@@ -1,4 +1,4 @@
-//! A Unix socket: senders of the same host wait for room, and what was taken of them is counted.
+//! A Unix socket: senders of the same host wait for room, and every datagram that it took is counted.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use testing::read_back;
 use crate::site::Site;
 use crate::support::node::{Node, eds};
 
-/// A directory of its own, and where a socket is to be in it.
+/// A directory, and the path of a socket in it.
 fn place() -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("eds.sock");
@@ -28,7 +28,7 @@ fn node(site: &Site, path: &Path, keys: &[(&str, &str)]) -> Node {
     node
 }
 
-/// Sends an event a datagram, each another one, until there were so many or the socket takes no more. Gives those it took.
+/// Sends a new event in each datagram, until this number is sent or the socket takes no more. Returns the expected counts.
 fn send(path: PathBuf, events: i64) -> JoinHandle<Expected> {
     thread::spawn(move || {
         let socket = UnixDatagram::unbound().unwrap();
@@ -119,7 +119,7 @@ fn all_that_a_node_took_before_it_stopped_is_counted() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded > 5000);
     assert!(node.terminate().success());
     let expected = sender.join().unwrap();
-    // Another node publishes what it recorded.
+    // Another node publishes its recorded events.
     let _next = site.start_node("two", &[]);
     site.wait_exact(&expected.points(), SOON);
 }

@@ -1,5 +1,4 @@
-//! Nodes that end and are replaced under load: alone with a socket that a service manager holds, and one after the other
-//! in a cluster.
+//! Nodes that end and are replaced under load: alone with a socket that a service manager holds, and in turn in a cluster.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,17 +20,17 @@ const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "8s"),
     ("flush.max_hold", "10m"),
     ("input.drain_timeout", "2m"),
-    // Its default was another one in versions that may be tried beside this one.
+    // Its default was different in older versions that may be tested.
     ("input.measurement_tag", ""),
 ];
 /// Of fifteen events each; slow enough for unoptimized nodes on two busy cores.
 const DATAGRAMS_PER_SECOND: u32 = 1500;
-/// What may lie in a socket without a drop, under a kernel's default limits.
+/// The most unread bytes of a socket without a drop, under a kernel's default limits.
 pub(crate) const UNREAD_BYTES_MAX: u64 = 100 * 1024;
-/// Grace, and time for the rest of the work.
+/// Grace, and time for the other work.
 pub(crate) const PUBLISHED: Duration = Duration::from_secs(60);
 
-/// Sends a datagram once the socket of its receiver has less than so many bytes that nobody has read.
+/// Sends a datagram when the socket of its receiver has fewer unread bytes than this.
 pub(crate) fn send_into_room(
     socket: &UdpSocket,
     datagram: &[u8],
@@ -53,8 +52,8 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Sends each datagram to those that `to` chooses by its number, until it is ended. It waits where a socket has
-    /// more than so many bytes that nobody has read.
+    /// Sends each datagram to the addresses that `to` returns for its number, until it is ended. It waits while a socket has
+    /// more unread bytes than this.
     pub(crate) fn run(
         &self,
         unread_bytes_max: u64,
@@ -69,7 +68,7 @@ impl Loader {
             if self.ended.load(Ordering::SeqCst) {
                 break;
             }
-            // Not all at once: a load goes on while nodes come and go.
+            // Not all at once: the load continues while nodes come and go.
             let due = Duration::from_secs(number) / DATAGRAMS_PER_SECOND;
             thread::sleep(due.saturating_sub(began.elapsed()));
             for address in to(number) {
@@ -81,7 +80,7 @@ impl Loader {
         expected
     }
 
-    /// Waits until so many more datagrams are sent.
+    /// Waits until this number of further datagrams is sent.
     #[track_caller]
     pub(crate) fn wait_sent(&self, more: u64) {
         let before = self.sent.load(Ordering::SeqCst);
@@ -111,7 +110,7 @@ fn cumulative(points: &Points) -> u64 {
     cumulative.map(|(_, count)| count).sum()
 }
 
-/// What the node said when it stopped for the last time.
+/// Returns the ledger of the node's last stop.
 fn last_ledger(node: &Node) -> BTreeMap<String, u64> {
     let log = node.log();
     let line = log.lines().rfind(|line| line.contains(" stopped "));
@@ -122,7 +121,7 @@ fn last_ledger(node: &Node) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Restarts a node again and again under load; answers what must come of all that was sent.
+/// Restarts a node repeatedly under load; returns the expected counts.
 fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> Expected {
     const RESTARTS: usize = 5;
     let loader = Loader::default();
@@ -135,7 +134,7 @@ fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> E
             assert_eq!(node.terminate().code(), Some(0));
             let ledger = last_ledger(node);
             assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
-            // The load goes on while nobody reads.
+            // The load continues without a reader.
             loader.wait_sent(100);
             if held {
                 let waiting = udp_socket(udp).unwrap();
@@ -206,14 +205,14 @@ fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
             let ended = &ended;
             scope.spawn(move || {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-                // No two events are the same, so what is recorded can be counted.
+                // No two events are the same, so that the recorded events can be counted.
                 let mut at = SEED_MINUTE_NS + i64::try_from(sender).unwrap() * MINUTE_NS;
                 while !ended.load(Ordering::SeqCst) {
                     let line =
                         |at| format!("event_type=t{},product=p value=u{} {at}", at % 50, at % 900);
                     let lines: Vec<_> = (at..at + 15).map(line).collect();
                     at += 15;
-                    // As fast as it goes; when nobody listens any more it is lost, as it should be.
+                    // As fast as possible; without a listener it is lost, as it should be.
                     let _ = socket.send_to(lines.join("\n").as_bytes(), udp);
                 }
             });
@@ -253,8 +252,8 @@ impl Drop for EndsAt<'_> {
     }
 }
 
-/// Starts three nodes of the first binary and replaces them one after the other, for each binary that follows, while
-/// datagrams go to those that `to` chooses.
+/// Starts three nodes of the first binary and replaces them in turn by each following binary, while datagrams are sent to the
+/// addresses that `to` returns.
 fn rolling_restart(
     hold: bool,
     binaries: &[Option<&Path>],

@@ -1,6 +1,6 @@
 //! The whole picture: applications send to two relays, each of which sends every event to two nodes on one Redis, and these
-//! write to two databases; all else that the applications send goes to a database of its own. Meanwhile one of the two is away,
-//! and a node and a relay are killed and come back.
+//! write to two databases; a third database gets all other lines. During the load one of the two is down, and a node and a
+//! relay are killed and restarted.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,13 @@ use crate::site::Site;
 use crate::support::node::{Node, count};
 use crate::upgrade::{UNREAD_BYTES_MAX, send_into_room};
 
-/// Longer than anybody who is killed stays away.
+/// Longer than any killed process is down.
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
 /// The longest pause between two probes, what has waited, and a grace.
 const PUBLISHED: Duration = Duration::from_secs(120);
-/// The database of what is no event.
+/// The database of lines that are no events.
 const REST: &str = "telegraf";
-/// What a datagram of the load has.
+/// The events in a datagram of the load.
 const EVENTS_PER_DATAGRAM: u64 = 15;
 
 #[test]
@@ -34,7 +34,7 @@ fn two_relays_two_nodes_and_two_databases_are_exact_through_outages_and_kills() 
     the_whole_picture_is_exact(60_000, Duration::from_secs(40));
 }
 
-/// A database is away for more than five minutes of it.
+/// A database is down for more than five minutes of it.
 #[test]
 #[ignore = "takes eight minutes: scripts/test --test end_to_end --run-ignored only a_million_events_through"]
 fn a_million_events_through_two_relays_two_nodes_and_two_databases_are_exact() {
@@ -80,7 +80,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
                 let due = lasts * number / u32::try_from(datagrams).unwrap();
                 thread::sleep(due.saturating_sub(began.elapsed()));
                 expected.receive(&datagram);
-                // Five for three datagrams, each of them a point of its own.
+                // Five for three datagrams, each of them a separate point.
                 for _ in 0..=(number % 3).min(1) {
                     let line = format!(
                         "\ncpu,host=h{} usage=0.5 {}",
@@ -90,7 +90,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
                     datagram.extend_from_slice(line.as_bytes());
                     others += 1;
                 }
-                // Whoever sends to both relays loses nothing with either.
+                // A sender to both relays loses nothing with either.
                 for address in addresses {
                     send_into_room(&socket, &datagram, address, UNREAD_BYTES_MAX);
                 }

@@ -1,4 +1,4 @@
-//! Remedies of what is wrong with nodes.
+//! Remedies of faults of nodes.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -62,7 +62,7 @@ impl LogPipe {
         }
     }
 
-    /// Reads all that is in it.
+    /// Reads it to its end.
     fn empty(&mut self) {
         while self.pipe.read(&mut [0; 4096]).is_ok() {}
     }
@@ -70,7 +70,7 @@ impl LogPipe {
 
 impl Drop for LogPipe {
     fn drop(&mut self) {
-        // A look at the log would wait for it.
+        // Reading the log would block.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -91,8 +91,8 @@ fn a_log_that_nobody_reads_is_read_again() {
     wait_gone(&node, "node-stalled");
 }
 
-/// Sends events of six minutes in order to one node, and to the other one as it says; restarts that as often as it says. Waits until
-/// all are recorded: what a node saw of them is known from then on.
+/// Sends events of six minutes in order to one node, and some of them to the other, which is restarted at these times. Waits
+/// until all are recorded: then both nodes' shares are known.
 fn send_minutes(
     one: &Node,
     two: &mut Node,
@@ -136,7 +136,7 @@ fn a_path_that_loses_is_mended() {
     send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
     Remedy::of(&one, "node-loses", &["node two"])
         .says(&["look at the network", "/api/v1/coverage"]);
-    // Mended: what was lost arrives.
+    // The lost events arrive.
     let mut sender = Sender::paced_by(&two);
     for minute in -1..5 {
         for event in (0..60).step_by(10) {
@@ -188,7 +188,7 @@ fn settings_that_differ_are_applied_or_given_up() {
         "eds settings apply"
     };
     remedy.run(show, &other);
-    // A node that differs from what was applied meanwhile.
+    // A node that differs from the settings applied since.
     other.apply_settings();
     let remedy = Remedy::of(&other, "node-settings", &["node one", "flush.grace"]);
     remedy.run("eds settings show", &node);

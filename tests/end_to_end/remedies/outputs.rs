@@ -1,4 +1,4 @@
-//! Remedies of what is wrong with outputs.
+//! Remedies of faults of outputs.
 
 use testing::eventually::{SOON, eventually};
 use testing::http_proxy::Mode;
@@ -89,7 +89,7 @@ fn counts_in_the_quarantine_are_sent_again_by_the_command_as_it_is_printed() {
     wait_gone(&node, "quarantine");
 }
 
-/// What a quarantine keeps in a partition.
+/// The most counts of a quarantine in a partition.
 const ROOM: usize = 10_000;
 
 #[test]
@@ -112,7 +112,7 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
     }
     fill.exec(&mut connection).unwrap();
     Remedy::of(&node, "quarantine-full", &["100 %"]);
-    // What is refused now has no room: a fifth value of a tag.
+    // Refused counts have no room: a fifth value of a tag.
     let mut sender = Sender::paced_by(&node);
     let mut send = |event: i64, minute: i64| {
         let at = five_minutes_ago_ns() + minute * MINUTE_NS;

@@ -1,4 +1,4 @@
-//! Remedies of what is wrong with Redis.
+//! Remedies of faults of Redis.
 
 use std::process::Command;
 
@@ -60,7 +60,7 @@ fn node_with_rights(rights: &[&str]) -> (Site, Node) {
 #[test]
 fn a_right_that_the_user_lacks_is_granted() {
     let (site, mut node) = node_with_rights(&["+@all", "-zadd"]);
-    // What the state of a server is asked with, too.
+    // The command that reads the state of a server.
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["a right"]);
     remedy.says(&["config/redis-acl.conf"]);

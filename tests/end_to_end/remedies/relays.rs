@@ -1,4 +1,4 @@
-//! Remedies of what is wrong with relays.
+//! Remedies of faults of relays.
 
 use std::net::UdpSocket;
 
@@ -175,7 +175,7 @@ fn a_circle_of_the_rest_among_relays_is_taken_apart() {
     }
     send(["gorets:1|c"], &relays[0], &[]);
     Remedy::of(&node, "relay-loop", &["lines of the rest", "come back"]).says(&["rest.url"]);
-    // A test that answers nothing but UDP is server enough.
+    // A UDP socket serves as the server.
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", server.local_addr().unwrap());
     for relay in &mut relays {

@@ -1,4 +1,4 @@
-//! Remedies of what is wrong with the lines that senders send. A sender that was mended sends none of them to the next process.
+//! Remedies of faults of the lines that senders send. A corrected sender sends none of them to the next process.
 
 use std::net::UdpSocket;
 
@@ -44,7 +44,7 @@ fn coarse_stamps_are_made_finer() {
         let lines =
             (0..300).map(|event| format!("event_type=coarse,product=p value=ann {}", stamp(event)));
         sender.send_all(lines, node, &[]);
-        // What follows is looked at by itself.
+        // The next lines are judged alone.
         node.wait_count("eds_events_queued", |queued| queued == 0);
     };
     // Each millisecond has fifty events, and then one.
