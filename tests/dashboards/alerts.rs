@@ -1,4 +1,4 @@
-//! The alerts: what Prometheus' own tool says of them, and whether everything that they name is there.
+//! The alerts: Prometheus' own tool accepts them, and every metric and label that they name exists.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -59,7 +59,7 @@ fn every_metric_and_label_of_the_alerts_is_reported() {
             lists.flat_map(words).collect::<Vec<_>>()
         });
         for label in named.chain(lists.into_iter().flatten()).filter(|label| !label.is_empty()) {
-            // Prometheus adds two of its own.
+            // Prometheus adds two labels.
             let known = ["job", "instance"].contains(&label) || written.labels.contains(label);
             assert!(known, "{file}: nothing has the label {label}");
         }

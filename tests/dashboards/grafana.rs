@@ -1,4 +1,4 @@
-//! Grafana's dashboards: every query is run as Grafana would run it, and answers with something.
+//! Grafana's dashboards: every query is run as Grafana would run it, and returns data.
 
 use std::collections::BTreeMap;
 
@@ -29,14 +29,14 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], |items| &items[..])
 }
 
-/// The variables of a dashboard that are asked for, by name, with their queries.
+/// Returns the variables of a dashboard that have queries, by name.
 fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
     let all = list(&dashboard["templating"], "list").iter();
     let asked = all.filter(|variable| variable["type"] == "query");
     asked.map(|it| (it["name"].as_str().unwrap(), it["query"].as_str().unwrap())).collect()
 }
 
-/// Puts values in the places of Grafana's macros and of variables. What is left of these is a mistake.
+/// Replaces Grafana's macros and variables by values. A remaining one is a mistake.
 fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
     let [from, to] = world.range_ms;
     let mut query = query
@@ -52,7 +52,7 @@ fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> Stri
     query
 }
 
-/// As a variable of several values stands in a query: an alternative of them all.
+/// Returns an alternative of all values, as a query has a variable of several values.
 fn values_of(world: &World, query: &str, place: usize) -> Vec<String> {
     let values: Vec<_> = world.column(query, place).into_iter().collect();
     assert!(!values.is_empty(), "{query} finds nothing");
@@ -64,7 +64,7 @@ fn every_query_of_every_panel_and_variable_answers() {
     let world = World::start();
     let written = Written::by(&world);
     for (file, dashboard) in dashboards() {
-        // The first variable divides by what it says, so each of its values is tried.
+        // The first variable is a divisor, so each of its values is tried.
         let (first, rest) =
             variables(&dashboard).split_first().map(|(a, b)| (*a, b.to_vec())).unwrap();
         let is_tag_keys = first.1.starts_with("SHOW TAG KEYS");

@@ -1,5 +1,5 @@
-//! Each alert from the series that a real node and a real relay report: it fires with its fault, goes on firing as long as the
-//! fault lasts, and is over soon after it.
+//! Each alert with the series that a real node and a real relay report: it fires with its fault, as long as the fault lasts,
+//! and stops soon after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ struct Fault {
     alert: &'static str,
     /// The minute in which the alert must fire.
     at: u32,
-    /// Job and instance, metric, labels, and what happens to it.
+    /// Job and instance, metric, labels, and the changes of the value.
     series: &'static [(Of, &'static str, &'static str, Change)],
 }
 
@@ -59,7 +59,7 @@ impl Of {
 
 /// An alert on what lasts fires still at the end of it.
 const AT_THE_END: u32 = ENDS - 1;
-/// One on what happens once is over by then.
+/// An alert on a single event has stopped by then.
 const AT_ONCE: u32 = BEGINS + 2;
 
 const fn lasts(
@@ -187,7 +187,7 @@ impl Change {
 /// The series of a run: metric and labels, and the value.
 type Run = BTreeMap<(String, String), String>;
 
-/// The series of a scrape that alerts look at: metric, labels, value.
+/// Returns the series of a scrape that alerts use: metric, labels, value.
 fn series(scrape: &str, looked_at: &BTreeSet<&str>) -> Run {
     let samples = scrape.lines().filter(|line| !line.starts_with('#'));
     let series = samples.filter_map(|line| {
@@ -204,7 +204,7 @@ fn names_of(labels: &str) -> Vec<&str> {
     labels.collect()
 }
 
-/// Whether the run reports such a series. Outputs and nodes are called as somebody called them.
+/// Returns whether the run reports such a series, under any name of an output or node.
 fn is_reported(run: &Run, metric: &str, labels: &str) -> bool {
     let is_named = labels.starts_with("output=") || labels.starts_with("to=");
     run.keys().any(|(name, known)| {
@@ -266,7 +266,7 @@ fn each_alert_fires_as_long_as_its_fault_lasts_and_is_over_after_it() {
     assert_eq!(named, tried);
 
     let world = World::start();
-    // The node has published minutes of yesterday, and reports what waits now and then.
+    // The node has published minutes of yesterday, and reports its backlog periodically.
     eventually("nothing waits", SOON, || {
         let scrape = world.node.get("/metrics").unwrap().body;
         let of_metric = |line: &&str| line.starts_with("eds_oldest_unsent_minute_age_seconds{");

@@ -1,5 +1,5 @@
-//! Dashboards, the template and alerts, held against what a real node and a real relay write and report. Every query of every
-//! panel is run by a real InfluxDB.
+//! Dashboards, the template and alerts, compared with the output and the metrics of a real node and a real relay. Every query
+//! of every panel is run by a real InfluxDB.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

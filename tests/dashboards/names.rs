@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::world::World;
 
-/// What `InfluxQL` and Flux call what they compute themselves.
+/// The names that `InfluxQL` and Flux give to computed columns.
 const COMPUTED: [&str; 3] = ["sum", "max", "last"];
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Written {
         }
     }
 
-    /// Panics unless all that stands in double quotes is there.
+    /// Panics unless all names in double quotes exist.
     #[track_caller]
     pub(crate) fn assert_knows_influxql(&self, query: &str) {
         let quoted: Vec<_> = query.split('"').collect();

@@ -23,7 +23,7 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
     let named: BTreeSet<_> =
         metrics.map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned()).collect();
     assert_eq!(fields, named);
-    // The tag of each point says whose it is, and nothing is in the two measurements of counts but these.
+    // The tag of each point names its node, and the two measurements of counts have only counts.
     let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
     assert_eq!(nodes, BTreeSet::from(["eds-1".to_owned()]));
     let measurements = world.column("SHOW MEASUREMENTS", 0);

@@ -1,4 +1,4 @@
-//! InfluxDB's template: what its Flux names is what a node writes.
+//! InfluxDB's template: its Flux names only measurements, tags and fields that a node writes.
 
 use super::{texts, yaml};
 use crate::names::Written;
@@ -18,7 +18,7 @@ fn the_template_has_dashboard_variables_and_deadman_check() {
     }
 }
 
-/// What stands behind this in double quotes, wherever it is there.
+/// Returns the texts in double quotes behind each occurrence of this.
 fn quoted<'a>(flux: &'a str, behind: &str) -> Vec<&'a str> {
     let rest = flux.split(behind).skip(1);
     rest.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next()).collect()

@@ -1,4 +1,4 @@
-//! A node with events of today and of yesterday, a relay before it, and an InfluxDB that has all that the node writes.
+//! A node with events of today and of yesterday, a relay before it, and an InfluxDB with all points of the node.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

@@ -1,4 +1,4 @@
-//! InfluxDB 1.x: what is written is read back; what is wrong with the configuration is distinguished.
+//! InfluxDB 1.x: points are read back after a write; mistakes of the configuration are distinguished.
 
 use std::collections::BTreeMap;
 

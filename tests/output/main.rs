@@ -60,7 +60,7 @@ fn v2_settings(url: &str) -> Settings {
     settings(url, Api::V2 { org: "an org".to_owned(), bucket: "b&b".to_owned(), token })
 }
 
-/// The output, after a look at whether it keeps its secrets.
+/// Returns the output, and asserts that its `Debug` shows no secrets.
 fn output(settings: &Settings) -> InfluxDb {
     use event_data_service::output::Output as _;
     let output = InfluxDb::new(settings).unwrap();

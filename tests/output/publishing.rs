@@ -1,5 +1,5 @@
-//! A worker with counts in hand and an output that refuses some of them: all others are written, these are in the
-//! quarantine, and nothing is quarantined where the output takes nothing.
+//! A worker with claimed counts and an output that refuses some of them: all others are written, these are in the quarantine,
+//! and none is quarantined while the output takes no points.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Publisher {
         self.output.writes.load(Ordering::Relaxed)
     }
 
-    /// What is neither confirmed nor quarantined.
+    /// Returns the counts that are neither confirmed nor quarantined.
     pub(super) fn unsent(&self) -> Names {
         self.store.unsent()
     }
@@ -141,7 +141,7 @@ impl Publisher {
         }
     }
 
-    /// Waits until all that was given last is confirmed or in the quarantine. Gives the number of requests.
+    /// Waits until the last counts are all confirmed or in the quarantine. Returns the number of requests.
     pub(super) async fn finish(&self) -> usize {
         self.until("all is published", |this| this.unsent().is_empty()).await;
         self.requests() - self.before
@@ -214,7 +214,7 @@ async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other()
     }
 }
 
-/// What the server says matters not, nor how often.
+/// Neither the text nor the frequency of the answers matters.
 #[tokio::test]
 async fn nothing_is_quarantined_where_nothing_is_accepted_and_requests_are_few() {
     for status in [200, 400, 401, 403, 404, 413, 422, 429, 500, 503] {

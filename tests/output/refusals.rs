@@ -1,5 +1,5 @@
-//! Some forty kinds of counts that a real InfluxDB 1.x refuses, forged, oldest and in any order: all others are
-//! written, these are in the quarantine, and what each of them cost is printed.
+//! Some forty kinds of counts that a real InfluxDB 1.x refuses, forged, oldest and in any order: all others are written, these
+//! are in the quarantine, and the requests for each are printed.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -15,10 +15,10 @@ use super::{SEED_MINUTE, counts, many_counts, output, v1_settings};
 const VALUES_MAX: usize = 16;
 /// The counts of a case.
 const COUNTS: usize = 400;
-/// Requests of a case beside those for each refused count: bodies, probes, and the way to a lone one.
+/// Requests of a case in addition to those for each refused count: bodies, probes, and the search for a single count.
 const REQUESTS_BESIDE: usize = 40;
 
-/// A tag whose value reads like an answer, in the place of one that is refused.
+/// A tag whose value reads like an answer, in place of a refused value.
 const FORGED: [&str; 16] = [
     r"database\ is\ required",
     r"please\ provide\ either\ orgid\ or\ org",
@@ -40,7 +40,7 @@ const FORGED: [&str; 16] = [
 
 type Pattern = (&'static str, fn(usize) -> bool, usize);
 
-/// Which of the counts are bad, and how many requests each of them may cost: two where they stand together.
+/// The bad counts, and the most requests for each of them: two for neighbours.
 const PATTERNS: [Pattern; 9] = [
     ("none", |_| false, 0),
     ("one", |n| n == COUNTS / 3, 2),
@@ -68,7 +68,7 @@ fn good(n: usize) -> String {
     format!("a={},b={},c={},d={}", digit(0), digit(1), digit(2), digit(3))
 }
 
-/// What the database holds of a measurement.
+/// Returns the points of a measurement in the database.
 async fn held(server: &InfluxServer, database: &str, measurement: &str) -> Names {
     let query = format!("SELECT value FROM {measurement} GROUP BY *");
     let mut found = Names::new();
@@ -94,7 +94,7 @@ struct Table {
 }
 
 impl Table {
-    /// A database of its own, made as this says.
+    /// Makes a database by this statement.
     async fn database(&mut self, server: &InfluxServer, with: &str) -> String {
         self.number += 1;
         let database = format!("eds{}", self.number);

@@ -1,4 +1,4 @@
-//! What goes over the wire.
+//! The requests as bytes.
 
 use event_data_service::output::Output;
 use testing::scripted::{Deed, Scripted};

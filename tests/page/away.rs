@@ -1,10 +1,10 @@
-//! What the page says while the node, or what it stands on, is away.
+//! The page while the node, or Redis, or an output is down.
 
 use testing::chromium::Chromium;
 
 use crate::Ground;
 
-/// Waits until the page says that its numbers are old, or that they are not.
+/// Waits until the page shows, or no longer shows, that its numbers are old.
 #[track_caller]
 fn wait_old(browser: &Chromium, is_old: bool) {
     browser.wait(
@@ -71,7 +71,7 @@ fn what_cannot_be_read_is_named_beside_its_place_and_the_rest_goes_on() {
         "document.querySelector('#verdict').textContent",
     );
     assert_eq!(browser.evaluate(drawn), bars);
-    // What Redis alone can tell is not known, and no zero stands for it.
+    // Values that only Redis knows are shown as unknown, and not as zero.
     browser.wait(
         "the page shows what is unknown as unknown",
         "[...document.querySelectorAll('#outputs td[data-label=Unsent], #outputs td[data-label=Quarantined]')].map((it) => it.textContent).join() === '–,–'",
@@ -100,7 +100,7 @@ fn nothing_is_asked_while_nobody_looks() {
              document.dispatchEvent(new Event('visibilitychange'))"
         ));
     };
-    // What is under way when the page is hidden is finished; what comes in as long again as the longest pause is too much.
+    // Requests under way when the page is hidden are finished; there must be none after twice the longest pause.
     let quiet = || browser.evaluate("new Promise((done) => setTimeout(done, 6000))");
     look(true);
     quiet();

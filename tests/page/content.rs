@@ -1,4 +1,4 @@
-//! What the page shows is what the node answers, and nothing else runs, is asked for or is drawn.
+//! The page shows the node's answers, and runs, requests and draws nothing else.
 
 use serde_json::{Value, json};
 use testing::chromium::Chromium;
@@ -16,7 +16,7 @@ fn rows(browser: &Chromium, table: &str) -> Vec<Vec<String>> {
     serde_json::from_value(rows).unwrap()
 }
 
-/// The page complained of nothing, and asked nobody but the node.
+/// Asserts that the page logged no error, and requested only the node.
 #[track_caller]
 fn assert_clean(browser: &Chromium, node: &Node) {
     assert_eq!(browser.complaints(), Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! The page at `/` in a real Chromium, before real nodes with a real Redis: what it shows, what it says when the node goes
-//! away, and whether everyone can read it.
+//! The page at `/` in a real Chromium, before real nodes with a real Redis: its content, its messages when the node is down,
+//! and its accessibility.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ const USERS: [(&str, i64); 3] = [
     ("event_type=checkout,product=shop", 4),
 ];
 
-/// A node with a Redis of its own.
+/// A node and its Redis.
 struct Ground {
     node: Node,
     redis: RedisServer,
@@ -56,7 +56,7 @@ impl Ground {
         Self { node, redis }
     }
 
-    /// The same with [`USERS`] in a minute that is closed.
+    /// As [`Self::start`], with [`USERS`] in a minute that is closed.
     fn with_counts(keys: &[(&str, &str)]) -> Self {
         let ground = Self::start(keys);
         let mut sender = Sender::paced_by(&ground.node);
@@ -87,7 +87,7 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
     (i64::try_from(now).unwrap() / 60 - minutes) * MINUTE_NS
 }
 
-/// Sends two events of so many users.
+/// Sends two events for each of this number of users.
 fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
     for user in 0..users {
         for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
@@ -97,7 +97,7 @@ fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i
     sender.wait_received(node);
 }
 
-/// Waits until so many counts of the last minutes are final.
+/// Waits until this number of counts of the last minutes is final.
 fn wait_sealed(node: &Node, counts: usize) {
     eventually("the counts are final", SOON, || {
         let sealed = node.json("/api/v1/minutes");

@@ -30,8 +30,8 @@ const USUAL: [(&str, i64); 10] = [
 ];
 const MINUTES: i64 = 35;
 
-/// Writes PNG files, which a browser gives in base64, into `target/pictures`; `docs/images` has two of them. Of the narrow ones
-/// they show what stands above the lists.
+/// Writes PNG files, which a browser returns in base64, into `target/pictures`; `docs/images` has two of them. The narrow ones
+/// show the part above the lists.
 #[test]
 #[ignore = "makes pictures for people: scripts/screenshots"]
 fn pictures_of_three_nodes_are_made() {
@@ -57,7 +57,7 @@ fn pictures_of_three_nodes_are_made() {
     for minute in (0..=MINUTES).rev() {
         let at = minutes_ago_ns(minute);
         for (place, (series, usual)) in (0_i64..).zip(USUAL) {
-            // A slow wave for each series with some noise, and what there is so far of the present minute.
+            // A slow wave for each series with some noise, and the elapsed part of the present minute.
             let wave = ((minute + place * 23) % 60 - 30).abs() + (minute * 37 + place * 13) % 11;
             let many = usual * (70 + wave) / if minute == 0 { 250 } else { 100 };
             let is_bad = series.contains("5xx") && (12..17).contains(&minute);

@@ -1,4 +1,4 @@
-//! Whether those who use a keyboard, a screen reader, or a screen with little contrast get all of it.
+//! The page is complete for users of a keyboard, of a screen reader, or of a screen with little contrast.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const FOCUSED: &str = "(() => {
     return [it.id || it.dataset.key || it.className || it.tagName, seen];
 })()";
 
-/// Texts with less contrast to what is behind them than WCAG 2.2 AA asks for.
+/// Texts with less contrast to their background than WCAG 2.2 AA requires.
 const FAINT: &str = r"(() => {
     const channels = (color) => color.match(/[\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((it) => it / 255)
@@ -54,7 +54,7 @@ fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
         reached.push(name.as_str().unwrap().to_owned());
     }
     assert_eq!(reached[..4], ["skip", "search", "series", "window"]);
-    // A series stands in both lists, so each of their buttons is reached twice.
+    // A series is in both lists, so each of their buttons is reached twice.
     let different: BTreeSet<_> = reached.iter().collect();
     assert_eq!(different.len(), 5 + 3, "{reached:?}");
 

@@ -7,7 +7,7 @@ use testing::http::{answer, get};
 
 use crate::support::node::Node;
 
-/// The files that a text names: what it imports, and what its elements refer to.
+/// Returns the files that a text names in imports and elements.
 fn named(text: &str) -> Vec<String> {
     let quoted = text.split('"').skip(1).step_by(2);
     let files = quoted.filter(|it| it.starts_with("/page/") || it.starts_with("./"));

@@ -1,4 +1,4 @@
-//! From a phone to a screen on the wall: nothing is wider than the page.
+//! From a phone to a screen on the wall: no element is wider than the page.
 
 use serde_json::{Value, json};
 use testing::chromium::Chromium;
