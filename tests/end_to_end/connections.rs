@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 
 use crate::site::Site;
-use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
+use crate::spool::{assert_drained, assert_nothing_lost, datagrams, spooling};
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
@@ -57,9 +58,7 @@ fn silent_connections_cost_neither_events_nor_health() {
     sender.wait_received(&node);
     site.redis.restart();
     node.wait_ready();
-    site.wait_exact(&sender.expected.points(), BACK);
-    wait_spool_empty(&node);
-    assert_nothing_lost(&node.metrics());
+    assert_drained(&site, &node, &sender);
     assert_eq!(damaged(&node), [""; 0]);
     // None of them is kept.
     for mut stream in silent {
@@ -112,9 +111,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     says(".spool");
     limit(&node, "20000:20000");
-    site.wait_exact(&sender.expected.points(), BACK);
-    wait_spool_empty(&node);
-    assert_nothing_lost(&node.metrics());
+    assert_drained(&site, &node, &sender);
     assert_eq!(damaged(&node), [""; 0]);
 }
 
@@ -242,26 +239,23 @@ fn assert_probes_are_answered(server: SocketAddr) {
 
 #[test]
 fn slow_connections_that_come_again_do_not_starve_health() {
-    let mut node = Node::new("one", &[]);
-    node.limit_descriptors(300);
-    node.run();
-    let slow = Slow::start(node.http(), 900);
-    assert_probes_are_answered(node.http());
-    let reopened = slow.stop();
-    assert!(reopened > 900, "only {reopened} came again: the test tests little");
-    let log = node.log();
-    assert!(log.contains("all HTTP connections are taken"), "{log}");
+    let node = assert_slow_connections_do_not_starve_health(Node::new("one", &[]));
+    assert_contains(&node.log(), ["all HTTP connections are taken"]);
 }
 
 #[test]
 fn slow_connections_do_not_starve_the_health_of_a_relay() {
-    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
-    relay.limit_descriptors(300);
-    relay.run();
-    let slow = Slow::start(relay.http(), 900);
-    assert_probes_are_answered(relay.http());
+    assert_slow_connections_do_not_starve_health(Node::relay("relay", &["127.0.0.1:9"], &[]));
+}
+
+fn assert_slow_connections_do_not_starve_health(mut program: Node) -> Node {
+    program.limit_descriptors(300);
+    program.run();
+    let slow = Slow::start(program.http(), 900);
+    assert_probes_are_answered(program.http());
     let reopened = slow.stop();
     assert!(reopened > 900, "only {reopened} came again: the test tests little");
+    program
 }
 
 /// Each waits for the store for 3 s, and more than the connections would hold all of them.

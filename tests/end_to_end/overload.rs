@@ -63,10 +63,5 @@ fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
 
     site.redis.restart();
     node.wait_ready();
-    eventually("the queue is recorded", SOON, || {
-        let metrics = node.metrics();
-        metrics.assert_ledger_adds_up();
-        let recorded = metrics.count("eds_events_recorded_total");
-        when(recorded == queued, recorded)
-    });
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == queued);
 }

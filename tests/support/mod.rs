@@ -1,10 +1,4 @@
-//! A node of this build, and who sends to it; [`testing`] has everything that needs no node.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test may fail anywhere"
-)]
+//! A node of this build, and its sender; [`testing`] has everything that needs no node.
 
 pub(crate) mod load;
 pub(crate) mod node;

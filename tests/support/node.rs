@@ -275,12 +275,7 @@ impl Node {
     /// Waits until it has recorded or rejected all received events, while its ledger adds up.
     #[track_caller]
     pub(crate) fn wait_recorded(&self) {
-        eventually(&format!("{} has recorded everything", self.name), SOON, || {
-            let metrics = self.metrics();
-            metrics.assert_ledger_adds_up();
-            let queued = metrics.count("eds_events_queued");
-            when(queued == 0, queued)
-        });
+        self.wait_count("eds_events_queued", |queued| queued == 0);
     }
 
     /// Makes its settings the cluster-wide settings. Returns the output of the command.
@@ -391,11 +386,13 @@ impl Node {
         self.metrics().count_of(name, &[("output", output)])
     }
 
-    /// Waits until one of its metrics, summed over all labels, is as it must be.
+    /// Waits until one of its metrics, summed over all labels, is as it must be, while its ledger adds up.
     #[track_caller]
     pub(crate) fn wait_count(&self, name: &str, holds: impl Fn(u64) -> bool) {
         eventually(&format!("{name} of {}", self.name), SOON, || {
-            let count = self.metrics().count(name);
+            let metrics = self.metrics();
+            metrics.assert_ledger_adds_up();
+            let count = metrics.count(name);
             when(holds(count), count)
         });
     }
