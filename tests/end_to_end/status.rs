@@ -7,11 +7,8 @@ use serde_json::Value;
 use testing::assert_contains;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::influxdb::InfluxServer;
-use testing::ports::free_port;
 use testing::redis::RedisServer;
 
-use crate::quarantine::poison;
 use crate::queries::{check_schema, five_minutes_ago_ns};
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -41,14 +38,14 @@ pub(crate) fn status(node: &Node) -> Value {
     status
 }
 
-fn all_words(finding: &Value) -> String {
+pub(crate) fn all_words(finding: &Value) -> String {
     let texts = ["where", "what", "why", "remedy"].map(|part| finding[part].as_str().unwrap());
     texts.join(" | ")
 }
 
 /// Waits until the first finding is this one, with these words.
 #[track_caller]
-fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
+pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
     eventually(&format!("{id} is what is found first"), SOON, || {
         let status = status(node);
         let first = &status["findings"][0];
@@ -196,53 +193,6 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
 }
 
 #[test]
-fn a_redis_that_takes_no_writes_is_named_with_the_reason() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    wait_healthy(&node);
-    let redis = &site.redis;
-    redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    wait_first(&node, "redis-read-only", &["min-replicas-to-write", "bring a replica back"]);
-    redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    wait_healthy(&node);
-    redis.query::<()>(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
-    wait_first(&node, "redis-read-only", &["replica", "name the master"]);
-    redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-    eventually("it is well again", SOON, || {
-        let status = status(&node);
-        when(status["findings"][0]["id"] != "redis-read-only", status)
-    });
-}
-
-#[test]
-fn a_redis_that_cannot_write_to_its_disk_is_named() {
-    let site = Site::with_redis(RedisServer::start(&["--save", "3600 1000000"]));
-    let node = site.start_node("one", &[]);
-    wait_found(&node, "redis-forgets", &["no append-only file", "CONFIG SET appendonly yes"]);
-    std::fs::remove_dir_all(site.redis.directory()).unwrap();
-    site.redis.query::<()>(&["SET", "changed", "1"]);
-    let _ = site.redis.query::<String>(&["BGSAVE"]);
-    wait_first(&node, "redis-read-only", &["cannot write to its disk", "log of Redis"]);
-}
-
-#[test]
-fn a_redis_that_is_full_is_named_and_the_nodes_report_all_the_same() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    wait_healthy(&node);
-    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    wait_first(&node, "redis-full", &["raise maxmemory"]);
-    eventually("it reports that it cannot record", SOON, || {
-        let status = status(&node);
-        let error = status["nodes"][0]["store_error"].as_str().unwrap_or_default();
-        when(error.contains("store is full"), status.clone())
-    });
-    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    wait_first(&node, "redis-unfit", &["allkeys-lru", "noeviction"]);
-}
-
-#[test]
 fn an_output_that_is_down_is_named_and_what_waits_for_it() {
     let mut site = site();
     let node = site.start_node("one", &[("flush.grace", "1s")]);
@@ -261,22 +211,10 @@ fn an_output_that_is_down_is_named_and_what_waits_for_it() {
     wait_healthy(&node);
 }
 
+/// As InfluxDB 2 answers to a token that it does not know.
 #[test]
-fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys_before_the_first_event() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(InfluxServer::start_with_auth());
+fn a_wrong_token_is_named_with_its_key_before_the_first_event() {
     let mut site = site();
-    let keys = [("output.url", server.url()), ("output.username", "admin".to_owned())];
-    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
-    let mut node = site.node("one", &keys);
-    node.set_environment("EDS_OUTPUT__PASSWORD", "wrong");
-    node.run();
-    let words = ["401", "output.username and output.password_file"];
-    wait_first(&node, "output-down", &words);
-    node.kill();
-
-    // As InfluxDB 2 answers to a token that it does not know.
-    site.redis.query::<()>(&["FLUSHALL"]);
     site.writes.set(Mode::Answer(401));
     let mut node = Node::new("one", &[("store.url", &site.redis.url())]);
     for (key, value) in [("url", &*site.writes.url()), ("org", "any"), ("bucket", "any")] {
@@ -285,55 +223,6 @@ fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys_before_the_first
     node.set_environment("EDS_OUTPUT__TOKEN", "wrong");
     node.run();
     wait_first(&node, "output-down", &["401", "output.token_file"]);
-    node.kill();
-
-    let site = self::site();
-    let node = site.start_node("one", &[("output.database", "missing")]);
-    wait_first(&node, "output-down", &["404", "create the database, or look at output.database"]);
-}
-
-#[test]
-fn one_node_of_several_that_loses_sleeps_or_has_another_time_is_named() {
-    let site = site();
-    let one = site.start_node("one", &[]);
-    let mut two = site.node("two", &[]);
-    two.skew(300);
-    two.run();
-    wait_found(&one, "clock", &["node two", "300.", "ahead of", "chronyc"]);
-    two.kill();
-    let mut two = site.start_node("two", &[]);
-    let mut sender = Sender::paced_by(&one);
-    // Three minutes, since a minute counts only between minutes that a node saw; 20 events of each reach only one node.
-    for minute in 0..3 {
-        let at = five_minutes_ago_ns() + minute * 60_000_000_000;
-        for event in 0..320 {
-            let line = format!("event_type=e1,product=p value=user{event} {}", at + event);
-            let others = if event < 300 { &[two.udp()][..] } else { &[] };
-            sender.send(line.as_bytes(), &one, others);
-        }
-    }
-    sender.wait_received(&one);
-    wait_found(&one, "node-loses", &["node two", "%"]);
-    two.signal("STOP");
-    wait_found(&one, "node-silent", &["node two", "sleeps"]);
-    assert_eq!(status(&one)["is_anything_lost"]["answer"], "unknown");
-    two.signal("CONT");
-    two.kill();
-}
-
-#[test]
-fn a_node_of_another_version_is_named_and_nothing_that_it_says_harms() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    wait_healthy(&node);
-    let said = "old#1 0.0.9\n{\"uptime_seconds\": \"\\u001b[2J\", \"store\": \"\\u001b[31m\"}";
-    let now: Vec<i64> = site.redis.query(&["TIME"]);
-    let ms = (now[0] * 1000 + 5000).to_string();
-    site.redis.query::<()>(&["SET", "{eds:nodes}:old", said]);
-    site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
-    wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
-    let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
-    assert!(table.contains("report-unreadable") && !table.contains('\u{1b}'), "{table:?}");
 }
 
 #[test]
@@ -375,81 +264,4 @@ fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() 
     let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
     assert_contains(&table, ["not healthy", "Is anything lost? Attention: ", "rejected 400"]);
     assert!(!table.contains('\u{1b}'), "{table:?}");
-}
-
-#[test]
-fn counts_in_the_quarantine_are_named() {
-    let site = Site::with(redis(), InfluxServer::start_with_tag_limit(4));
-    let node = site.start_node("one", &[]);
-    let mut sender = Sender::paced_by(&node);
-    poison(&site, &node, &mut sender);
-    let status =
-        wait_first(&node, "quarantine", &["output default", "1 counts", "eds quarantine retry"]);
-    assert_eq!(status["outputs"][0]["quarantined"], 1);
-}
-
-#[test]
-fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_not() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    let mut sender = Sender::paced_by(&node);
-    let at = five_minutes_ago_ns();
-    // Python, with a clock of microseconds.
-    for event in 0..200 {
-        sender.send(
-            format!("event_type=fine,product=p value=ann {}", at + event * 37_000),
-            &node,
-            &[],
-        );
-    }
-    node.wait_count("eds_events_recorded_total", |recorded| recorded == 200);
-    let status = wait_healthy(&node);
-    assert_eq!(status["findings"], serde_json::json!([]));
-    // JavaScript: `Date.now() * 1e6`, for events of two milliseconds.
-    let millis = at / 1_000_000;
-    for event in 0..100 {
-        let stamp = (millis + event / 50) * 1_000_000;
-        sender.send(format!("event_type=coarse,product=p value=ann {stamp}"), &node, &[]);
-    }
-    let words = ["whole milliseconds", "event_type=coarse,product=p", "nanoseconds"];
-    wait_first(&node, "stamps-coincide", &words);
-    let log = node.log();
-    let line = log.lines().find(|line| line.contains("count as one with them"));
-    let line = line.expect("the log warns");
-    assert!(line.contains("WARN") && line.contains("event_type=coarse"), "{line}");
-}
-
-#[test]
-fn copies_of_lines_without_a_timestamp_at_two_nodes_are_found() {
-    let site = site();
-    let nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut user = 0;
-    eventually("both nodes find that they get the same lines", SOON, || {
-        for _ in 0..10 {
-            user += 1;
-            for node in &nodes {
-                let line = format!("event_type=login,product=p value=user{user}");
-                socket.send_to(line.as_bytes(), node.udp()).unwrap();
-            }
-        }
-        let status = status(&nodes[0]);
-        let findings = status["findings"].as_array().unwrap();
-        let found = findings.iter().filter(|it| it["id"] == "unstamped-copies");
-        let found: Vec<_> = found.map(all_words).collect();
-        when(found.len() == 2, found.join("; ")).map(|()| {
-            assert!(
-                found[0]
-                    .contains("node one | lines without a timestamp come to it and to node two")
-            );
-            assert!(found[1].contains("eds relay"), "{found:?}");
-        })
-    });
-    for node in &nodes {
-        let log = node.log();
-        let warned = log.lines().filter(|line| line.contains("copies count twice"));
-        assert_eq!(warned.filter(|line| line.contains("WARN")).count(), 1);
-        let answer = node.get("/api/v1/status").unwrap().body;
-        assert!(!answer.contains("\"unstamped\":"), "samples are for nodes only: {answer}");
-    }
 }

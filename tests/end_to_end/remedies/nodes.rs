@@ -13,7 +13,7 @@ use testing::load::MINUTE_NS;
 
 use super::{Remedy, findings, own_status, send, site, wait_gone, wait_gone_from};
 use crate::queries::five_minutes_ago_ns;
-use crate::status::{status, wait_healthy};
+use crate::status::{status, wait_first, wait_healthy};
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
@@ -32,7 +32,8 @@ fn a_node_that_sleeps_is_woken() {
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
     node.signal("STOP");
-    Remedy::of(&node, "node-silent", &["node one"]).says(&["look at its host"]);
+    Remedy::of(&node, "node-silent", &["node one", "sleeps"]).says(&["look at its host"]);
+    assert_eq!(status(&node)["is_anything_lost"]["answer"], "unknown");
     node.signal("CONT");
     wait_healthy(&node);
 }
@@ -134,7 +135,7 @@ fn a_path_that_loses_is_mended() {
     let site = site();
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
     send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
-    Remedy::of(&one, "node-loses", &["node two"])
+    Remedy::of(&one, "node-loses", &["node two", "%"])
         .says(&["look at the network", "/api/v1/coverage"]);
     // The lost events arrive.
     let mut sender = Sender::paced_by(&two);
@@ -169,7 +170,7 @@ fn a_clock_of_a_node_that_is_wrong_is_set() {
     let mut node = site.node("one", &[]);
     node.share_clock(&clock);
     node.run();
-    Remedy::of(&node, "clock", &["node one", "ahead of"]).says(&["`chronyc tracking`"]);
+    Remedy::of(&node, "clock", &["node one", "300.", "ahead of"]).says(&["`chronyc tracking`"]);
     clock.advance(-300);
     wait_gone(&node, "clock");
 }
@@ -218,13 +219,16 @@ fn a_report_of_another_version_goes_when_the_upgrade_is_finished() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
-    let said = "old#1 0.0.9\n{\"uptime_seconds\": []}";
+    let said = "old#1 0.0.9\n{\"uptime_seconds\": \"\\u001b[2J\", \"store\": \"\\u001b[31m\"}";
     let now: Vec<i64> = site.redis.query(&["TIME"]);
     let ms = (now[0] * 1000 + 5000).to_string();
     site.redis.query::<()>(&["SET", "{eds:nodes}:old", said]);
     site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
+    wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
     Remedy::of(&node, "version", &["0.0.9"]).says(&["finish the upgrade", "docs/upgrades.md"]);
     Remedy::of(&node, "report-unreadable", &["node old"]).says(&["its own version"]);
+    let (_, table) = node.command_text(&["status"]);
+    assert!(table.contains("report-unreadable") && !table.contains('\u{1b}'), "{table:?}");
     let mut upgraded = site.start_node("old", &[]);
     wait_gone(&node, "version");
     wait_gone(&node, "report-unreadable");

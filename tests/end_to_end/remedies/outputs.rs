@@ -10,7 +10,7 @@ use super::{Remedy, send, site, wait_gone};
 use crate::quarantine::{make_room, poison};
 use crate::queries::five_minutes_ago_ns;
 use crate::site::{DATABASE, Site};
-use crate::status::wait_healthy;
+use crate::status::{status, wait_healthy};
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
@@ -82,6 +82,7 @@ fn quarantined() -> (Site, Node, Sender) {
 fn counts_in_the_quarantine_are_sent_again_by_the_command_as_it_is_printed() {
     let (site, node, sender) = quarantined();
     let remedy = Remedy::of(&node, "quarantine", &["output main", "1 counts"]);
+    assert_eq!(status(&node)["outputs"][0]["quarantined"], 1);
     remedy.run("eds quarantine list", &node);
     let expected = make_room(&site, &sender);
     remedy.run("eds quarantine retry", &node);

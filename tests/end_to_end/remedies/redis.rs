@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use testing::clock::Clock;
+use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
@@ -12,7 +13,7 @@ use crate::acl::rights_of;
 use crate::forgets::kill_writer_and_redis;
 use crate::queries::five_minutes_ago_ns;
 use crate::site::Site;
-use crate::status::{status, wait_healthy};
+use crate::status::{status, wait_first, wait_healthy};
 use crate::support::node::Node;
 
 #[test]
@@ -92,6 +93,7 @@ fn a_replica_is_made_the_master() {
     let node = site.start_node("one", &[]);
     let port = free_port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    wait_first(&node, "redis-read-only", &["replica", "name the master"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["replica"]);
     remedy.run_at("REPLICAOF", &site.redis);
     wait_healthy(&node);
@@ -102,6 +104,7 @@ fn a_master_without_replicas_is_let_write_alone() {
     let site = site();
     let node = site.start_node("one", &[]);
     site.redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    wait_first(&node, "redis-read-only", &["min-replicas-to-write", "bring a replica back"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["too few replicas"]);
     remedy.run_at("CONFIG SET min-replicas-to-write", &site.redis);
     wait_healthy(&node);
@@ -123,6 +126,7 @@ fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
     stops("no");
     Remedy::of(&node, "redis-cannot-save", &[]).says(&["the disk and the log of Redis"]);
     stops("yes");
+    wait_first(&node, "redis-read-only", &["cannot write to its disk", "log of Redis"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["cannot write to its disk"]);
     std::fs::create_dir(directory).unwrap();
     // Redis works in a directory that is gone.
@@ -160,7 +164,13 @@ fn a_redis_that_is_full_is_given_more_memory() {
         site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", &bytes]);
     };
     limit(1);
+    wait_first(&node, "redis-full", &["raise maxmemory"]);
     Remedy::of(&node, "redis-full", &[]).says(&["`CONFIG SET maxmemory BYTES`"]);
+    eventually("the node reports that it cannot record", SOON, || {
+        let status = status(&node);
+        let error = status["nodes"][0]["store_error"].as_str().unwrap_or_default();
+        when(error.contains("store is full"), status.clone())
+    });
     let used = status(&node)["redis"]["servers"][0]["used_memory"].as_u64().unwrap();
     limit(used + used / 20);
     Remedy::of(&node, "redis-fills", &["% of its maxmemory"]).says(&["raise maxmemory"]);
@@ -173,6 +183,7 @@ fn a_redis_that_evicts_is_told_not_to() {
     let site = site();
     let node = site.start_node("one", &[]);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    wait_first(&node, "redis-unfit", &["allkeys-lru", "noeviction"]);
     let remedy = Remedy::of(&node, "redis-unfit", &["allkeys-lru"]);
     remedy.run_at("CONFIG SET maxmemory-policy", &site.redis);
     wait_healthy(&node);
@@ -182,7 +193,8 @@ fn a_redis_that_evicts_is_told_not_to() {
 fn a_redis_without_an_append_only_file_is_given_one() {
     let site = Site::with_redis(RedisServer::start(&[]));
     let node = site.start_node("one", &[]);
-    let remedy = Remedy::of(&node, "redis-forgets", &[]);
+    let words = ["no append-only file", "CONFIG SET appendonly yes"];
+    let remedy = Remedy::of(&node, "redis-forgets", &words);
     remedy.run_at("CONFIG SET appendonly", &site.redis);
     wait_healthy(&node);
 }

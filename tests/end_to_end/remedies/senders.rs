@@ -6,7 +6,7 @@ use testing::eventually::{SOON, eventually, when};
 
 use super::{Remedy, findings, site, wait_gone};
 use crate::queries::five_minutes_ago_ns;
-use crate::status::{status, wait_healthy};
+use crate::status::{all_words, status, wait_first, wait_healthy};
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
@@ -47,11 +47,22 @@ fn coarse_stamps_are_made_finer() {
         // The next lines are judged alone.
         node.wait_count("eds_events_queued", |queued| queued == 0);
     };
-    // Each millisecond has fifty events, and then one.
+    // Python, with a clock of microseconds.
+    send(&node, &|event| at + event * 37_000);
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 300);
+    assert_eq!(wait_healthy(&node)["findings"], serde_json::json!([]));
+    // JavaScript: `Date.now() * 1e6`. Each millisecond has fifty events, and then one.
     for (id, of_a_stamp) in [("stamps-coincide", 50), ("stamps-rounded", 1)] {
         send(&node, &|event| at + event / of_a_stamp * 1_000_000);
-        let remedy = Remedy::of(&node, id, &["node one"]);
+        let remedy = Remedy::of(&node, id, &["node one", "event_type=coarse,product=p"]);
         remedy.says(&["nanoseconds", "docs/input.md"]);
+        if id == "stamps-coincide" {
+            wait_first(&node, id, &["whole milliseconds"]);
+            let log = node.log();
+            let line = log.lines().find(|line| line.contains("count as one with them"));
+            let line = line.expect("the log warns");
+            assert!(line.contains("WARN") && line.contains("event_type=coarse"), "{line}");
+        }
         restart(&mut node);
         send(&node, &|event| at + 123_457 + event * 1_000_001);
         wait_gone(&node, id);
@@ -74,8 +85,19 @@ fn lines_without_a_time_that_two_nodes_get_are_stamped() {
         }
         let status = status(&nodes[0]);
         let found = findings(&status, "unstamped-copies");
-        when(!found.is_empty(), status)
+        let found: Vec<_> = found.iter().map(all_words).collect();
+        let copies = "node one | lines without a timestamp come to it and to node two";
+        let is_told =
+            found.len() == 2 && found[0].contains(copies) && found[1].contains("eds relay");
+        when(is_told, status)
     });
+    for node in &nodes {
+        let log = node.log();
+        let warned = log.lines().filter(|line| line.contains("copies count twice"));
+        assert_eq!(warned.filter(|line| line.contains("WARN")).count(), 1);
+        let answer = node.get("/api/v1/status").unwrap().body;
+        assert!(!answer.contains("\"unstamped\":"), "samples are for nodes only: {answer}");
+    }
     let remedy = Remedy::of(&nodes[0], "unstamped-copies", &[]);
     remedy.says(&["timestamp", "docs/input.md"]);
     for node in &mut nodes {
