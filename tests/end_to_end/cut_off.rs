@@ -35,8 +35,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     let others = ["one", "two"]
         .map(|name| site.start_node(name, &[&keys[..], &[("flush.interval", "1s")]].concat()));
     let proxy = TcpProxy::start(site.redis.address());
-    let url = proxy.url();
-    let own = [("store.url", &*url), ("flush.interval", "20ms")];
+    let own = [("store.url", &*proxy.url()), ("flush.interval", "20ms")];
     let cut_off = site.start_node("cut-off", &[&keys[..], &own].concat());
     let mut sender = Sender::paced_by(&others[0]);
     let to = [others[1].udp(), cut_off.udp()];

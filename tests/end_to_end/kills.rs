@@ -124,10 +124,9 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     let site = Site::start();
     let keys = [("store.partitions", "1"), ("flush.max_hold", "10m")];
     let proxy = RedisProxy::start(site.redis.address());
-    let url = proxy.url();
     // It trusts its connection however long an answer takes, so only the token can tell it.
     let through_proxy = [
-        ("store.url", url.as_str()),
+        ("store.url", &*proxy.url()),
         ("store.response_timeout", "1m"),
         ("store.replay_window", "1m"),
     ];

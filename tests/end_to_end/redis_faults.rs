@@ -128,8 +128,7 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
 fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
-    let url = proxy.url();
-    let keys = [("store.url", &*url), ("store.response_timeout", "1s")];
+    let keys = [("store.url", &*proxy.url()), ("store.response_timeout", "1s")];
     let mut node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     let datagrams: Vec<_> = load(20_000).datagrams().collect();

@@ -88,9 +88,8 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
 fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     let mut output = HttpProxy::start(None);
     output.set(Mode::Refuse);
-    let url = output.url();
     let keys = [
-        ("output.url", &*url),
+        ("output.url", &*output.url()),
         ("output.api", "v1"),
         ("output.database", "eds"),
         ("flush.grace", "1h"),

@@ -172,8 +172,8 @@ impl Redis {
         {
             return Err(fault.clone());
         }
-        asked.times += 1;
         let found = topology::find(&self.settings, asked.times, self.servers()).await;
+        asked.times = asked.times.wrapping_add(1);
         let fault = match &found {
             Ok(_) => Fault::unavailable(format!("{} was just looked at", self.settings.address)),
             Err(fault) => fault.clone(),

@@ -138,8 +138,7 @@ fn what_waits_for_an_output_that_is_gone_is_dropped_by_the_command_as_it_is_prin
         [("name", "main"), ("url", &*site.writes.url()), ("api", "v1"), ("database", DATABASE)]
             .map(|(key, value)| (key, value.to_owned()));
     let main = main.each_ref().map(|(key, value)| (*key, value.as_str()));
-    let url = second.url();
-    let gone = [("name", "second"), ("url", url.as_str()), ("api", "v1"), ("database", DATABASE)];
+    let gone = [("name", "second"), ("url", &*second.url()), ("api", "v1"), ("database", DATABASE)];
     second.set(Mode::Refuse);
     let keys = [("flush.grace", "1s"), ("flush.max_hold", "2s"), ("input.linger_max", "200ms")];
     let mut node = site.node("one", &keys);
