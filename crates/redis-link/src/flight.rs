@@ -21,28 +21,33 @@ const SMALL: usize = 4 << 10;
 /// The least room is the greatest room divided by this.
 const ROOM_MIN_SHARE: usize = 16;
 
-/// The number of bytes that may be in flight on a link's connection. It outlives the connection.
+/// The commands in flight on a connection.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    room: AtomicUsize,
+pub(crate) struct Flight {
+    /// The number of bytes that may be in flight. All connections of a link share and learn it.
+    room: Arc<AtomicUsize>,
     most: usize,
     /// Longer answers are slow.
     slow: Duration,
+    /// A permit for each byte of the greatest room. With less room a byte takes several permits.
+    permits: Semaphore,
 }
 
-impl Pace {
-    /// Returns the pace for a time-out of answers.
-    pub(crate) fn new(response: Duration) -> Arc<Self> {
+impl Flight {
+    /// Returns an empty flight for this time-out of answers.
+    pub(crate) fn new(response: Duration) -> Self {
         let slow = response / 3;
         let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
         // A semaphore's permits are a u32.
         let most =
             usize::try_from(bytes).unwrap_or(usize::MAX).clamp(SMALL, u32::MAX as usize >> 4);
-        Arc::new(Self { room: AtomicUsize::new(most), most, slow })
+        Self { room: Arc::new(AtomicUsize::new(most)), most, slow, permits: Semaphore::new(most) }
     }
 
-    fn room(&self) -> usize {
-        self.room.load(Ordering::Relaxed)
+    /// Returns an empty flight for the next connection, with the room that this one has learned.
+    pub(crate) fn next(&self) -> Self {
+        let Self { most, slow, .. } = *self;
+        Self { room: Arc::clone(&self.room), most, slow, permits: Semaphore::new(most) }
     }
 
     /// Adapts the room to the time that a command took, which was sent with this room. Commands that were in flight together change it
@@ -57,20 +62,6 @@ impl Pace {
         };
         let _ = self.room.compare_exchange(room, new, Ordering::Relaxed, Ordering::Relaxed);
     }
-}
-
-/// The commands in flight on one connection.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    pace: Arc<Pace>,
-    /// A permit for each byte of the greatest room. With less room a byte takes several permits.
-    permits: Semaphore,
-}
-
-impl Flight {
-    pub(crate) fn new(pace: &Arc<Pace>) -> Self {
-        Self { pace: Arc::clone(pace), permits: Semaphore::new(pace.most) }
-    }
 
     /// Fails the commands that wait for room.
     pub(crate) fn close(&self) {
@@ -82,22 +73,21 @@ impl Flight {
         if bytes < SMALL {
             return Ok(None);
         }
-        let Pace { most, .. } = *self.pace;
-        let room = self.pace.room();
-        let taken = bytes.saturating_mul(most) / room;
+        let room = self.room.load(Ordering::Relaxed);
+        let taken = bytes.saturating_mul(self.most) / room;
         // A command that is larger than the room goes alone.
-        let taken = u32::try_from(taken.min(most)).unwrap_or(u32::MAX);
+        let taken = u32::try_from(taken.min(self.most)).unwrap_or(u32::MAX);
         let permit = self.permits.acquire_many(taken).await.map_err(|_closed| {
             let reason = "the connection was lost before the command was sent";
             io::Error::new(io::ErrorKind::BrokenPipe, reason)
         })?;
-        Ok(Some(Seat { pace: &self.pace, room, bytes, sent: Instant::now(), _permit: permit }))
+        Ok(Some(Seat { flight: self, room, bytes, sent: Instant::now(), _permit: permit }))
     }
 }
 
 /// A large command in flight.
 pub(crate) struct Seat<'a> {
-    pace: &'a Pace,
+    flight: &'a Flight,
     room: usize,
     bytes: usize,
     sent: Instant,
@@ -107,7 +97,7 @@ pub(crate) struct Seat<'a> {
 impl Drop for Seat<'_> {
     /// Ends the flight: the command was answered, or its time is up.
     fn drop(&mut self) {
-        self.pace.learn(self.room, self.bytes, self.sent.elapsed());
+        self.flight.learn(self.room, self.bytes, self.sent.elapsed());
     }
 }
 
@@ -120,36 +110,33 @@ mod tests {
     const AT_ONCE: Duration = Duration::ZERO;
     const RESPONSE: Duration = Duration::from_secs(3);
 
-    fn flight() -> Flight {
-        Flight::new(&Pace::new(RESPONSE))
-    }
-
     #[test]
     fn slow_answers_halve_the_room_once_a_turn_and_fast_ones_bring_it_back() {
-        let pace = Pace::new(RESPONSE);
-        let most = pace.room();
+        let flight = Flight::new(RESPONSE);
+        let room = || flight.next().room.load(Ordering::Relaxed);
+        let most = room();
         assert_eq!(most, SLOWEST_LINK);
         // Both were in flight together.
         for _ in 0..2 {
-            pace.learn(most, most / 2, RESPONSE / 2);
+            flight.learn(most, most / 2, RESPONSE / 2);
         }
-        assert_eq!(pace.room(), most / 2);
+        assert_eq!(room(), most / 2);
         for _ in 0..20 {
-            pace.learn(pace.room(), most / 2, RESPONSE);
+            flight.learn(room(), most / 2, RESPONSE);
         }
-        assert_eq!(pace.room(), most / ROOM_MIN_SHARE);
+        assert_eq!(room(), most / ROOM_MIN_SHARE);
         // A command of a few bytes says nothing about many.
-        pace.learn(pace.room(), 1, Duration::ZERO);
-        assert_eq!(pace.room(), most / ROOM_MIN_SHARE);
+        flight.learn(room(), 1, Duration::ZERO);
+        assert_eq!(room(), most / ROOM_MIN_SHARE);
         for _ in 0..20 {
-            pace.learn(pace.room(), most, Duration::ZERO);
+            flight.learn(room(), most, Duration::ZERO);
         }
-        assert_eq!(pace.room(), most);
+        assert_eq!(room(), most);
     }
 
     #[tokio::test]
     async fn a_large_command_waits_for_room_and_a_small_one_does_not() {
-        let flight = flight();
+        let flight = Flight::new(RESPONSE);
         let first = flight.enter(usize::MAX).await.unwrap();
         assert!(first.is_some());
         assert!(flight.enter(SMALL - 1).await.unwrap().is_none());
@@ -161,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_waits_for_room_fails_at_once_when_the_connection_is_lost() {
-        let flight = flight();
+        let flight = Flight::new(RESPONSE);
         let first = flight.enter(usize::MAX).await.unwrap();
         let mut waiting = std::pin::pin!(flight.enter(SMALL));
         assert!(timeout(AT_ONCE, &mut waiting).await.is_err());

@@ -15,7 +15,7 @@ use redis::{Arg, Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::time::Instant;
 
 use crate::fault::ends_connection;
-use crate::flight::{Flight, Pace};
+use crate::flight::Flight;
 use crate::settings::{Endpoint, Settings};
 use crate::{Check, Fault};
 
@@ -35,7 +35,8 @@ pub(crate) struct Link {
     check: Check,
     /// The server, in messages.
     server: String,
-    pace: Arc<Pace>,
+    /// The flight from which those of connections are made.
+    flight: Flight,
     /// Counts the connections that were lost: the next connection may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
     /// Never locked across a wait.
@@ -69,7 +70,7 @@ impl Link {
             settings: Arc::clone(settings),
             check: Arc::clone(check),
             server: format!("Redis at {endpoint}"),
-            pace: Pace::new(settings.timeouts.response),
+            flight: Flight::new(settings.timeouts.response),
             losses: AtomicU64::new(0),
             state: Mutex::new(State::Away { fault, attempts: 0, next: Instant::now() }),
             connecting: tokio::sync::Mutex::new(()),
@@ -164,7 +165,7 @@ impl Link {
             let inner = greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
             let mut connection = Connection {
                 inner,
-                flight: Arc::new(Flight::new(&self.pace)),
+                flight: Arc::new(self.flight.next()),
                 losses: self.losses(),
                 is_new: false,
                 repeats_by: None,
