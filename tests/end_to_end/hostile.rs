@@ -1,14 +1,17 @@
 //! Nothing that arrives can bring a node down, make it grow, or unbalance its ledger.
 
+use std::net::UdpSocket;
+
 use influxdb_line_protocol::parse_lines;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use testing::eventually::{SOON, eventually, when};
-use testing::load::seed;
+use testing::load::{load, seed};
 use testing::process::resident_kib;
 
 use crate::site::Site;
 use crate::support::load::Sender;
+use crate::support::node::Node;
 
 /// Set this to send another number of datagrams than [`DATAGRAMS`]: `.ci/nightly` sends millions.
 const DATAGRAMS_VARIABLE: &str = "EDS_TEST_HOSTILE_DATAGRAMS";
@@ -81,6 +84,30 @@ fn random_and_mutated_datagrams_do_no_harm() {
             assert!(["unique_user_event", "cumulative_user_event"].contains(&measurement));
         }
     }
+}
+
+#[test]
+fn what_the_kernel_drops_is_counted_to_the_datagram() {
+    const DATAGRAMS: u64 = 2000;
+    let node = Node::start("stopped", &[("input.receive_buffer", "64KiB")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for round in 1..=3 {
+        // While it is stopped its socket fills up.
+        node.signal("STOP");
+        for datagram in load(0..1, 15 * DATAGRAMS, 50, 500).datagrams() {
+            socket.send_to(&datagram, node.udp()).unwrap();
+        }
+        node.signal("CONT");
+        eventually("every datagram is received or counted as dropped", SOON, || {
+            let metrics = node.metrics();
+            let received = metrics.count("eds_datagrams_received_total");
+            let dropped = metrics.count("eds_kernel_drops_total");
+            let seen = format!("{received} received, {dropped} dropped");
+            assert!(received + dropped <= round * DATAGRAMS, "{seen}");
+            when(received + dropped == round * DATAGRAMS && dropped > 0, seen)
+        });
+    }
+    node.metrics().assert_ledger_adds_up();
 }
 
 /// Bytes of every kind: noise, lines that were good once, and now and then good ones.

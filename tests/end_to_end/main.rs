@@ -34,7 +34,6 @@ mod minutes;
 mod outage;
 mod output_faults;
 mod outputs;
-mod overload;
 mod partitions;
 mod power_cut;
 mod problems;

@@ -110,6 +110,13 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     );
     assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE * 9 / 10..=QUEUE).contains(&queued), "{queued}");
+    // The log has the drops while the node runs, and later drops once a minute.
+    eventually("the log says so", SOON, || {
+        let log = nodes[0].log();
+        let mut lines = log.lines().filter(|line| line.contains("ERROR"));
+        let said = lines.find(|line| line.contains("queue_full") && line.contains("amount="));
+        when(said.is_some_and(|line| line.contains("input.spool_dir")), format!("{said:?}"))
+    });
     site.redis.restart();
     eventually("what was kept is published", BACK, || {
         let points = site.points();

@@ -29,17 +29,6 @@ fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_fix_it() {
 }
 
 #[test]
-fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_fix_it() {
-    let redis = RedisServer::start(&[]);
-    let url = redis.url();
-    let keys = [("store.url", &*url), ("store.partitions", "8")];
-    let _first = Node::start("first", &keys);
-    let keys = [("store.url", &*url), ("store.partitions", "16")];
-    let other = Node::new("refused", &keys);
-    other.assert_refused(&["store.partitions", "16", "8"]);
-}
-
-#[test]
 fn events_wait_in_the_node_until_redis_comes() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = site.node("one", &[]);
