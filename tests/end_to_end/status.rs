@@ -1,6 +1,6 @@
 //! `eds status` names the right cause, with a remedy, of whatever is wrong with Redis, an output or a node.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::process::Output;
 
 use serde_json::Value;
@@ -55,18 +55,6 @@ pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
 }
 
 /// Waits until this is among the findings.
-#[track_caller]
-fn wait_found(node: &Node, id: &str, words: &[&str]) {
-    eventually(&format!("{id} is found"), SOON, || {
-        let status = status(node);
-        let findings = status["findings"].as_array().unwrap();
-        let holds = findings
-            .iter()
-            .any(|it| it["id"] == id && words.iter().all(|word| all_words(it).contains(word)));
-        when(holds, status["findings"].clone())
-    });
-}
-
 #[track_caller]
 pub(crate) fn wait_healthy(node: &Node) -> Value {
     eventually("all is healthy", SOON, || {
