@@ -54,7 +54,6 @@ pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
     })
 }
 
-/// Waits until this is among the findings.
 #[track_caller]
 pub(crate) fn wait_healthy(node: &Node) -> Value {
     eventually("all is healthy", SOON, || {
