@@ -3,23 +3,26 @@
 //! A connection is either under way, while a request of it is being answered, or waiting for its client: for a head, or for
 //! the client to take an answer. Each wait has a time limit. When all places are taken, the connection that has waited
 //! longest is closed, of the network that has most of them. So a client that sends its request at once is answered, however
-//! many connections others hold open or open anew, and health needs no listener of its own. What waits for the store has
+//! many connections others hold open or open anew, and health needs no separate listener. Requests that wait for the store have
 //! fewer places (see `http`), so requests that are under way cannot take all of them either.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinSet};
@@ -27,31 +30,30 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::HEAD_BYTES_MAX;
-use super::explained::Explained;
-use super::problem::Problem;
+use super::problem::{CONTENT_TYPE, Problem};
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// How long the head of a request may take, from the connection or the last answer on.
+/// The time for the head of a request, since the connection or the last answer.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// How long a client may take to read its answer, in bytes that the kernel does not hold for it.
+/// The time for a client to read its answer, without the bytes that the kernel buffers.
 const TAKEN_WITHIN: Duration = Duration::from_secs(15);
-/// After how long a connection ends with the answer that is under way.
+/// The time after which a connection ends with its current answer.
 const LASTS_MAX: Duration = Duration::from_secs(60);
-/// How long a connection may wait for its client, however many others there are: long enough for a client on a busy host to
+/// The time for which a connection may always wait for its client: long enough for a client on a busy host to
 /// send its request, and short enough for the next in line.
 const WAITS_MIN: Duration = Duration::from_millis(500);
-/// How long the rest of what a client sends is read after the last answer. Closing a socket with unread bytes resets the
+/// The time for which further bytes of a client are read after the last answer. Closing a socket with unread bytes resets the
 /// connection, and the client may lose the answer.
 const LINGERS: Duration = Duration::from_secs(1);
-/// The most bytes of it.
+/// The maximum number of these bytes.
 const LINGER_BYTES_MAX: usize = 128 * 1024;
 /// The pause after a connection could not be accepted: descriptors come back when others close.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the log says that connections are closed for others, or cannot be accepted.
+/// The interval of log lines about connections that are closed for others, or cannot be accepted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     /// A request is being answered.
@@ -150,7 +152,7 @@ pub(super) async fn serve(
 }
 
 /// Returns since when the connection waits that closes first when there are too many: of the clients with the most
-/// connections, the one that has waited longest. `None` if all are under way.
+/// connections, the longest wait. `None` if all are under way.
 fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
     let mut of_client: HashMap<Network, usize> = HashMap::new();
     for open in connections.values() {
@@ -213,13 +215,13 @@ async fn serve_one(
     let parts = connection.into_parts();
     let was_asked = matches!(*changed.borrow(), Stage::UnderWay);
     let refused = ended.err().filter(|_| !was_asked && !parts.read_buf.is_empty());
-    let refused = refused.and_then(|error| Problem::of_no_request(&error));
+    let refused = refused.and_then(|error| no_request(&error));
     let closing = close(parts.io.into_inner().0, refused);
     let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;
 }
 
-/// Sends the answer to what was no request, if there is one, and closes the connection when the client has.
-async fn close(mut stream: TcpStream, refused: Option<Problem>) -> std::io::Result<()> {
+/// Sends the answer to bytes that were no request, if there is one, and closes the connection when the client has.
+async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()> {
     if let Some(problem) = refused {
         stream.write_all(problem.message().as_bytes()).await?;
     }
@@ -233,4 +235,89 @@ async fn close(mut stream: TcpStream, refused: Option<Problem>) -> std::io::Resu
         }
     }
     Ok(())
+}
+
+/// The problem of bytes that are no request of HTTP/1.1, for which hyper has no answer.
+fn no_request(error: &hyper::Error) -> Option<Problem> {
+    let (status, detail) = if error.is_parse_version_h2() {
+        (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not spoken here; ask by HTTP/1.1")
+    } else if error.is_timeout() {
+        (StatusCode::REQUEST_TIMEOUT, "the head did not come in time; send it at once")
+    } else if error.is_incomplete_message() {
+        (StatusCode::BAD_REQUEST, "the head ends too early; end it with an empty line")
+    } else {
+        return None;
+    };
+    Some(Problem::new(status, detail))
+}
+
+/// The most bytes of the head of an answer without a body.
+const REFUSAL_BYTES_MAX: usize = 512;
+
+/// A connection on which also hyper's answers to malformed heads have a problem: hyper sends only a status, and ends the
+/// connection. No answer of ours that refuses a request is empty, so an empty one is hyper's.
+#[derive(Debug)]
+struct Explained(TcpStream);
+
+/// Returns what to write in the place of an answer of hyper's own.
+fn explanation(answer: &[u8]) -> Option<String> {
+    if !answer.starts_with(b"HTTP/1.") || answer.len() > REFUSAL_BYTES_MAX {
+        return None;
+    }
+    let head = std::str::from_utf8(answer).ok()?.strip_suffix("\r\n\r\n")?;
+    let (before, after) = head.split_once("\r\ncontent-length: 0")?;
+    let problem = match before.split(' ').nth(1)? {
+        "400" => Problem::new(
+            StatusCode::BAD_REQUEST,
+            "the head is not one of HTTP/1.1; send a request line and headers as in RFC 9112",
+        ),
+        "431" => Problem::new(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            format!(
+                "the head has more than {HEAD_BYTES_MAX} bytes, or too many headers; send less"
+            ),
+        ),
+        _ => return None,
+    };
+    let body = problem.json();
+    let bytes = body.len();
+    Some(format!(
+        "{before}\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {bytes}{after}\r\n\r\n{body}"
+    ))
+}
+
+impl AsyncRead for Explained {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Explained {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.0);
+        let Some(answer) = explanation(bytes) else {
+            return stream.poll_write(context, bytes);
+        };
+        if ready!(stream.poll_write(context, answer.as_bytes()))? < answer.len() {
+            // The client has not read for a long time, so that not even this has room.
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
 }

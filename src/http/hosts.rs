@@ -7,15 +7,16 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{Version, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{StatusCode, Version, header};
 
 use super::problem::Problem;
 
-/// The names that a request may have in its `Host`, beside addresses and `localhost`.
+/// The most characters of a host that are shown.
+const HOST_CHARS_SHOWN: usize = 100;
+
+/// The names that a request may have in its `Host`, in addition to addresses and `localhost`.
 #[derive(Debug, Clone)]
 pub(super) struct Hosts(Arc<[String]>);
 
@@ -26,21 +27,21 @@ impl Hosts {
         Self(names.chain([localhost]).collect())
     }
 
-    /// Says what is wrong with the host that a request names.
-    fn check(&self, request: &Request) -> Result<(), Problem> {
+    /// Returns what is wrong with the host that a request names.
+    pub(super) fn check(&self, request: &Request) -> Result<(), Problem> {
         let mut named = request.headers().get_all(header::HOST).iter();
         let host = named.next();
         if named.next().is_some() {
-            return Err(Problem::host("there are several Host headers"));
+            return Err(malformed("there are several Host headers"));
         }
         match host {
             Some(host) => {
                 let authority = Authority::try_from(host.as_bytes());
-                let authority = authority.map_err(|_| Problem::host("Host is not a host"))?;
+                let authority = authority.map_err(|_| malformed("Host is not a host"))?;
                 self.allow(&authority)?;
             }
             None if request.version() == Version::HTTP_11 => {
-                return Err(Problem::host("there is no Host header"));
+                return Err(malformed("there is no Host header"));
             }
             None => {}
         }
@@ -51,7 +52,7 @@ impl Hosts {
     fn allow(&self, authority: &Authority) -> Result<(), Problem> {
         let host = authority.host();
         if authority.as_str().contains('@') || host.is_empty() {
-            return Err(Problem::host("Host is not a host"));
+            return Err(malformed("Host is not a host"));
         }
         let is_address = host.parse::<std::net::Ipv4Addr>().is_ok()
             || (host.strip_prefix('[').and_then(|it| it.strip_suffix(']')))
@@ -59,9 +60,19 @@ impl Hosts {
         if is_address || self.0.contains(&comparable(host)) {
             Ok(())
         } else {
-            Err(Problem::other_host(host))
+            let shown: String = host.chars().take(HOST_CHARS_SHOWN).collect();
+            let detail = format!(
+                "{shown:?} is not known as a name of this host; ask by IP address or localhost, or add the name to http.hosts"
+            );
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
         }
     }
+}
+
+/// A request without a valid host, or with two.
+fn malformed(what: &str) -> Problem {
+    let detail = format!("{what}; send one Host header with the host that you ask, as in RFC 9112");
+    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
 /// Returns a name as it is compared: names differ neither by case nor by the dot of the root.
@@ -69,17 +80,10 @@ fn comparable(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Answers requests that name a host of [`Hosts`], and says what is wrong with the others.
-pub(super) async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
-    match hosts.check(&request) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::response::IntoResponse;
 
     use super::*;
 

@@ -1,12 +1,11 @@
 //! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and a page for people, see `page`.
 //!
 //! `/healthz` says whether the process should live: it fails when a worker stalls. `/readyz` says whether it
-//! should be sent events: it fails, with reasons, while the store is away or has no room, a socket fails, and while the node drains. An output
-//! that is away is a warning; the counts wait in the store, and other nodes could do no better.
+//! should be sent events: it fails, with reasons, while the store is unavailable or has no room, a socket fails, and while the node drains. An output
+//! that is unavailable is a warning; the counts wait in the store, and other nodes could do no better.
 
 mod api;
 mod connections;
-mod explained;
 mod hosts;
 mod page;
 mod problem;
@@ -38,27 +37,27 @@ use crate::telemetry::{Format, Metrics};
 
 /// The most connections, however many descriptors there are.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// So many are enough for those who ask in good faith.
+/// Enough connections for all well-behaved clients.
 pub const CONNECTIONS_ENOUGH: usize = 256;
 /// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The longest path and query of a request, in bytes.
 const URI_BYTES_MAX: usize = 8 * 1024;
-/// The share of the connections, as a divisor, whose requests may wait for the store at the same time: queries, and beside
-/// them `/readyz`. So there is always a place for what is answered at once.
+/// The share of the connections, as a divisor, whose requests may wait for the store at the same time: queries, and
+/// `/readyz`. So there is always a place for requests that are answered at once.
 const QUERIES_SHARE: usize = 2;
 const READYZ_SHARE: usize = 4;
-/// How long a worker may stall before the process is unhealthy.
+/// The stall of a worker after which the process is unhealthy.
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// How long the store may take to answer before the node is not ready.
+/// The time without an answer of the store after which the node is not ready.
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the answers of a node are made from.
+/// The sources of a node's answers.
 #[derive(Debug, Clone)]
 pub struct Health {
     /// Asked whether it answers and has room.
     pub store: Arc<dyn Store>,
-    /// What is known of this node.
+    /// The state of this node.
     pub node: Arc<Node>,
     /// Shown on `/metrics`.
     pub metrics: Arc<Metrics>,
@@ -66,8 +65,8 @@ pub struct Health {
     pub draining: CancellationToken,
 }
 
-/// Why a process should not be sent events, and what else an operator should look at.
-#[derive(Debug, Default)]
+/// The reasons why a process should not be sent events, and warnings for an operator.
+#[derive(Debug, Default, Serialize)]
 pub struct Readiness {
     /// Why not; empty: it should.
     pub reasons: Vec<String>,
@@ -75,7 +74,7 @@ pub struct Readiness {
     pub warnings: Vec<String>,
 }
 
-/// What health and metrics are answered from.
+/// The source of health and metrics.
 #[async_trait]
 pub trait Vitals: std::fmt::Debug + Send + Sync {
     /// The heartbeats of all workers.
@@ -91,7 +90,7 @@ pub trait Vitals: std::fmt::Debug + Send + Sync {
     fn connections(&self) -> Gauge;
 }
 
-/// What a relay serves: health, metrics and a page.
+/// The health, metrics and page of a relay.
 pub trait RelayVitals: Vitals {
     /// Returns how the relay is, as text for people.
     fn page(&self) -> String;
@@ -104,7 +103,7 @@ pub struct Server {
     pub listener: TcpListener,
     /// The most connections at a time.
     pub connections: usize,
-    /// The names that requests may ask by, beside addresses and `localhost`.
+    /// The names that requests may have in their `Host`, in addition to addresses and `localhost`.
     pub hosts: Vec<String>,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
@@ -136,7 +135,7 @@ impl Server {
         self.serve_with(relay, more, there_are).await;
     }
 
-    /// Places for requests that wait, so many that the connections are enough for `share` times as many.
+    /// Returns places for waiting requests: the connections divided by `share`.
     fn places(&self, share: usize) -> Arc<Semaphore> {
         Arc::new(Semaphore::new((self.connections / share).max(1)))
     }
@@ -152,28 +151,40 @@ impl Server {
             .route("/metrics", get(metrics))
             .with_state(vitals)
             .merge(more)
-            .fallback(async move || Problem::no_path(there_are))
-            .method_not_allowed_fallback(async || Problem::method())
-            .layer(middleware::from_fn(bounded))
-            .layer(middleware::from_fn_with_state(hosts, hosts::check));
+            .fallback(async move || {
+                let detail = format!("there is nothing at this path; there are {there_are}");
+                Problem::new(StatusCode::NOT_FOUND, detail)
+            })
+            .method_not_allowed_fallback(async || {
+                let detail = "nothing can be changed here; ask by GET or HEAD";
+                Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+            })
+            .layer(middleware::from_fn_with_state(hosts, admitted));
         connections::serve(self.listener, router, self.connections, open, self.stop).await;
     }
 }
+
+const CROWDED: &str = "too many requests wait for the store already; ask again later";
 
 /// Answers a request for which there is a place.
 async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     match places.try_acquire() {
         Ok(_place) => next.run(request).await,
-        Err(_) => Problem::crowded().into_response(),
+        Err(_) => Problem::unavailable(CROWDED).into_response(),
     }
 }
 
-/// Answers what is not too long.
-async fn bounded(request: Request, next: Next) -> Response {
+/// Passes requests that name a host of [`Hosts`] and whose path and query are short enough.
+async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    if let Err(problem) = hosts.check(&request) {
+        return problem.into_response();
+    }
     let uri = request.uri();
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
     if bytes > URI_BYTES_MAX {
-        return Problem::long_uri(bytes).into_response();
+        let detail =
+            format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; ask for less");
+        return Problem::new(StatusCode::URI_TOO_LONG, detail).into_response();
     }
     next.run(request).await
 }
@@ -230,15 +241,15 @@ async fn readyz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
     #[derive(Serialize)]
     struct Body {
         ready: bool,
-        reasons: Vec<String>,
-        warnings: Vec<String>,
+        #[serde(flatten)]
+        readiness: Readiness,
     }
 
-    let Readiness { mut reasons, warnings } = vitals.readiness().await;
+    let mut readiness = vitals.readiness().await;
     for worker in vitals.progress().stalled(STALLED_AFTER) {
-        reasons.push(format!("{worker} is stalled"));
+        readiness.reasons.push(format!("{worker} is stalled"));
     }
-    let body = Body { ready: reasons.is_empty(), reasons, warnings };
+    let body = Body { ready: readiness.reasons.is_empty(), readiness };
     let status = if body.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = serde_json::to_string(&body).unwrap_or_default();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()

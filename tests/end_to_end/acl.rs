@@ -53,7 +53,7 @@ fn look(redis: &RedisServer, node: &Node) {
     run("DEL {eds:mutex:look}:lock");
     eventually("its turn was waited for", SOON, || {
         let done = carried_out(redis);
-        when(done.contains("unsubscribe"), format!("{done:?}"))
+        when(done.contains("psubscribe"), format!("{done:?}"))
     });
 }
 

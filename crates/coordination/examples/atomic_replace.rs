@@ -25,8 +25,9 @@ async fn main() -> Result<()> {
     println!("DEL, then RPUSH, {ROUNDS} times two writers at once and a reader:");
     let (list, mut lengths) = (RwLock::new(FRIENDS.to_vec()), BTreeMap::new());
     for _ in 0..ROUNDS {
-        let ((), (), during) = tokio::join!(naive(&list), naive(&list), length(&list));
-        for length in [during, length(&list).await] {
+        let length = async || list.read().await.len();
+        let ((), (), during) = tokio::join!(naive(&list), naive(&list), length());
+        for length in [during, length().await] {
             *lengths.entry(length).or_insert(0) += 1;
         }
     }
@@ -35,12 +36,12 @@ async fn main() -> Result<()> {
     println!("AtomicReplace, the same:");
     let lists = nodes.into_iter().map(|arbiter| Ok(AtomicReplace::new(arbiter, TTL)?));
     let lists: Vec<_> = lists.collect::<Result<_>>()?;
-    lists[0].replace("user1", &FRIENDS).await?;
+    lists[0].replace("user1", &FRIENDS, None).await?;
     let mut lengths = BTreeMap::new();
     for _ in 0..ROUNDS {
-        let ((), (), during) = tokio::try_join!(
-            lists[0].replace("user1", &FRIENDS),
-            lists[1].replace("user1", &FRIENDS),
+        let (_, _, during) = tokio::try_join!(
+            lists[0].replace("user1", &FRIENDS, None),
+            lists[1].replace("user1", &FRIENDS, None),
             lists[2].read("user1"),
         )?;
         for list in [during, lists[2].read("user1").await?] {
@@ -56,10 +57,6 @@ async fn naive(list: &RwLock<Vec<&str>>) {
     list.write().await.clear();
     yield_now().await;
     list.write().await.extend(FRIENDS);
-}
-
-async fn length(list: &RwLock<Vec<&str>>) -> usize {
-    list.read().await.len()
 }
 
 fn show(what: &str, lengths: &BTreeMap<usize, u32>) {

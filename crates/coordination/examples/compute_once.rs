@@ -74,7 +74,7 @@ async fn once(position: usize, node: &ComputeOnce, lists: &Arc<AtomicU32>) -> Re
     };
     let computed = node.get("front-page", PATIENCE, compute).await?;
     let list: List = computed.json()?;
-    let origin = computed.origin();
+    let origin = computed.origin;
     println!("  position {position}: {} ({origin:?})", list[position]);
     Ok(())
 }

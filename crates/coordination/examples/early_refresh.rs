@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coordination::{Arbiter, ComputeError, ComputeOnce, ComputeSettings, EarlyRefresh, Origin};
+use coordination::{ComputeError, ComputeOnce, ComputeSettings, Origin};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -29,9 +29,15 @@ async fn main() -> Result<()> {
     println!("{READS} reads in 2 s of a value that lives {TTL:?} and takes {COST:?} to compute.");
     let cache = Arc::new(RwLock::new(None));
     show("naive", &read(|| naive(Arc::clone(&cache))).await?);
-    for (what, beta) in [("ComputeOnce", 0.0), ("EarlyRefresh", 1.0)] {
-        let hot = hot(&arbiter, beta)?;
-        show(what, &read(|| get(Arc::clone(&hot), what)).await?);
+    for (what, beta) in [("ComputeOnce", 0.0), ("refreshed early", 1.0)] {
+        let settings = ComputeSettings {
+            lock_ttl: TTL / 2,
+            value_ttl: TTL,
+            beta,
+            ..ComputeSettings::default()
+        };
+        let hot = ComputeOnce::new(Arc::clone(&arbiter), settings)?;
+        show(what, &read(|| get(hot.clone(), what)).await?);
     }
     Ok(())
 }
@@ -77,18 +83,11 @@ async fn naive(cache: Arc<RwLock<Option<Instant>>>) -> Found {
     Ok(Origin::Computed)
 }
 
-fn hot(arbiter: &Arc<dyn Arbiter>, beta: f64) -> Result<Arc<EarlyRefresh>> {
-    let settings =
-        ComputeSettings { lock_ttl: TTL / 2, value_ttl: TTL, ..ComputeSettings::default() };
-    let once = ComputeOnce::new(Arc::clone(arbiter), settings)?;
-    Ok(Arc::new(EarlyRefresh::new(once, beta)?))
-}
-
-async fn get(hot: Arc<EarlyRefresh>, key: &'static str) -> Found {
+async fn get(hot: ComputeOnce, key: &'static str) -> Found {
     let compute = |_token| async {
         sleep(COST).await;
         Ok::<_, Infallible>(b"value".to_vec())
     };
     let computed = hot.get(key, PATIENCE, compute).await?;
-    Ok(computed.origin())
+    Ok(computed.origin)
 }

@@ -6,12 +6,13 @@
 
 mod shared;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use coordination::{Arbiter, Holder, Mutex, Name};
 use futures_util::future::{join_all, try_join_all};
+use tokio::sync::RwLock;
 use tokio::time::sleep;
 
 use shared::Result;
@@ -20,21 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOCK_TTL: Duration = Duration::from_millis(400);
 const WORK: Duration = Duration::from_millis(600);
 
-/// What the lock is to protect.
+/// The place that the lock is to protect: how many nodes are inside, and the most that were.
 #[derive(Default)]
-struct Room {
-    inside: AtomicU32,
-    most: AtomicU32,
-}
+struct Room(AtomicU32, AtomicU32);
 
 impl Room {
     async fn work(&self, node: usize) {
-        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(inside, Ordering::SeqCst);
+        let inside = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.1.fetch_max(inside, Ordering::SeqCst);
         println!("  node {node} comes in: {inside} inside");
         sleep(WORK).await;
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        println!("  node {node} leaves");
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -43,47 +40,37 @@ async fn main() -> Result<()> {
     let nodes = shared::nodes(4)?;
 
     println!("SET NX PX to lock, DEL to release:");
-    let (key, room) = (Key::default(), Room::default());
+    let (key, room) = (RwLock::default(), Room::default());
     join_all((1..4).map(|node| naive(node, &key, &room))).await;
-    println!("naive: {} at a time\n", room.most.load(Ordering::SeqCst));
+    println!("naive: {} at a time\n", room.1.load(Ordering::SeqCst));
 
     println!("A Mutex. Node 0 takes it and crashes:");
-    crash(nodes[0].as_ref()).await?;
+    // To the others a crash means that nobody renews the lock or lets it go.
+    nodes[0].lock(&Name::of_mutex("room")?, &Holder::random(), LOCK_TTL, None).await?;
     let room = Room::default();
     let workers = (1..4).map(|node| protected(node, Arc::clone(&nodes[node]), &room));
     try_join_all(workers).await?;
-    println!("Mutex: {} at a time", room.most.load(Ordering::SeqCst));
+    println!("Mutex: {} at a time", room.1.load(Ordering::SeqCst));
     Ok(())
 }
 
-/// A key of Redis that has a time to live.
-#[derive(Default)]
-struct Key(std::sync::Mutex<Option<Instant>>);
-
-impl Key {
-    /// `SET key 1 NX PX ttl`
-    fn set_nx(&self, ttl: Duration) -> bool {
-        let mut expires = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = expires.is_none_or(|it| it <= Instant::now());
-        if is_free {
-            *expires = Some(Instant::now() + ttl);
-        }
-        is_free
+/// `SET key 1 NX PX ttl`, of a key that expires at this instant.
+async fn set_nx(key: &RwLock<Option<Instant>>) -> bool {
+    let mut expires = key.write().await;
+    let is_free = expires.is_none_or(|it| it <= Instant::now());
+    if is_free {
+        *expires = Some(Instant::now() + LOCK_TTL);
     }
-
-    /// `DEL key`
-    fn del(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
+    is_free
 }
 
-async fn naive(node: usize, key: &Key, room: &Room) {
-    while !key.set_nx(LOCK_TTL) {
+async fn naive(node: usize, key: &RwLock<Option<Instant>>, room: &Room) {
+    while !set_nx(key).await {
         sleep(Duration::from_millis(10)).await;
     }
     room.work(node).await;
-    // It lapsed meanwhile, and this is another's.
-    key.del();
+    // `DEL key`. It lapsed meanwhile, and this is another's.
+    *key.write().await = None;
 }
 
 async fn protected(node: usize, arbiter: Arc<dyn Arbiter>, room: &Room) -> Result<()> {
@@ -92,14 +79,5 @@ async fn protected(node: usize, arbiter: Arc<dyn Arbiter>, room: &Room) -> Resul
     // The work stops when the lock is lost all the same. What it writes to elsewhere gets `guard.token()`.
     guard.protect(room.work(node)).await?;
     guard.release().await?;
-    Ok(())
-}
-
-/// What a crash is to the others: the lock is held, and nobody renews it or lets it go.
-async fn crash(arbiter: &dyn Arbiter) -> Result<()> {
-    let name = Name::of_mutex("room")?;
-    let holder = Holder::random();
-    let answer = arbiter.lock(&name, &holder, LOCK_TTL, None).await?;
-    println!("  node 0: {answer:?}");
     Ok(())
 }

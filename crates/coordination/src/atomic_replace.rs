@@ -46,27 +46,11 @@ impl AtomicReplace {
         Ok(Self { arbiter, ttl })
     }
 
-    /// Puts these items in the place of the list, whoever wrote it. No items: there is no list any more.
+    /// Puts these items in the place of the list. With no items the list is removed.
+    ///
+    /// With the token of a lock's holder: false, and nothing done, when one with a greater token was there before. So a writer
+    /// that was slow cannot undo a newer one. The token is known for 10 minutes after the list is gone.
     pub async fn replace<T: AsRef<[u8]>>(
-        &self,
-        key: &str,
-        items: &[T],
-    ) -> Result<(), ReplaceError> {
-        self.put(key, items, None).await.map(|_| ())
-    }
-
-    /// The same by the holder of a lock, with its token. False, and nothing done, when one with a greater token was there
-    /// before: a writer that was slow cannot undo a newer one. The token is known for 10 minutes after the list is gone.
-    pub async fn replace_by<T: AsRef<[u8]>>(
-        &self,
-        key: &str,
-        items: &[T],
-        token: Token,
-    ) -> Result<bool, ReplaceError> {
-        self.put(key, items, Some(token)).await
-    }
-
-    async fn put<T: AsRef<[u8]>>(
         &self,
         key: &str,
         items: &[T],
@@ -76,14 +60,12 @@ impl AtomicReplace {
         let items: Vec<&[u8]> = items.iter().map(AsRef::as_ref).collect();
         let bytes = items.iter().map(|item| item.len()).sum();
         if items.len() > ITEMS_MAX || bytes > LIST_BYTES_MAX {
-            let items = items.len();
-            return Err(ReplaceError::TooLarge { items, bytes });
+            return Err(ReplaceError::TooLarge { items: items.len(), bytes });
         }
-        let replacing = self.arbiter.replace(&name, &items, self.ttl, token);
-        Ok(replacing.await?)
+        Ok(self.arbiter.replace(&name, &items, self.ttl, token).await?)
     }
 
-    /// The items, in their order; none when there is no list, or its time is over.
+    /// Returns the items in their order; none when there is no list, or it has expired.
     pub async fn read(&self, key: &str) -> Result<Vec<Vec<u8>>, ReplaceError> {
         Ok(self.arbiter.list(&Name::of_list(key)?).await?)
     }

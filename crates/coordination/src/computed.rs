@@ -1,7 +1,6 @@
-//! What a computation gave, and why it gave nothing.
+//! Values of computations, and their errors.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -23,88 +22,47 @@ pub enum Origin {
     Awaited,
 }
 
-/// A value that was computed once for all that asked.
+/// A value that was computed once for all callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Computed {
-    value: Arc<[u8]>,
-    token: Token,
-    cost: Duration,
-    age: Duration,
-    remaining: Duration,
-    origin: Origin,
+    /// The value with its token and its times.
+    pub entry: Entry,
+    /// How this request came to it.
+    pub origin: Origin,
 }
 
 impl Computed {
-    pub(super) fn read(entry: Entry, origin: Origin) -> Self {
-        let span = |from: u64, to: u64| Duration::from_micros(to.saturating_sub(from));
-        Self {
-            age: span(entry.written_us, entry.now_us),
-            remaining: span(entry.now_us, entry.expires_us),
-            value: entry.value,
-            token: entry.token,
-            cost: entry.cost,
-            origin,
-        }
-    }
-
-    pub(super) fn fresh(value: Vec<u8>, token: Token, cost: Duration, ttl: Duration) -> Self {
-        Self {
-            value: value.into(),
-            token,
-            cost,
-            age: Duration::ZERO,
-            remaining: ttl,
-            origin: Origin::Computed,
-        }
-    }
-
-    pub(super) fn with_origin(self, origin: Origin) -> Self {
-        Self { origin, ..self }
-    }
-
-    /// How this request came to it.
-    #[must_use]
-    pub fn origin(&self) -> Origin {
-        self.origin
-    }
-
     /// The value.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.value
+        &self.entry.value
     }
 
-    /// The token of its computation: the same for all that got the same value.
+    /// The token of its computation: equal for all callers that got the same value.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.token
-    }
-
-    /// How long its computation took.
-    #[must_use]
-    pub fn cost(&self) -> Duration {
-        self.cost
+        self.entry.token
     }
 
     /// How old it was when it was read.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.age
+        Duration::from_micros(self.entry.now_us.saturating_sub(self.entry.written_us))
     }
 
-    /// How long it was still to be kept when it was read.
+    /// Its remaining time to live when it was read.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.remaining
+        Duration::from_micros(self.entry.expires_us.saturating_sub(self.entry.now_us))
     }
 
     /// The value, if it was made by [`Fresh::json`] of the same type.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
-        serde_json::from_slice(&self.value)
+        serde_json::from_slice(self.bytes())
     }
 }
 
-/// What a computation gives: a value, and for how long it is kept.
+/// The output of a computation: a value and its time to live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fresh {
     pub(super) value: Vec<u8>,
@@ -138,8 +96,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Keeps it for `ttl` (1 ms to 366 days) instead of [`error_ttl`](super::ComputeSettings::error_ttl): longer for what is not
-    /// there and will not be, shorter for what may be there in a moment.
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of [`error_ttl`](super::ComputeSettings::error_ttl): longer for a value
+    /// that will not exist, shorter for one that may exist in a moment.
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }
@@ -155,10 +113,10 @@ impl<E: Display> From<E> for Failure {
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeError {
-    /// The computation failed, panicked or took too long, with this message. All that waited for it get it.
+    /// The computation failed, panicked or took too long, with this message. All its waiters get it.
     #[error("the computation failed: {0}")]
     Failed(String),
-    /// Nobody was done within the caller's patience. The computation goes on.
+    /// No computation ended within the caller's patience. It continues.
     #[error("there was no value in time")]
     TimedOut,
     /// The arbiter did not answer, or has no room for the value.
@@ -177,7 +135,9 @@ mod tests {
     fn a_value_is_read_as_it_was_written() {
         let list = ["a", "b\"ü", ""];
         let Fresh { value, .. } = Fresh::json(&list).unwrap();
-        let computed = Computed::fresh(value, Token::new(1), Duration::ZERO, Duration::ZERO);
+        let (value, token, cost) = (value.into(), Token::new(1), Duration::ZERO);
+        let entry = Entry { value, token, cost, written_us: 0, expires_us: 0, now_us: 0 };
+        let computed = Computed { entry, origin: Origin::Kept };
         assert_eq!(computed.json::<Vec<String>>().unwrap(), list);
         assert!(computed.json::<u64>().is_err());
     }

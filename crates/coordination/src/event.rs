@@ -1,7 +1,6 @@
-//! What happens to locks and values, as it happens: for metrics and traces.
+//! What happens to locks and values: for metrics and traces.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::name::Name;
@@ -10,60 +9,60 @@ use super::name::Name;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Somebody got the lock.
+    /// A caller got the lock.
     Locked {
-        /// How long he waited for it.
+        /// The time of waiting.
         waited: Duration,
-        /// How often he asked before.
+        /// The number of requests before.
         tries: u32,
     },
-    /// Somebody did not get the lock.
+    /// A caller did not get the lock.
     NotLocked {
-        /// How long he waited for it.
+        /// The time of waiting.
         waited: Duration,
     },
     /// A lock, or the right to compute, was lost while it was held.
     Lost,
-    /// A value was there when somebody asked for it.
+    /// A caller found a value.
     Found {
         /// How old it was.
         age: Duration,
     },
-    /// A value was not there, and somebody who waited for it got it, or the error of its computation.
+    /// A caller waited for a value and got it, or the error of its computation.
     Waited {
-        /// How long he waited for it.
+        /// The time of waiting.
         waited: Duration,
     },
-    /// Somebody who waited for a value gave up.
+    /// A caller waited for a value and gave up.
     GaveUp {
-        /// How long he waited for it.
+        /// The time of waiting.
         waited: Duration,
     },
     /// A computation begins. It ends as [`Computed`](Self::Computed), [`Failed`](Self::Failed) or [`Lost`](Self::Lost).
     Computing,
     /// A computation gave a value.
     Computed {
-        /// How long it took.
+        /// Its duration.
         cost: Duration,
         /// How large the value is.
         bytes: usize,
     },
     /// A computation gave an error, panicked, or took too long.
     Failed {
-        /// How long it took.
+        /// Its duration.
         cost: Duration,
     },
 }
 
-type Function = dyn Fn(&Name, &Event) + Send + Sync;
+/// Is called with each event, if there is a function. It must not block.
+#[derive(Default)]
+pub(super) struct Hook(Option<Box<Function>>);
 
-/// What is called with each event, if anything is. It must not block.
-#[derive(Clone, Default)]
-pub(super) struct Hook(Option<Arc<Function>>);
+type Function = dyn Fn(&Name, &Event) + Send + Sync;
 
 impl Hook {
     pub(super) fn new(hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(hook)))
+        Self(Some(Box::new(hook)))
     }
 
     pub(super) fn call(&self, name: &Name, event: &Event) {
@@ -75,6 +74,6 @@ impl Hook {
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Hook" } else { "no Hook" })
+        f.write_str("Hook")
     }
 }

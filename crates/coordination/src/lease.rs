@@ -1,12 +1,20 @@
 //! A right that is held: a task renews it, and its loss is signalled.
 //!
-//! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies
-//! lapses. The holder counts on its own monotonic clock from before it asked, and a little less than the arbiter does, so
-//! it knows of the loss before the arbiter grants the lease to another.
+//! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies lapses. The
+//! holder counts on its own monotonic clock from before it asked, and a little less than the arbiter does, so it knows of the
+//! loss before the arbiter grants the lease to another.
+//!
+//! A lease must be renewed whatever its holder does. A task of the holder's runtime is not enough: a computation that blocks the
+//! only thread of a runtime stops every other task, and on several threads it may stop the timers and the connections of
+//! all when its thread was the one that drove them. So one thread with a small runtime of its own renews all leases, and an
+//! arbiter over a network does so over a connection that belongs to that runtime, see [`is_keeper`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -15,22 +23,22 @@ use super::arbiter::{Arbiter, ArbiterError};
 use super::event::Event;
 use super::name::{Holder, Name, Token};
 
-/// Whoever waits asks again after this long at the latest, in case it missed a wake-up.
+/// A waiter asks again after this long at the latest, in case it missed a wake-up.
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the arbiter did not answer.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// A lease is renewed so many times before it would lapse.
+/// A lease is renewed this many times before it would lapse.
 const RENEWALS_PER_TTL: u32 = 3;
-/// A renewal that got no answer is tried again so many times before the next would be due.
+/// A renewal that got no answer is tried again this many times before the next would be due.
 const TRIES_PER_RENEWAL: u32 = 4;
 
-/// For how long a holder relies on a lease of this time: a hundredth and 2 ms less, since clocks do not run at quite the same
+/// Returns the time for which a holder relies on a lease: a hundredth and 2 ms less than its time to live, since clocks do not run at quite the same
 /// speed, and timers are late.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
 
-/// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or somebody else has it.
+/// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or another holder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the lock was lost")]
 pub struct LockLost;
@@ -38,10 +46,11 @@ pub struct LockLost;
 /// An attempt to get a lease, which must be ended.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    pub(super) arbiter: Arc<dyn Arbiter>,
-    pub(super) name: Name,
+    arbiter: Arc<dyn Arbiter>,
+    name: Name,
     pub(super) holder: Holder,
-    is_settled: bool,
+    /// Whether the arbiter keeps no state of it.
+    pub(super) is_settled: bool,
 }
 
 impl Attempt {
@@ -54,31 +63,30 @@ impl Attempt {
         }
     }
 
-    /// It got the lease, for `ttl` from some instant after `asked` on. Gives it back where the answer took so long
-    /// that the time is over.
+    /// Becomes the lease that it got, for `ttl` from some instant after `asked` on. Gives it back where the answer took longer
+    /// than that.
     pub(super) fn granted(
         self,
         token: Token,
         ttl: Duration,
         asked: Instant,
     ) -> Result<Lease, Self> {
-        if Instant::now() < asked + relied_on(ttl) {
-            return Ok(Lease::new(self, token, ttl, asked));
+        if Instant::now() >= asked + relied_on(ttl) {
+            return Err(self);
         }
-        Err(self)
-    }
-
-    /// Nothing of it is left with the arbiter.
-    pub(super) fn settle(&mut self) {
-        self.is_settled = true;
+        let lost = CancellationToken::new();
+        let (arbiter, name) = (Arc::clone(&self.arbiter), self.name.clone());
+        let renewing = Box::pin(renew_until_lost(arbiter, name, token, ttl, asked, lost.clone()));
+        let renewing = self.arbiter.keep(renewing);
+        Ok(Lease { attempt: self, token, ttl, lost, renewing })
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Without a runtime, as at the end of a process, it lapses by itself.
+        // Without a runtime, as at the end of a process, the lease lapses.
         if !self.is_settled
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Ok(runtime) = Handle::try_current()
         {
             let (arbiter, name) = (Arc::clone(&self.arbiter), self.name.clone());
             let holder = self.holder.clone();
@@ -94,36 +102,14 @@ impl Drop for Attempt {
 /// A lock, or the right to compute, that is kept as long as this lives.
 #[derive(Debug)]
 pub(super) struct Lease {
-    attempt: Attempt,
-    token: Token,
+    pub(super) attempt: Attempt,
+    pub(super) token: Token,
     ttl: Duration,
-    lost: CancellationToken,
-    /// Ends with the lease.
-    keeper: AbortOnDropHandle<()>,
+    pub(super) lost: CancellationToken,
+    renewing: AbortOnDropHandle<()>,
 }
 
 impl Lease {
-    fn new(attempt: Attempt, token: Token, ttl: Duration, asked: Instant) -> Self {
-        let lost = CancellationToken::new();
-        let keeper = Keeper {
-            arbiter: Arc::clone(&attempt.arbiter),
-            name: attempt.name.clone(),
-            token,
-            ttl,
-            lost: lost.clone(),
-        };
-        let keeper = attempt.arbiter.keep(Box::pin(keeper.run(asked)));
-        Self { attempt, token, ttl, lost, keeper }
-    }
-
-    pub(super) fn token(&self) -> Token {
-        self.token
-    }
-
-    pub(super) fn lost(&self) -> &CancellationToken {
-        &self.lost
-    }
-
     pub(super) async fn renew(&self) -> Result<bool, ArbiterError> {
         let Attempt { arbiter, name, .. } = &self.attempt;
         let is_held = arbiter.renew(name, self.token, self.ttl).await?;
@@ -135,51 +121,71 @@ impl Lease {
 
     /// Releases a lock. False when it had been lost.
     pub(super) async fn unlock(mut self) -> Result<bool, ArbiterError> {
-        self.keeper.abort();
+        self.renewing.abort();
         let Attempt { arbiter, name, .. } = &self.attempt;
         let was_held = arbiter.unlock(name, self.token).await?;
-        self.attempt.settle();
+        self.attempt.is_settled = true;
         Ok(was_held && !self.lost.is_cancelled())
-    }
-
-    /// The right went with what was published.
-    pub(super) fn settle(&mut self) {
-        self.attempt.settle();
     }
 }
 
-/// The task that renews.
-struct Keeper {
+async fn renew_until_lost(
     arbiter: Arc<dyn Arbiter>,
     name: Name,
     token: Token,
     ttl: Duration,
+    asked: Instant,
     lost: CancellationToken,
+) {
+    let rest = ttl / RENEWALS_PER_TTL;
+    let (mut lapses, mut next) = (asked + relied_on(ttl), asked + rest);
+    loop {
+        sleep_until(next.min(lapses)).await;
+        let asked = Instant::now();
+        match timeout_at(lapses, arbiter.renew(&name, token, ttl)).await {
+            Ok(Ok(true)) => (lapses, next) = (asked + relied_on(ttl), asked + rest),
+            Ok(Err(error)) if Instant::now() < lapses => {
+                tracing::debug!(name = name.as_str(), %error, "a lock is not renewed yet");
+                next = Instant::now() + rest / TRIES_PER_RENEWAL;
+            }
+            Ok(Ok(false) | Err(_)) | Err(_) => break,
+        }
+    }
+    tracing::warn!(name = name.as_str(), "a lock was lost while it was held");
+    arbiter.observe(&name, &Event::Lost);
+    lost.cancel();
 }
 
-impl Keeper {
-    async fn run(self, asked: Instant) {
-        let rest = self.ttl / RENEWALS_PER_TTL;
-        let mut lapses = asked + relied_on(self.ttl);
-        let mut next = asked + rest;
-        loop {
-            sleep_until(next.min(lapses)).await;
-            let asked = Instant::now();
-            let renewing = self.arbiter.renew(&self.name, self.token, self.ttl);
-            match timeout_at(lapses, renewing).await {
-                Ok(Ok(true)) => {
-                    lapses = asked + relied_on(self.ttl);
-                    next = asked + rest;
-                }
-                Ok(Err(error)) if Instant::now() < lapses => {
-                    tracing::debug!(name = self.name.as_str(), %error, "a lock is not renewed yet");
-                    next = Instant::now() + rest / TRIES_PER_RENEWAL;
-                }
-                Ok(Ok(false) | Err(_)) | Err(_) => break,
-            }
-        }
-        tracing::warn!(name = self.name.as_str(), "a lock was lost while it was held");
-        self.arbiter.observe(&self.name, &Event::Lost);
-        self.lost.cancel();
-    }
+/// The thread that renews leases, and its runtime. It lives as long as the process.
+static KEEPER: OnceLock<Option<(ThreadId, Handle)>> = OnceLock::new();
+
+fn start_keeper() -> Option<(ThreadId, Handle)> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let started = runtime.and_then(|runtime| {
+        let handle = runtime.handle().clone();
+        let thread = thread::Builder::new()
+            .name("lease-keeper".to_owned())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok((thread.thread().id(), handle))
+    });
+    let report = |error: &std::io::Error| {
+        tracing::warn!(%error, "no thread to renew leases; the runtimes of their holders renew them");
+    };
+    started.inspect_err(report).ok()
+}
+
+/// Runs a task on the thread that renews leases, or on the runtime of the caller where there is no such thread. It ends when
+/// the handle is dropped.
+pub(super) fn keep(task: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(match KEEPER.get_or_init(start_keeper) {
+        Some((_, runtime)) => runtime.spawn(task),
+        None => tokio::spawn(task),
+    })
+}
+
+/// Whether this is the thread that renews leases.
+#[cfg(feature = "redis")]
+pub(super) fn is_keeper() -> bool {
+    let keeper = KEEPER.get().and_then(Option::as_ref);
+    keeper.is_some_and(|(id, _)| *id == thread::current().id())
 }

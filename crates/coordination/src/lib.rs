@@ -3,8 +3,8 @@
 //! | to | use |
 //! | --- | --- |
 //! | let one process at a time do something | [`Mutex`] |
-//! | compute a value once for all that ask | [`ComputeOnce`] |
-//! | compute it again before it expires, so that no reader waits | [`EarlyRefresh`] |
+//! | compute a value once for all callers | [`ComputeOnce`] |
+//! | compute it again before it expires, so that no reader waits | [`ComputeSettings::beta`] |
 //! | replace a list and its time to live in one step | [`AtomicReplace`] |
 //!
 //! Each is written once, over an [`Arbiter`]: the place that all processes share. [`redis::RedisArbiter`] is one for many
@@ -29,7 +29,7 @@
 //! let (one, other) = tokio::join!(once.get("key", PATIENCE, compute), once.get("key", PATIENCE, compute));
 //! let (one, other) = (one?, other?);
 //! assert_eq!(one.token(), other.token());
-//! assert_eq!(once.get("key", PATIENCE, compute).await?.origin(), Origin::Kept);
+//! assert_eq!(once.get("key", PATIENCE, compute).await?.origin, Origin::Kept);
 //!
 //! // A lock, held while the guard lives. Its token is greater than that of any holder before.
 //! let mutex = Mutex::new(arbiter, "reports", Duration::from_secs(5))?;
@@ -54,17 +54,14 @@
 //! earlier one of the same name: pass it to whatever a holder writes to, and let that refuse smaller ones. **Patience** is
 //! how long a caller waits for others.
 //!
-//! `docs/guarantees.md` in the repository says what is promised when processes, connections and servers fail, and what is not.
+//! `docs/guarantees.md` in the repository lists the guarantees when processes, connections and servers fail, and their limits.
 
 mod arbiter;
 mod atomic_replace;
-mod computation;
 mod compute_once;
 mod computed;
-mod early_refresh;
 mod event;
-mod flights;
-mod keeper;
+mod flight;
 mod lease;
 pub mod memory;
 mod mutex;
@@ -75,11 +72,10 @@ mod settings;
 mod wakes;
 pub mod xfetch;
 
-pub use self::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
+pub use self::arbiter::{Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
 pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX, ReplaceError};
 pub use self::compute_once::ComputeOnce;
 pub use self::computed::{ComputeError, Computed, Failure, Fresh, Origin};
-pub use self::early_refresh::{EarlyRefresh, is_to_be_refreshed};
 pub use self::event::Event;
 pub use self::lease::LockLost;
 pub use self::mutex::{AcquireError, Guard, Mutex};

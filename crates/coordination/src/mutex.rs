@@ -1,6 +1,6 @@
 //! A named lock: at most one holder at a time among all processes, until it is released or lapses.
 //!
-//! Waiters queue by arrival, and a release wakes the first. A holder that dies wakes nobody: the first waiter asks again
+//! Waiters queue by arrival, and a release wakes the first. A holder that dies wakes no waiter: the first one asks again
 //! when the lock lapses. A waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
@@ -16,7 +16,7 @@ use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::name::{Name, Token};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
-/// How long a place in the queue is kept while its waiter does not ask again.
+/// The time for which a place in the queue is kept until its waiter asks again.
 pub(super) const PRESENCE: Duration = Duration::from_secs(3);
 
 /// A named lock.
@@ -54,7 +54,7 @@ impl Mutex {
         Ok(Self { arbiter, name, ttl })
     }
 
-    /// Takes the lock if it is free and nobody waits for it.
+    /// Takes the lock if it is free and has no waiters.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, ArbiterError> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name);
         let asked = Instant::now();
@@ -65,13 +65,13 @@ impl Mutex {
             self.observe(asked, guard.as_ref());
             return Ok(guard);
         }
-        attempt.settle();
+        attempt.is_settled = true;
         self.observe(asked, None);
         Ok(None)
     }
 
-    /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that is
-    /// away is asked again until then. Dropping the future gives up the place.
+    /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that does not
+    /// answer is asked again until then. Dropping the future gives up the place.
     pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
         let began = Instant::now();
         let acquired = self.wait(began + patience).await;
@@ -139,11 +139,11 @@ impl Guard {
     /// Greater than the token of any earlier holder. For the places that the holder writes to.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.lease.token()
+        self.lease.token
     }
 
-    /// How many tries failed before it was acquired. Not 0: somebody else held it meanwhile, and may have
-    /// done what the lock was wanted for.
+    /// The number of failed tries before it was acquired. Above 0, another holder had it in between, and may have done the
+    /// work of this one.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries
@@ -152,7 +152,7 @@ impl Guard {
     /// Cancelled when the lock is lost. Work that must not go on without it listens to this.
     #[must_use]
     pub fn lost(&self) -> &CancellationToken {
-        self.lease.lost()
+        &self.lease.lost
     }
 
     /// Does some work, and drops it half-way when the lock is lost.

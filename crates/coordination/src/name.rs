@@ -1,8 +1,8 @@
-//! The names of locks, values and lists, and of those who compete for them.
+//! The names of locks, values and lists, and the identities of their holders.
 
 use std::fmt;
 
-/// The longest name, in bytes. It becomes a part of every key.
+/// The longest name, in bytes. Every key contains it.
 pub const NAME_BYTES_MAX: usize = 512;
 
 /// The name of a lock, a value or a list. Names of different kinds never meet.
@@ -13,7 +13,7 @@ pub struct Name(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a name has 1 to {NAME_BYTES_MAX} bytes, not {bytes}")]
 pub struct InvalidName {
-    /// How long it is.
+    /// Its length.
     pub bytes: usize,
 }
 
@@ -53,7 +53,7 @@ impl Name {
 pub struct Holder(String);
 
 impl Holder {
-    /// A holder that nobody else is.
+    /// A new holder.
     #[must_use]
     pub fn random() -> Self {
         Self(format!("{:032x}", rand::random::<u128>()))
@@ -67,7 +67,7 @@ impl Holder {
 }
 
 /// Proof of a right, greater than that of any earlier holder of the same name: the store's clock in microseconds,
-/// or one more than the last where that is not enough. What a holder writes elsewhere can carry it, so that an
+/// or one more than the last where that is not enough. Writes to other places can carry it, so that an
 /// older holder's writes are refused there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);

@@ -6,10 +6,10 @@ use super::name::InvalidName;
 
 /// The shortest lock: renewing takes a few round trips.
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
-/// The longest lock: a crashed holder holds it up for so long.
+/// The longest lock: a crashed holder blocks the others for this time.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const TTL_MIN: Duration = Duration::from_millis(1);
-/// The longest that anything is kept.
+/// The longest time to live.
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// The most computations at a time.
@@ -43,27 +43,30 @@ pub enum InvalidSetting {
     Name(#[from] InvalidName),
 }
 
-/// How [`ComputeOnce`](super::ComputeOnce) keeps what was computed.
+/// The settings of [`ComputeOnce`](super::ComputeOnce).
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// For how long the right to compute is held without a renewal. A process that dies passes the work on
-    /// after this long at the latest; one that lives renews it, so a computation may take longer.
+    /// The time to live of the right to compute. When its process dies another one computes after this time at the latest; a
+    /// live process renews it, so a computation may take longer.
     pub lock_ttl: Duration,
-    /// For how long a value is given to all that ask, unless its computation [says](super::Fresh::kept_for) so.
+    /// The time to live of a value, unless its computation [sets](super::Fresh::kept_for) another.
     pub value_ttl: Duration,
-    /// For how long the error of a computation is given to all that ask, unless it [says](super::Failure::kept_for) so. Then
-    /// the next one computes again.
+    /// The time to live of a computation's error, unless it [sets](super::Failure::kept_for) another. Then the next caller
+    /// computes again.
     pub error_ttl: Duration,
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
-    /// How long a computation may take. One that takes longer is stopped, and that is its error.
+    /// The longest duration of a computation. A longer one is stopped, and fails.
     pub computation_max: Duration,
-    /// How many computations of this process may run at a time. Further ones wait for their turn.
+    /// The maximum number of computations of this process at a time. Further ones wait for their turn.
     pub computations_max: usize,
+    /// β of early refresh: with 1 a value is computed again as early before it expires as is best when costs are steady;
+    /// greater is earlier; with 0 not before.
+    pub beta: f64,
 }
 
 impl Default for ComputeSettings {
-    /// 5 s, 60 s, 1 s, 1 MiB, 60 s, 64.
+    /// 5 s, 60 s, 1 s, 1 MiB, 60 s, 64, 0.
     fn default() -> Self {
         Self {
             lock_ttl: Duration::from_secs(5),
@@ -72,6 +75,7 @@ impl Default for ComputeSettings {
             value_bytes_max: 1 << 20,
             computation_max: Duration::from_secs(60),
             computations_max: 64,
+            beta: 0.0,
         }
     }
 }
@@ -85,11 +89,12 @@ impl ComputeSettings {
         if !(1..=COMPUTATIONS_MAX).contains(&self.computations_max) {
             return Err(InvalidSetting::Computations(self.computations_max));
         }
+        if !(self.beta.is_finite() && self.beta >= 0.0) {
+            return Err(InvalidSetting::Beta(self.beta));
+        }
         if self.lock_ttl >= self.value_ttl {
-            return Err(InvalidSetting::LockOutlivesValue {
-                lock: self.lock_ttl,
-                value: self.value_ttl,
-            });
+            let (lock, value) = (self.lock_ttl, self.value_ttl);
+            return Err(InvalidSetting::LockOutlivesValue { lock, value });
         }
         Ok(self)
     }

@@ -1,145 +1,73 @@
 //! Which listeners of this process are woken by which channel.
 //!
-//! A wake-up is only a hint to ask again. None is lost while a channel is heard: a listener is
-//! woken once as soon as its channel is heard, and once more after each interruption. So a caller that listens, asks, and
-//! asks again whenever woken misses nothing.
+//! A wake-up is only a hint to ask again. None is lost while channels are heard: a listener is woken once as soon as its channel
+//! is heard, and once more after each interruption. So a caller that listens, asks, and asks again whenever woken misses
+//! nothing.
 
-#![cfg_attr(not(feature = "redis"), expect(dead_code, reason = "memory hears everything at once"))]
-
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-/// The channels that somebody in this process listens to.
-#[derive(Debug)]
-pub(super) struct Wakes {
-    state: Mutex<State>,
-    /// Says that there are [`touched`](State::touched) channels.
-    altered: Notify,
-    /// Whether a channel is heard without anybody doing something for it.
-    heard_at_once: bool,
-}
+/// The channels to which this process listens.
+#[derive(Debug, Default)]
+pub(super) struct Wakes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    channels: HashMap<String, Channel>,
-    /// Channels that came or went since somebody looked.
-    touched: HashSet<String>,
-}
-
-#[derive(Debug)]
-struct Channel {
-    sender: watch::Sender<()>,
-    listeners: usize,
-    heard: bool,
-}
-
-/// Channels that came or went.
-#[derive(Debug, Default)]
-pub(super) struct Altered {
-    /// Those that somebody listens to.
-    pub(super) wanted: Vec<String>,
-    /// Those that nobody listens to.
-    pub(super) unwanted: Vec<String>,
+    /// By channel, with the number of its listeners.
+    channels: HashMap<String, (watch::Sender<()>, usize)>,
+    is_heard: bool,
 }
 
 impl Wakes {
-    /// With `heard_at_once`, all that matters happens in this process.
-    pub(super) fn new(heard_at_once: bool) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), altered: Notify::new(), heard_at_once })
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing here panics half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens to a channel as long as the listener lives.
     pub(super) fn listen(self: &Arc<Self>, channel: String) -> Listener {
         let mut state = self.state();
-        let State { channels, touched } = &mut *state;
-        let entry = channels.entry(channel.clone()).or_insert_with(|| {
-            if !self.heard_at_once {
-                touched.insert(channel.clone());
-            }
-            Channel { sender: watch::Sender::new(()), listeners: 0, heard: self.heard_at_once }
-        });
-        entry.listeners += 1;
-        let mut receiver = entry.sender.subscribe();
-        if entry.heard {
+        let is_heard = state.is_heard;
+        let (sender, listeners) = state.channels.entry(channel.clone()).or_default();
+        *listeners += 1;
+        let mut receiver = sender.subscribe();
+        if is_heard {
             receiver.mark_changed();
         }
         drop(state);
-        self.altered.notify_one();
         Listener { receiver, ending: Some((Arc::clone(self), channel)) }
     }
 
     /// Wakes all listeners of a channel.
     pub(super) fn wake(&self, channel: &str) {
-        if let Some(channel) = self.state().channels.get(channel) {
-            channel.sender.send_replace(());
+        if let Some((sender, _)) = self.state().channels.get(channel) {
+            sender.send_replace(());
         }
     }
 
-    /// From now on nothing that happens on this channel is missed.
-    pub(super) fn hear(&self, channel: &str) {
-        if let Some(channel) = self.state().channels.get_mut(channel) {
-            channel.heard = true;
-            channel.sender.send_replace(());
+    /// Wakes all listeners, since wake-ups before this call may have been missed.
+    pub(super) fn hear(&self) {
+        let mut state = self.state();
+        state.is_heard = true;
+        for (sender, _) in state.channels.values() {
+            sender.send_replace(());
         }
     }
 
-    /// Nothing is heard any more. All channels are wanted again.
+    /// Records that wake-ups may be missed until the next [`hear`](Self::hear).
+    #[cfg(feature = "redis")]
     pub(super) fn deafen(&self) {
-        let mut state = self.state();
-        let State { channels, touched } = &mut *state;
-        touched.clear();
-        for (name, channel) in channels {
-            channel.heard = false;
-            touched.insert(name.clone());
-        }
-        drop(state);
-        self.altered.notify_one();
-    }
-
-    /// Waits until channels come or go.
-    pub(super) async fn altered(&self) -> Altered {
-        loop {
-            self.altered.notified().await;
-            let mut state = self.state();
-            let touched = std::mem::take(&mut state.touched);
-            if touched.is_empty() {
-                continue;
-            }
-            let (wanted, unwanted) =
-                touched.into_iter().partition(|channel| state.channels.contains_key(channel));
-            return Altered { wanted, unwanted };
-        }
-    }
-
-    fn end(&self, channel: &str) {
-        let mut state = self.state();
-        let State { channels, touched } = &mut *state;
-        let Some(entry) = channels.get_mut(channel) else {
-            return;
-        };
-        entry.listeners -= 1;
-        if entry.listeners == 0 {
-            channels.remove(channel);
-            if !self.heard_at_once {
-                touched.insert(channel.to_owned());
-                self.altered.notify_one();
-            }
-        }
+        self.state().is_heard = false;
     }
 }
 
-/// Hears when it is worth to ask again. An arbiter makes it of a [`watch::Receiver`] that changes then.
+/// Wakes a caller that should ask again. An arbiter makes it of a [`watch::Receiver`] that changes then.
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
-    /// What ends with it.
+    /// The channel that ends with it.
     ending: Option<(Arc<Wakes>, String)>,
 }
 
@@ -153,7 +81,7 @@ impl Listener {
     /// Waits for the next wake-up. It may come for nothing, and seldom not at all: bound the wait.
     pub async fn woken(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // There is no sender any more, so there are no wake-ups.
+            // The sender is gone, so there are no wake-ups.
             std::future::pending::<()>().await;
         }
     }
@@ -161,8 +89,15 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some((wakes, channel)) = &self.ending {
-            wakes.end(channel);
+        let Some((wakes, channel)) = &self.ending else {
+            return;
+        };
+        let mut state = wakes.state();
+        if let Some((_, listeners)) = state.channels.get_mut(channel) {
+            *listeners -= 1;
+            if *listeners == 0 {
+                state.channels.remove(channel);
+            }
         }
     }
 }
@@ -174,48 +109,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_woken_when_it_begins_to_hear() {
-        let wakes = Wakes::new(false);
+    fn a_listener_is_woken_when_it_begins_to_hear_and_after_each_interruption() {
+        let wakes = Arc::<Wakes>::default();
         let mut listener = wakes.listen("a".to_owned());
-        assert!(listener.woken().now_or_never().is_none());
-        let altered = wakes.altered().now_or_never().unwrap();
-        assert_eq!(altered.wanted, ["a"]);
-        wakes.hear("a");
-        assert!(listener.woken().now_or_never().is_some());
-        assert!(listener.woken().now_or_never().is_none());
-        // A second one hears at once, so it looks at once.
+        for _ in 0..2 {
+            assert!(listener.woken().now_or_never().is_none());
+            wakes.hear();
+            assert!(listener.woken().now_or_never().is_some());
+            wakes.deafen();
+        }
+        wakes.hear();
+        // A second listener is woken at once, so that it asks at once.
         let mut second = wakes.listen("a".to_owned());
         assert!(second.woken().now_or_never().is_some());
+        wakes.wake("b");
+        assert!(second.woken().now_or_never().is_none());
         wakes.wake("a");
         assert!(listener.woken().now_or_never().is_some());
         assert!(second.woken().now_or_never().is_some());
     }
 
     #[test]
-    fn after_an_interruption_every_channel_is_wanted_again() {
-        let wakes = Wakes::new(false);
-        let mut listener = wakes.listen("a".to_owned());
-        wakes.altered().now_or_never().unwrap();
-        wakes.hear("a");
-        assert!(listener.woken().now_or_never().is_some());
-        wakes.deafen();
-        let altered = wakes.altered().now_or_never().unwrap();
-        assert_eq!(altered.wanted, ["a"]);
-        wakes.hear("a");
-        assert!(listener.woken().now_or_never().is_some());
-    }
-
-    #[test]
     fn a_channel_goes_with_its_last_listener() {
-        let wakes = Wakes::new(false);
+        let wakes = Arc::<Wakes>::default();
         let first = wakes.listen("a".to_owned());
         let second = wakes.listen("a".to_owned());
-        wakes.altered().now_or_never().unwrap();
         drop(first);
-        assert!(wakes.altered().now_or_never().is_none());
+        assert!(wakes.state().channels.contains_key("a"));
         drop(second);
-        let altered = wakes.altered().now_or_never().unwrap();
-        assert_eq!(altered.unwanted, ["a"]);
         assert!(wakes.state().channels.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! When to compute a value again before it expires: the decision of XFetch. Pure: time and chance are arguments.
 //!
 //! A. Vattani, F. Chierichetti, K. Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", PVLDB 8(8), 2015.
-//! Each read decides for itself, without asking anybody. With many reads the first refresh comes early, with few it
+//! Each read decides alone. With many reads the first refresh comes early, with few it
 //! comes late: for `n` reads a second on average βΔ(ln(nβΔ) + 0.577) seconds before the expiry.
 
 use std::time::Duration;

@@ -10,13 +10,13 @@ use crate::store::CountReader;
 
 /// The most counts, or series, in one answer.
 pub(super) const ANSWER_MAX: usize = 10_000;
-/// The most counts that are read for one answer, those that do not match included.
+/// The maximum number of counts read for an answer, including counts that do not match.
 pub(super) const READ_MAX: u64 = 1_000_000;
 /// The most open minutes in an answer: the newest.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
-/// The minutes whose sizes are asked for at once.
+/// The number of minutes whose sizes are read in a call.
 pub(super) const SIZES_AT_ONCE: usize = 120;
-/// The series whose sets are looked at in one call.
+/// The number of series whose sets are read in a call.
 const LOOKED_AT: usize = 500;
 
 /// Minute and series → unique, cumulative.
@@ -131,7 +131,7 @@ impl Source<'_> {
         Ok(found)
     }
 
-    /// What the sets hold so far, and whether minutes were left out.
+    /// Returns the counts of the sets so far, and whether minutes were left out.
     pub(super) async fn live(&self) -> Result<(Counts, bool), Problem> {
         let (open, left_out) = self.open().await?;
         let (mut counts, mut read) = (Counts::new(), 0);

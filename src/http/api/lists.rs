@@ -1,43 +1,42 @@
-//! Where lists are kept: under a fixed number of names, however many lists are asked for.
+//! Keeps lists under a fixed number of names, whatever the number of requested lists.
 //!
-//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with what it is a list of, so that nobody
-//! takes another's. Whoever finds another's list in the slot of his own leaves it there as long as it lives, and
-//! has his list of this node alone, which has as many slots; whoever finds another there, too, computes for himself.
-//! Where both slots of an id are taken the newest list stays.
+//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with its label, so that no
+//! list is taken for another. A list whose slot has another one is computed for this node alone, which has as many slots; where
+//! that slot is taken, too, it is computed for its request. Where both slots of an id are taken the newest list stays.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::{
     Arbiter, ComputeError, ComputeOnce, ComputeSettings, Computed, InvalidSetting, Token,
-    is_to_be_refreshed,
 };
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::http::problem::Problem;
 
-/// How long a list is the present one.
+/// The time to live of a present list.
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
-/// How long a list can be had by its id, at most.
+/// The longest time for which a list can be requested by its id.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
-/// After how long another node computes when the one that did is gone.
+/// The time after which another node computes when the computing node is gone.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for a computation. It goes on without the request, and serves the next.
+/// The time for which a request waits for a computation, which outlives the request and serves the next.
 const PATIENCE: Duration = Duration::from_secs(12);
-/// How long a computation may take: waiting for its turn, looking through the counts, and more.
+/// The longest duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
-/// The slots of present lists.
-const PRESENT_SLOTS: u64 = 512;
-/// The slots of lists that can be had by their ids.
+/// The number of slots of whole lists, and of lists by positions.
+const PRESENT_SLOTS: u64 = 256;
+/// The number of slots of lists by ids.
 const KEPT_SLOTS: u64 = 256;
-/// β of early refresh.
-const BETA: f64 = 1.0;
 
 /// The lists of all nodes, or of this one.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
-    present: ComputeOnce,
+    /// Lists that are requested as a whole. They are refreshed before they expire.
+    whole: ComputeOnce,
+    /// Lists that are requested by positions. They are not refreshed, so that no client gets parts of two lists.
+    by_position: ComputeOnce,
     kept: ComputeOnce,
     /// Whether all nodes have them.
     shared: bool,
@@ -50,13 +49,13 @@ pub(super) struct Found {
     /// As it was computed.
     pub(super) list: Vec<u8>,
     pub(super) age: Duration,
-    /// How long it can still be had in the same way.
+    /// Its remaining time to live.
     pub(super) remaining: Duration,
     /// Whether all nodes have it.
     pub(super) shared: bool,
 }
 
-/// What those who wait for a list get when its computation fails, as JSON.
+/// The error of a computation, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Failure {
     /// The hash of the list's parameters: others wait for another list of the slot.
@@ -66,32 +65,46 @@ struct Failure {
 
 impl Lists {
     pub(super) fn new(arbiter: &Arc<dyn Arbiter>, shared: bool) -> Result<Self, InvalidSetting> {
-        let once = |value_ttl| {
+        let once = |value_ttl, beta| {
             let settings = ComputeSettings {
                 lock_ttl: LOCK_TTL,
                 value_ttl,
                 computation_max: COMPUTED_WITHIN,
+                beta,
                 ..ComputeSettings::default()
             };
             ComputeOnce::new(Arc::clone(arbiter), settings)
         };
-        Ok(Self { present: once(LIST_TTL)?, kept: once(KEPT_TTL)?, shared })
+        let (whole, by_position) = (once(LIST_TTL, 1.0)?, once(LIST_TTL, 0.0)?);
+        Ok(Self { whole, by_position, kept: once(KEPT_TTL, 0.0)?, shared })
     }
 
     /// The list, if this value is one of `label`. Its id is the token of its computation unless it is given.
     fn found(&self, value: &Computed, label: &str, id: Option<&str>) -> Option<Found> {
+        let list = value.bytes().strip_prefix(label.as_bytes())?.strip_prefix(b"\n")?;
         Some(Found {
             id: id.map_or_else(|| value.token().to_string(), str::to_owned),
-            list: contents(value.bytes(), label)?.to_vec(),
+            list: list.to_vec(),
             age: value.age(),
             remaining: value.remaining(),
             shared: self.shared,
         })
     }
 
+    fn place(&self, key: &str, is_whole: bool) -> (&ComputeOnce, String) {
+        let (lists, kind) =
+            if is_whole { (&self.whole, "top") } else { (&self.by_position, "each") };
+        (lists, format!("{kind}:{}", xxh3_64(key.as_bytes()) % PRESENT_SLOTS))
+    }
+
     /// The present list of these parameters, if there is one.
-    pub(super) async fn peek(&self, key: &str) -> Result<Option<Found>, ComputeError> {
-        let value = self.present.peek(&present_slot(key)).await?;
+    pub(super) async fn peek(
+        &self,
+        key: &str,
+        is_whole: bool,
+    ) -> Result<Option<Found>, ComputeError> {
+        let (lists, slot) = self.place(key, is_whole);
+        let value = lists.peek(&slot).await?;
         Ok(value.and_then(|value| self.found(&value, key, None)))
     }
 
@@ -111,30 +124,23 @@ impl Lists {
     pub(super) async fn get<F>(
         &self,
         key: &str,
-        refresh: bool,
+        is_whole: bool,
         compute: impl Fn(Token) -> F + Send + Sync + 'static,
     ) -> Result<Option<Found>, Problem>
     where
         F: Future<Output = Result<Vec<u8>, Problem>> + Send + 'static,
     {
-        let of = xxh3_64(key.as_bytes());
-        let label = key.to_owned();
-        let labelled = move |token| {
+        let (of, label) = (xxh3_64(key.as_bytes()), key.to_owned());
+        let compute = move |token| {
             let (computing, label) = (compute(token), label.clone());
             async move {
-                match computing.await {
-                    Ok(list) => Ok(labelled(&label, &list)),
-                    Err(problem) => {
-                        Err(serde_json::to_string(&Failure { of, problem }).unwrap_or_default())
-                    }
-                }
+                let list = computing.await.map(|list| labelled(&label, &list));
+                let failure = |problem| serde_json::to_string(&Failure { of, problem });
+                list.map_err(|problem| failure(problem).unwrap_or_default())
             }
         };
-        let outdated = |entry: &coordination::Entry| {
-            refresh && contents(&entry.value, key).is_some() && is_to_be_refreshed(entry, BETA)
-        };
-        let slot = present_slot(key);
-        match self.present.get_unless(&slot, PATIENCE, labelled, outdated).await {
+        let (lists, slot) = self.place(key, is_whole);
+        match lists.get(&slot, PATIENCE, compute).await {
             Ok(value) => Ok(self.found(&value, key, None)),
             Err(ComputeError::Failed(failure)) => match serde_json::from_str(&failure) {
                 Ok(Failure { of: its, problem }) if its == of => Err(problem),
@@ -162,10 +168,6 @@ impl Lists {
     }
 }
 
-fn present_slot(key: &str) -> String {
-    format!("top:{}", xxh3_64(key.as_bytes()) % PRESENT_SLOTS)
-}
-
 /// Returns the two slots in which a list of this id may be. With one slot each, two of few lists would share it now and then.
 fn kept_slots(id: &str) -> [String; 2] {
     let hash = xxh3_64(id.as_bytes());
@@ -176,14 +178,9 @@ fn kept_label(id: &str, key: &str) -> String {
     format!("{id}:{key}")
 }
 
-/// A list with what it is a list of: a line of JSON or of letters and digits, so it has one end.
+/// A list with its label: a line of JSON or of letters and digits, so it has one end.
 fn labelled(label: &str, list: &[u8]) -> Vec<u8> {
     [label.as_bytes(), b"\n", list].concat()
-}
-
-/// The list, if it is of this.
-fn contents<'a>(value: &'a [u8], label: &str) -> Option<&'a [u8]> {
-    value.strip_prefix(label.as_bytes())?.strip_prefix(b"\n")
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ fn lists() -> Lists {
 }
 
 /// Two keys of one slot.
-fn neighbours() -> (String, String) {
+fn neighbours(lists: &Lists) -> (String, String) {
     let key = |number: u64| format!("top:unique:{number}:5:{{}}");
-    let other = (1..100_000).find(|number| present_slot(&key(*number)) == present_slot(&key(0)));
+    let slot = |number| lists.place(&key(number), true).1;
+    let other = (1..100_000).find(|number| slot(*number) == slot(0));
     (key(0), key(other.unwrap()))
 }
 
@@ -27,19 +28,19 @@ async fn get(lists: &Lists, key: &str, list: &str) -> Result<Option<String>, Pro
 #[tokio::test]
 async fn a_list_never_takes_the_place_of_another_and_is_never_taken_for_it() {
     let lists = lists();
-    let (first, second) = neighbours();
+    let (first, second) = neighbours(&lists);
     assert_eq!(get(&lists, &first, "1").await.unwrap().unwrap(), "1");
     for _ in 0..100 {
         assert_eq!(get(&lists, &second, "2").await.unwrap(), None);
     }
-    assert!(lists.peek(&second).await.unwrap().is_none());
+    assert!(lists.peek(&second, true).await.unwrap().is_none());
     assert_eq!(get(&lists, &first, "3").await.unwrap().unwrap(), "1");
 }
 
 #[tokio::test]
 async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
     let lists = lists();
-    let (first, second) = neighbours();
+    let (first, second) = neighbours(&lists);
     let asked = Arc::new(AtomicU32::new(0));
     for _ in 0..2 {
         let counted = Arc::clone(&asked);

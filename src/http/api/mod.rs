@@ -1,9 +1,8 @@
 //! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series`, `/coverage`, `/status` and `/losses`, as `docs/openapi.json` describes them.
 //!
-//! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
-//! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps.
+//! `parameters` parses requests, `counts` reads the store in small pieces over a dedicated connection, one request at a time by
+//! `turns`, `top` has lists computed once for all nodes, which `lists` keeps.
 
-mod answer;
 mod counts;
 mod coverage;
 mod lists;
@@ -11,35 +10,41 @@ mod parameters;
 mod top;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use chrono::{DateTime, SecondsFormat};
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, InvalidSetting};
+use serde::Serialize;
+use tokio::time::timeout;
 
-use self::answer::{CoverageAnswer, LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
-use self::counts::Source;
+use self::counts::{Counts, Source};
+use self::coverage::CoveredMinute;
 use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
 use self::turns::{Pace, Turns};
-use crate::event::Partitions;
+use crate::event::{Partitions, tags};
 use crate::http::problem::Problem;
 use crate::node::Node;
 use crate::status::Observer;
 use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
-/// How long a request may take in all.
+/// The longest duration of a request.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// The longest window, in minutes, whatever the store keeps.
 const WINDOW_MAX: i64 = 1440;
-/// The most that a window's minutes and the partitions may come to, multiplied.
+/// The maximum product of a window's minutes and the partitions.
 const PLACES_MAX: i64 = 200_000;
+const PATH: &str = "/api/v1/";
+const QUERIES: [&str; 7] = ["minutes", "live", "series", "top", "coverage", "status", "losses"];
 
 /// What queries are answered from.
 #[derive(Debug)]
@@ -48,7 +53,7 @@ pub struct QuerySources {
     pub reading: Arc<dyn CountReader>,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// How long the counts of a minute are kept.
+    /// The retention of a minute's counts.
     pub retention: Duration,
     /// Who sees to it that a list is computed once.
     pub arbiter: Arc<dyn Arbiter>,
@@ -60,13 +65,68 @@ pub struct Queries {
     reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
-    lists: Lists,
-    /// For those that have no place among the others.
-    own_lists: Lists,
+    /// The lists of all nodes, and those that only this node has, since another list is in their slot.
+    lists: [Lists; 2],
     turns: Turns,
     metrics: Arc<Metrics>,
     node: Arc<Node>,
     observer: Observer,
+}
+
+/// A series and its tags.
+#[derive(Debug, Serialize)]
+struct Tagged {
+    series: String,
+    tags: BTreeMap<String, String>,
+}
+
+impl Tagged {
+    fn new(series: String) -> Self {
+        Self { tags: tags(&series).into_iter().collect(), series }
+    }
+}
+
+/// The counts of a series in a minute.
+#[derive(Debug, Serialize)]
+struct Count {
+    minute: String,
+    #[serde(flatten)]
+    series: Tagged,
+    unique: u64,
+    cumulative: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct MinutesAnswer {
+    from: String,
+    to: String,
+    filter: Filter,
+    counts: Vec<Count>,
+}
+
+#[derive(Debug, Serialize)]
+struct LiveAnswer {
+    provisional: bool,
+    filter: Filter,
+    /// Whether there are older open minutes that this leaves out.
+    minutes_left_out: bool,
+    counts: Vec<Count>,
+}
+
+#[derive(Debug, Serialize)]
+struct SeriesAnswer {
+    window: String,
+    from: String,
+    to: String,
+    filter: Filter,
+    series: Vec<Tagged>,
+}
+
+#[derive(Debug, Serialize)]
+struct CoverageAnswer {
+    from: String,
+    to: String,
+    minutes: Vec<CoveredMinute>,
 }
 
 impl Queries {
@@ -79,10 +139,10 @@ impl Queries {
     ) -> Result<Self, InvalidSetting> {
         let kept = i64::try_from(sources.retention.as_secs() / 60).unwrap_or(i64::MAX);
         let places = PLACES_MAX / i64::from(sources.partitions.count());
+        let own: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
         Ok(Self {
             window_max: kept.min(WINDOW_MAX).min(places).max(1),
-            lists: Lists::new(&sources.arbiter, true)?,
-            own_lists: Lists::new(&(Arc::new(MemoryArbiter::default()) as _), false)?,
+            lists: [Lists::new(&sources.arbiter, true)?, Lists::new(&own, false)?],
             turns: Turns::new(&sources.arbiter)?,
             reading: sources.reading,
             partitions: sources.partitions,
@@ -114,11 +174,6 @@ impl Queries {
         self.turns.look(&*self.reading, looking).await
     }
 
-    /// The lists of all nodes, and those that only this one has.
-    fn lists(&self) -> [&Lists; 2] {
-        [&self.lists, &self.own_lists]
-    }
-
     fn parameters(&self, uri: &Uri, allowed: &[&'static str]) -> Result<Parameters, Problem> {
         Parameters::read(uri, allowed, self.window_max)
     }
@@ -126,136 +181,119 @@ impl Queries {
     async fn minutes(&self, uri: &Uri) -> Result<Response, Problem> {
         let parameters = self.parameters(uri, &["from", "to"])?;
         let range = parameters.range(self.now())?;
-        let filter = parameters.filter();
-        let source = self.source(&filter);
-        let counts = self.look(source.minutes(range)).await?;
-        let answer = MinutesAnswer {
-            from: answer::minute(range.from),
-            to: answer::minute(range.to),
-            counts: answer::counts(counts),
-            filter,
-        };
-        Ok(answer::json(&answer, Duration::from_secs(5), Duration::ZERO))
+        let filter = parameters.filter;
+        let found = self.look(self.source(&filter).minutes(range)).await?;
+        let (from, to) = (minute(range.from), minute(range.to));
+        let answer = MinutesAnswer { from, to, counts: counts(found), filter };
+        Ok(json(&answer, Duration::from_secs(5), Duration::ZERO))
     }
 
     async fn live(&self, uri: &Uri) -> Result<Response, Problem> {
-        let filter = self.parameters(uri, &[])?.filter();
-        let source = self.source(&filter);
-        let (counts, minutes_left_out) = self.look(source.live()).await?;
-        let answer = LiveAnswer {
-            provisional: true,
-            minutes_left_out,
-            counts: answer::counts(counts),
-            filter,
-        };
-        Ok(answer::json(&answer, Duration::from_secs(1), Duration::ZERO))
+        let filter = self.parameters(uri, &[])?.filter;
+        let (found, minutes_left_out) = self.look(self.source(&filter).live()).await?;
+        let counts = counts(found);
+        let answer = LiveAnswer { provisional: true, filter, minutes_left_out, counts };
+        Ok(json(&answer, Duration::from_secs(1), Duration::ZERO))
     }
 
     async fn series(&self, uri: &Uri) -> Result<Response, Problem> {
         let parameters = self.parameters(uri, &["window"])?;
         let minutes = parameters.window()?;
         let range = Range::before(self.now(), minutes);
-        let filter = parameters.filter();
-        let source = self.source(&filter);
-        let series = self.look(source.series(range)).await?;
+        let filter = parameters.filter;
+        let series = self.look(self.source(&filter).series(range)).await?;
         let answer = SeriesAnswer {
             window: format!("{minutes}m"),
-            from: answer::minute(range.from),
-            to: answer::minute(range.to),
+            from: minute(range.from),
+            to: minute(range.to),
             series: series.into_iter().map(Tagged::new).collect(),
             filter,
         };
-        Ok(answer::json(&answer, Duration::from_secs(15), Duration::ZERO))
+        Ok(json(&answer, Duration::from_secs(15), Duration::ZERO))
     }
 
     async fn coverage(&self, uri: &Uri) -> Result<Response, Problem> {
         let parameters = self.parameters(uri, &["from", "to"])?;
         let range = parameters.range(self.now())?;
-        let filter = parameters.filter();
-        if let Some(tag) = filter.keys().next() {
-            let detail = "events are seen whatever their series; leave it out";
-            return Err(Problem::parameter(tag, detail));
-        }
-        let source = self.source(&filter);
-        let minutes = self.look(source.coverage(range)).await?;
-        let answer = CoverageAnswer {
-            from: answer::minute(range.from),
-            to: answer::minute(range.to),
-            minutes: answer::coverage(&minutes),
-        };
-        Ok(answer::json(&answer, Duration::from_secs(5), Duration::ZERO))
+        let no_filter =
+            parameters.without_tags("events are seen whatever their series; leave it out")?;
+        let minutes = self.look(self.source(&no_filter).coverage(range)).await?;
+        let (from, to) = (minute(range.from), minute(range.to));
+        Ok(json(&CoverageAnswer { from, to, minutes }, Duration::from_secs(5), Duration::ZERO))
     }
 
     /// How everything is. It takes no turn: it has to answer when nothing else does, and looks once a second at most.
     async fn status(&self, uri: &Uri) -> Result<Response, Problem> {
-        let filter = self.parameters(uri, &[])?.filter();
-        if let Some(tag) = filter.keys().next() {
-            let detail = "this is asked without parameters; leave it out";
-            return Err(Problem::parameter(tag, detail));
-        }
+        self.parameters(uri, &[])?.without_tags(NO_PARAMETERS)?;
         let status = self.observer.status().await;
-        Ok(answer::json(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
+        Ok(json(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
     }
 
-    /// The record of losses, as it was when the status was looked at last.
+    /// Answers with the record of losses at the time of the last status.
     async fn losses(&self, uri: &Uri) -> Result<Response, Problem> {
-        let filter = self.parameters(uri, &[])?.filter();
-        if let Some(tag) = filter.keys().next() {
-            let detail = "this is asked without parameters; leave it out";
-            return Err(Problem::parameter(tag, detail));
-        }
+        self.parameters(uri, &[])?.without_tags(NO_PARAMETERS)?;
         let losses = self.observer.status().await.losses();
         let detail = "the record of losses cannot be read while the store does not answer";
         let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
-        Ok(answer::json(&losses, Duration::from_secs(1), Duration::ZERO))
+        Ok(json(&losses, Duration::from_secs(1), Duration::ZERO))
     }
 
     async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
         let allowed = ["by", "window", "n", "position", "list"];
         let top = self.parameters(uri, &allowed)?.top()?;
         let (answer, age) = top::answer(self, top).await?;
-        Ok(answer::json(&answer, LIST_TTL, age))
-    }
-
-    /// Answers in time, or says that it did not.
-    async fn bounded(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
-        let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(Problem::late()));
-        answer.unwrap_or_else(IntoResponse::into_response)
+        Ok(json(&answer, LIST_TTL, age))
     }
 }
 
+const NO_PARAMETERS: &str = "this is asked without parameters; leave it out";
+
 /// The routes of the queries.
 pub(super) fn router(queries: Arc<Queries>) -> Router {
-    type Asked = State<Arc<Queries>>;
-    Router::new()
-        .route(
-            "/api/v1/minutes",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.minutes(&uri)).await }),
-        )
-        .route(
-            "/api/v1/live",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.live(&uri)).await }),
-        )
-        .route(
-            "/api/v1/series",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.series(&uri)).await }),
-        )
-        .route(
-            "/api/v1/top",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.top(&uri)).await }),
-        )
-        .route(
-            "/api/v1/coverage",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.coverage(&uri)).await }),
-        )
-        .route(
-            "/api/v1/status",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.status(&uri)).await }),
-        )
-        .route(
-            "/api/v1/losses",
-            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.losses(&uri)).await }),
-        )
-        .with_state(queries)
+    let router = QUERIES
+        .iter()
+        .fold(Router::new(), |router, name| router.route(&format!("{PATH}{name}"), get(answer)));
+    router.with_state(queries)
+}
+
+/// Answers within [`ANSWERED_WITHIN`], or with a problem.
+async fn answer(State(queries): State<Arc<Queries>>, uri: Uri) -> Response {
+    let answering = async {
+        match uri.path().strip_prefix(PATH) {
+            Some("minutes") => queries.minutes(&uri).await,
+            Some("live") => queries.live(&uri).await,
+            Some("series") => queries.series(&uri).await,
+            Some("top") => queries.top(&uri).await,
+            Some("coverage") => queries.coverage(&uri).await,
+            Some("losses") => queries.losses(&uri).await,
+            _ => queries.status(&uri).await,
+        }
+    };
+    let answer = timeout(ANSWERED_WITHIN, answering).await;
+    answer.unwrap_or_else(|_| Err(Problem::late())).unwrap_or_else(IntoResponse::into_response)
+}
+
+fn counts(counts: Counts) -> Vec<Count> {
+    let counts = counts.into_iter().map(|((at, series), (unique, cumulative))| {
+        let (minute, series) = (minute(at.epoch_minutes()), Tagged::new(series));
+        Count { minute, series, unique, cumulative }
+    });
+    counts.collect()
+}
+
+/// The first instant of a minute: `2016-12-04T18:38:00Z`.
+fn minute(epoch_minutes: i64) -> String {
+    DateTime::from_timestamp(epoch_minutes.saturating_mul(60), 0)
+        .unwrap_or_default()
+        .to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// An answer that may be used again until it is `max_age` old, and is `age` old.
+fn json(answer: &impl Serialize, max_age: Duration, age: Duration) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CACHE_CONTROL, format!("max-age={}", max_age.as_secs())),
+        (header::AGE, age.as_secs().to_string()),
+    ];
+    (headers, serde_json::to_string(answer).unwrap_or_default()).into_response()
 }

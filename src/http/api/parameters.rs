@@ -1,4 +1,4 @@
-//! What a request asks for: parameters, read into types that cannot be wrong. Pure: the time is handed in.
+//! Parses the parameters of a request into types that are always valid. Pure: the time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::http::problem::Problem;
 pub(super) const QUERY_BYTES_MAX: usize = 2048;
 /// The most tags that a request may ask for.
 pub(super) const TAGS_MAX: usize = 8;
-/// The most that the tags may take together, in bytes: they become part of a key.
+/// The maximum bytes of all tags together, which are a component of a key.
 pub(super) const TAGS_BYTES_MAX: usize = 400;
 /// The longest list.
 pub(super) const ITEMS_MAX: usize = 100;
@@ -47,14 +47,14 @@ impl Range {
         (self.from..self.to).filter_map(Minute::from_epoch_minutes)
     }
 
-    /// The last minutes that are over.
+    /// Returns the last complete minutes.
     pub(super) fn before(now: i64, minutes: i64) -> Self {
         let to = now.div_euclid(60);
         Self { from: to - minutes, to }
     }
 }
 
-/// What a list is ranked by.
+/// The order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Unique,
@@ -70,7 +70,7 @@ impl By {
     }
 }
 
-/// Which list is asked for, and what of it.
+/// A request for a list or an item of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Top {
     pub(super) by: By,
@@ -83,7 +83,7 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// The same for all that ask for the same list. It is another one in versions whose lists are of another form.
+    /// Returns the identity of the list. It differs between versions whose lists differ in form.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
         format!("greatest:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
@@ -94,7 +94,7 @@ impl Top {
 #[derive(Debug)]
 pub(super) struct Parameters {
     known: BTreeMap<&'static str, String>,
-    filter: Filter,
+    pub(super) filter: Filter,
     window_max: i64,
 }
 
@@ -147,8 +147,12 @@ impl Parameters {
         Ok(Self { known, filter, window_max })
     }
 
-    pub(super) fn filter(&self) -> Filter {
-        self.filter.clone()
+    /// The filter, which must be empty.
+    pub(super) fn without_tags(self, detail: &str) -> Result<Filter, Problem> {
+        match self.filter.keys().next() {
+            Some(tag) => Err(Problem::parameter(tag, detail)),
+            None => Ok(self.filter),
+        }
     }
 
     fn instant(&self, name: &'static str) -> Result<Option<i64>, Problem> {
@@ -253,7 +257,7 @@ impl Parameters {
             by,
             window: self.window()?,
             n,
-            filter: self.filter(),
+            filter: self.filter.clone(),
             position: self.number("position", 0, n - 1)?,
             list,
         })

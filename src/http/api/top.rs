@@ -1,19 +1,18 @@
 //! Lists of the series with the greatest numbers, each computed once for all nodes.
 //!
-//! A list is known by its id. Whoever asks for one position after the other gets them from one list as long as that
-//! is the present one, [`LIST_TTL`](super::lists::LIST_TTL), and by its id for [`KEPT_TTL`] at most. A whole list is
-//! refreshed before it goes; one that is asked for by positions is not, so that nobody gets the halves of two.
+//! A client that requests positions gets them from one list while it is the present one, [`LIST_TTL`](super::lists::LIST_TTL), and
+//! by its id for [`KEPT_TTL`] at most.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::Queries;
-use super::answer::{self, Tagged};
 use super::lists::{Found, KEPT_TTL};
 use super::parameters::{By, Filter, Range, Top};
 use super::turns::has_room;
+use super::{Queries, Tagged, minute};
 use crate::http::problem::Problem;
 
 /// A list as it is kept.
@@ -60,7 +59,7 @@ pub(super) struct TopAnswer {
     item: Option<Item>,
 }
 
-/// The list that is asked for, or the one item of it, and its age.
+/// Returns the requested list, or an item of it, and its age.
 pub(super) async fn answer(
     queries: &Arc<Queries>,
     top: Top,
@@ -79,7 +78,7 @@ pub(super) async fn answer(
         Some(position) => {
             let item = items.nth(position).ok_or_else(|| {
                 let detail = format!("the list {id} has {length} items; ask for a lower position");
-                Problem::missing("position", detail)
+                Problem::new(StatusCode::NOT_FOUND, detail).of("position")
             })?;
             (None, Some(item))
         }
@@ -87,8 +86,8 @@ pub(super) async fn answer(
     let answer = TopAnswer {
         by: top.by.word(),
         window: format!("{}m", top.window),
-        from: answer::minute(ranked.from),
-        to: answer::minute(ranked.to),
+        from: minute(ranked.from),
+        to: minute(ranked.to),
         filter: top.filter,
         list: List { id, length, age_ms: millis(age), expires_in_ms: millis(remaining), shared },
         items,
@@ -104,29 +103,25 @@ fn item(
 }
 
 async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem> {
-    for lists in queries.lists() {
+    for lists in &queries.lists {
         if let Some(found) = lists.by_id(id, key).await? {
             return Ok(found);
         }
     }
     let minutes = KEPT_TTL.as_secs() / 60;
-    Err(Problem::gone(format!(
+    let detail = format!(
         "there is no such list of these parameters; lists are kept for {minutes} minutes at most, and less when many \
          others are computed; leave `list` out for the present one"
-    )))
+    );
+    Err(Problem::new(StatusCode::GONE, detail).of("list"))
 }
 
 /// The present list, as all nodes have it, or else as this node has it; if both have no place for it, it is computed for
 /// this request.
 async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
-    let key = top.key();
-    // Who asks by positions has a list of his own kind: one that is not refreshed.
-    let (kind, refresh) = match top.position {
-        Some(_) => (format!("each:{key}"), false),
-        None => (key.clone(), true),
-    };
+    let (key, is_whole) = (top.key(), top.position.is_none());
     let room = has_room(&*queries.reading).await;
-    for lists in queries.lists() {
+    for lists in &queries.lists {
         let asked = (Arc::clone(queries), top.clone(), lists.clone());
         let compute = move |token: coordination::Token| {
             let (queries, top, lists) = asked.clone();
@@ -137,9 +132,9 @@ async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
             }
         };
         let found = match room {
-            Ok(()) => Box::pin(lists.get(&kind, refresh, compute)).await?,
-            // What is there costs nothing.
-            Err(_) => lists.peek(&kind).await?,
+            Ok(()) => Box::pin(lists.get(&key, is_whole, compute)).await?,
+            // Reading a kept list needs no room.
+            Err(_) => lists.peek(&key, is_whole).await?,
         };
         if let Some(found) = found {
             return Ok(found);
@@ -148,7 +143,7 @@ async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     room?;
     let list = Box::pin(compute(queries, top)).await?;
     let id = (queries.node.clock.now_nanos() / 1000).to_string();
-    queries.own_lists.keep(&id, &key, &list).await;
+    queries.lists[1].keep(&id, &key, &list).await;
     Ok(Found { id, list, ..Found::default() })
 }
 
@@ -163,7 +158,7 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
-/// The greatest first; of equals the one that is greater by the other number, then the lower name.
+/// Sorts the greatest first; equals by the other number, then by name.
 fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
     let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),

@@ -1,5 +1,5 @@
-//! [`Turns`]: who may look through the counts. One at a time over all nodes, so that what is asked takes a bounded share
-//! of Redis however many ask, and nobody while Redis is short of memory.
+//! [`Turns`]: lets one request at a time over all nodes read the counts, so that queries take a bounded share of Redis, and none
+//! while Redis is short of memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +12,17 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::http::problem::Problem;
 use crate::store::{CountReader, StoreError};
 
-/// After how long another node has its turn when the one that had it is gone.
+/// The time after which another node has its turn when the previous one is gone.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for its turn.
+/// The longest wait of a request for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(4);
-/// How long one may look through the counts.
+/// The longest duration of a turn.
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// Who looks rests so many times as long as the store took to answer: a quarter of a core of Redis at most, and less by what
-/// the way there takes.
+/// The pause after an answer of the store, as a multiple of its duration: a quarter of a core of Redis at most, and less by the
+/// network's share.
 const RESTS: u64 = 3;
 /// The longest rest for one answer, in microseconds: more than three times what any takes Redis (a page of 500 counts takes
-/// some 0.3 ms). What takes longer waited on the way, and a million counts must be looked through in time all the same.
+/// some 0.3 ms). A longer answer waited on the way, and a million counts must still be read in time.
 const REST_MAX_US: u64 = 2000;
 /// Rests are saved up to this many microseconds: a shorter sleep would take longer than it should.
 const SLEEP_MIN_US: u64 = 20_000;
@@ -30,7 +30,7 @@ const SLEEP_MIN_US: u64 = 20_000;
 /// Who may look through the counts.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// Of this node, so that one request of each node stands in line before Redis.
+    /// Of this node, so that one request of each node waits in Redis.
     own: Semaphore,
     /// Of all nodes that share the arbiter.
     all: Mutex,
@@ -76,7 +76,7 @@ pub(super) async fn has_room(reading: &dyn CountReader) -> Result<(), Problem> {
     }
 }
 
-/// How long somebody who looks has to rest.
+/// The pauses of a request.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     owed_us: AtomicU64,

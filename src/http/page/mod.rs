@@ -1,5 +1,5 @@
-//! The page at `/`: what the node knows, live in a browser. It is served from the binary alone, and asks only the node
-//! itself, which the browser holds it to.
+//! The page at `/`: the node's status, live in a browser. The binary contains it, and its policy allows only requests to the
+//! node itself.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Nothing of other places, nothing inside the HTML that runs or paints; no frame around it.
+/// No content of other origins, no inline scripts or styles, no frame around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -46,7 +46,7 @@ pub(super) fn router() -> Router {
 fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
     let head = [
         (header::CONTENT_TYPE, kind),
-        // A browser asks each time, and hears so when it has the file already.
+        // A browser asks each time, and gets 304 when it has the file already.
         (header::CACHE_CONTROL, "no-cache"),
         (header::ETAG, ETAG.as_str()),
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coordination::Arbiter;
 use coordination::memory::MemoryArbiter;
+use coordination::redis::{RedisArbiter, Timeouts};
 
 /// An example prints whatever error ends it.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -16,23 +17,9 @@ pub(crate) fn nodes(count: usize) -> Result<Vec<Arc<dyn Arbiter>>> {
         let arbiter: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
         return Ok(vec![arbiter; count]);
     };
-    // A prefix of its own, so that a second run finds nothing of the first.
+    // A second run finds nothing of the first.
     let prefix = format!("example-{:08x}", rand::random::<u32>());
-    let nodes = (0..count).map(|_| node(&url, &prefix));
-    let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
-    println!("(on {}, keys begin with {{{prefix}:)\n", nodes[0].describe());
-    Ok(nodes)
-}
-
-#[cfg(feature = "redis")]
-fn node(url: &str, prefix: &str) -> Result<Arc<dyn Arbiter>> {
-    use coordination::redis::{RedisArbiter, Timeouts};
-
-    let arbiter = RedisArbiter::open(url, prefix, Timeouts::default())?;
-    Ok(Arc::new(arbiter))
-}
-
-#[cfg(not(feature = "redis"))]
-fn node(_: &str, _: &str) -> Result<Arc<dyn Arbiter>> {
-    Err("this was built without the feature `redis`".into())
+    println!("(on Redis, keys begin with {{{prefix}:)\n");
+    let node = |_| Ok(Arc::new(RedisArbiter::open(&url, &prefix, Timeouts::default())?) as _);
+    (0..count).map(node).collect()
 }

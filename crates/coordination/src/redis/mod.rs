@@ -1,45 +1,60 @@
 //! The arbiter that many processes share: Redis 7.0 or newer, one server, one behind Sentinel, or a cluster.
 //!
-//! Each operation is one Lua script on the keys of one name, by the clock of the server that has them. `link` sends
-//! them, `switchboard` listens for wake-ups.
+//! Each operation is one Lua script on the keys of one name, by the clock of the server that has them.
 
-mod keys;
-mod link;
-mod lists;
-mod reply;
-mod scripts;
-mod switchboard;
+mod wake_ups;
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use redis::{Cmd, FromRedisValue, Script, ScriptInvocation, ToRedisArgs};
+pub use redis_link::Timeouts;
 use redis_link::{
-    Fault, FaultKind, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field,
+    Connection, Fault, FaultKind, Lane, Lanes, Redis, Settings, SettingsError, UrlError,
+    info_field, on_one_line,
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use self::keys::Keys;
-use self::link::Link;
-use self::reply::Answer;
-use self::scripts::{Arguments, Source};
-use self::switchboard::Switchboard;
-use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
+use super::arbiter::{
+    Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX, micros,
+};
 use super::event::{Event, Hook};
-use super::keeper;
-use super::memory::micros;
+use super::lease;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
-/// All commands go over one connection to each server, but for those of the thread that renews leases: a connection belongs
+/// All commands go over one connection to each server, except those of the thread that renews leases: a connection belongs
 /// to the runtime that made it.
 const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
-fn lane() -> Lane {
-    Lane(usize::from(keeper::is_here()))
+/// The most items that one script takes, so that it does not hold up the server for long.
+const PIECE_ITEMS: usize = 5000;
+/// The most bytes that one script takes. A single item may be larger.
+const PIECE_BYTES: usize = 1 << 20;
+/// The time for which the token of a writer outlives its list.
+const TOKEN_KEPT_MS: u64 = 600_000;
+/// The time to live of a piece that its writer does not continue.
+const STAGED_MS: u64 = 60_000;
+
+macro_rules! scripts {
+    ($($name:ident = $flags:literal $file:literal;)*) => {$(
+        static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(concat!("#!lua", $flags, "\n", include_str!($file)))
+        });
+    )*};
 }
 
-pub use redis_link::Timeouts;
+// Operations that end something, or hold it for longer, run also when Redis is over its memory limit: they add no key, and a
+// lock that cannot be released helps no caller. Operations that begin or keep something do not.
+scripts! {
+    BEGINS = "" "name.lua";
+    ENDS = " flags=allow-oom" "name.lua";
+    READS = " flags=no-writes" "name.lua";
+    WRITES_LIST = "" "list.lua";
+    COMMITS_LIST = " flags=allow-oom" "list.lua";
+}
 
 /// A prefix or an address that leads to no Redis.
 #[derive(Debug, thiserror::Error)]
@@ -60,11 +75,11 @@ pub enum AddressError {
 #[derive(Debug)]
 pub struct RedisArbiter {
     prefix: String,
-    link: Link,
-    wakes: Arc<Wakes>,
+    redis: Arc<Redis>,
     timeouts: Timeouts,
-    listening: Once,
-    stopping: DropGuard,
+    wakes: Arc<Wakes>,
+    /// The task that receives wake-ups. It begins with the first listener.
+    hearing: OnceLock<AbortOnDropHandle<()>>,
     hook: Hook,
 }
 
@@ -74,14 +89,12 @@ impl RedisArbiter {
         if prefix.is_empty() || prefix.contains(['{', '}']) {
             return Err(AddressError::Prefix(prefix.to_owned()));
         }
-        let timeouts = settings.timeouts;
         Ok(Self {
             prefix: prefix.to_owned(),
-            link: Link(Arc::new(Redis::new(settings, LANES, Arc::new(check))?)),
-            wakes: Wakes::new(false),
-            timeouts,
-            listening: Once::new(),
-            stopping: CancellationToken::new().drop_guard(),
+            timeouts: settings.timeouts,
+            redis: Arc::new(Redis::new(settings, LANES, Arc::new(check))?),
+            wakes: Arc::default(),
+            hearing: OnceLock::new(),
             hook: Hook::default(),
         })
     }
@@ -89,25 +102,85 @@ impl RedisArbiter {
     /// By an address: `redis://…`, `rediss://…` and `unix://…` as everywhere, `redis+cluster://host:port,host:port` and
     /// `redis+sentinel://host:port,host:port/name`, both of which may have `user:password@` before the first host.
     pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
-        let settings: Settings = address.parse()?;
-        let settings = Settings { timeouts, ..settings };
-        Self::new(settings, prefix)
+        Self::new(Settings { timeouts, ..address.parse()? }, prefix)
     }
 
-    /// Calls `hook` with what happens to locks and values in this process. It must not block.
+    /// Calls `hook` with each event of locks and values in this process. It must not block.
     #[must_use]
     pub fn observed_by(self, hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
-        let hook = Hook::new(hook);
-        Self { hook, ..self }
+        Self { hook: Hook::new(hook), ..self }
     }
 
-    fn keys(&self, name: &Name) -> Keys {
-        Keys::new(&self.prefix, name)
+    /// All keys of a name have one hash tag, `{prefix:kind:name}` or up to the first closing brace of the name, so that they are in
+    /// one slot of a Redis Cluster and a script may use them together.
+    fn key(&self, name: &Name, what: &str) -> String {
+        format!("{{{}:{}}}:{what}", self.prefix, name.as_str())
     }
 
-    async fn is_done(&self, script: &Source, arguments: &Arguments) -> Result<bool, ArbiterError> {
-        self.link.run(script, arguments).await
+    /// Runs an operation of `name.lua`.
+    async fn run<T: FromRedisValue>(
+        &self,
+        script: &'static Script,
+        name: &Name,
+        operation: &str,
+        arguments: impl ToRedisArgs + Send,
+    ) -> Answer<T> {
+        let mut invocation = script.prepare_invoke();
+        for key in ["lock", "queue", "present", "entry"] {
+            invocation.key(self.key(name, key));
+        }
+        invocation.arg(operation).arg(self.key(name, "wake")).arg(arguments);
+        self.send(self.slot(name), Request::Script(invocation)).await
     }
+
+    /// Runs an operation of `list.lua` for a writer.
+    async fn write_list(
+        &self,
+        script: &'static Script,
+        name: &Name,
+        by: &Holder,
+        arguments: impl ToRedisArgs + Send,
+    ) -> Answer<bool> {
+        let mut invocation = script.prepare_invoke();
+        invocation.key(self.key(name, "list")).key(self.key(name, "writer"));
+        for key in ["staged", "committed"] {
+            invocation.key(self.key(name, &format!("{}:{key}", by.as_str())));
+        }
+        invocation.arg(arguments);
+        match self.send(self.slot(name), Request::Script(invocation)).await? {
+            -1 => Err(ArbiterError::Unavailable(
+                "the pieces of the list are gone: the writer was too slow, or the master changed"
+                    .to_owned(),
+            )),
+            done => Ok(done == 1),
+        }
+    }
+
+    fn slot(&self, name: &Name) -> u16 {
+        redis_link::slot(self.key(name, "").as_bytes())
+    }
+
+    /// Sends what may be carried out twice to the server of this slot. Only a server that lacks a script is sent its text.
+    async fn send<T: FromRedisValue>(&self, slot: u16, what: Request) -> Answer<T> {
+        let (begun, what) = (Instant::now(), Arc::new(what));
+        let lane = Lane(usize::from(lease::is_keeper()));
+        loop {
+            let what = Arc::clone(&what);
+            let send = async move |connection: &mut Connection| match &*what {
+                Request::Script(script) => script.invoke_async(connection).await,
+                Request::Command(command) => command.query_async(connection).await,
+            };
+            match self.redis.run(slot, lane, send).await {
+                Err(fault) if self.redis.may_repeat(&fault, begun).await => {}
+                answer => return Ok(answer?),
+            }
+        }
+    }
+}
+
+enum Request {
+    Script(ScriptInvocation<'static>),
+    Command(Cmd),
 }
 
 #[async_trait]
@@ -118,43 +191,35 @@ impl Arbiter for RedisArbiter {
         holder: &Holder,
         ttl: Duration,
         presence: Option<Duration>,
-    ) -> Result<Locking, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.queue(), keys.present()])
-            .text(holder.as_str())
-            .number(micros(ttl))
-            .number(presence.map_or(0, micros))
-            .number(WAITING_MAX as u64)
-            .text(&keys.channel());
-        let answer: Answer = self.link.run(&scripts::LOCK, &arguments).await?;
-        reply::locking(&answer)
+    ) -> Answer<Locking> {
+        let arguments = (holder.as_str(), micros(ttl), presence.map_or(0, micros), WAITING_MAX);
+        let reply = Reply(self.run(&BEGINS, name, "lock", arguments).await?);
+        match reply.kind() {
+            b"granted" => Ok(Locking::Granted(Token::new(reply.number(1)?))),
+            b"busy" => Ok(Locking::Busy(Duration::from_micros(reply.number(1)?))),
+            b"crowded" => Ok(Locking::Crowded),
+            _ => Err(reply.strange()),
+        }
     }
 
-    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock()]).number(token.number()).number(micros(ttl));
-        self.is_done(&scripts::RENEW, &arguments).await
+    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Answer<bool> {
+        self.run(&ENDS, name, "renew", (token.number(), micros(ttl))).await
     }
 
-    async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.queue(), keys.present()])
-            .number(token.number())
-            .text(&keys.channel());
-        self.is_done(&scripts::UNLOCK, &arguments).await
+    async fn unlock(&self, name: &Name, token: Token) -> Answer<bool> {
+        self.run(&ENDS, name, "unlock", token.number()).await
     }
 
-    async fn leave(&self, name: &Name, holder: &Holder) -> Result<(), ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.queue(), keys.present()])
-            .text(holder.as_str())
-            .text(&keys.channel());
-        self.link.run(&scripts::LEAVE, &arguments).await
+    async fn leave(&self, name: &Name, holder: &Holder) -> Answer<()> {
+        self.run(&ENDS, name, "leave", holder.as_str()).await
     }
 
-    async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
-        let arguments = Arguments::keys([self.keys(name).entry()]);
-        reply::peeked(self.link.run(&scripts::PEEK, &arguments).await?)
+    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
+        let reply = Reply(self.run(&READS, name, "peek", None::<u64>).await?);
+        if reply.kind() == b"none" {
+            return Ok(None);
+        }
+        reply.entry().map(Some)
     }
 
     async fn begin(
@@ -163,14 +228,18 @@ impl Arbiter for RedisArbiter {
         holder: &Holder,
         ttl: Duration,
         outdated: Option<Token>,
-    ) -> Result<Beginning, ArbiterError> {
-        let keys = self.keys(name);
-        let outdated = outdated.map(|token| token.to_string()).unwrap_or_default();
-        let arguments = Arguments::keys([keys.lock(), keys.entry()])
-            .text(holder.as_str())
-            .number(micros(ttl))
-            .text(&outdated);
-        reply::beginning(self.link.run(&scripts::BEGIN, &arguments).await?)
+    ) -> Answer<Beginning> {
+        let arguments = (holder.as_str(), micros(ttl), text(outdated));
+        let reply = Reply(self.run(&BEGINS, name, "begin", arguments).await?);
+        match reply.kind() {
+            b"value" => Ok(Beginning::Value(reply.entry()?)),
+            b"failed" => {
+                Ok(Beginning::Failed(String::from_utf8_lossy(reply.field(1)?).into_owned()))
+            }
+            b"granted" => Ok(Beginning::Granted(Token::new(reply.number(1)?))),
+            b"busy" => Ok(Beginning::Busy(Duration::from_micros(reply.number(1)?))),
+            _ => Err(reply.strange()),
+        }
     }
 
     async fn publish(
@@ -180,72 +249,131 @@ impl Arbiter for RedisArbiter {
         value: &[u8],
         cost: Duration,
         ttl: Duration,
-    ) -> Result<bool, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.entry()])
-            .number(token.number())
-            .text(&keys.channel())
-            .bytes(value)
-            .number(micros(cost))
-            .number(micros(ttl));
-        self.is_done(&scripts::PUBLISH, &arguments).await
+    ) -> Answer<bool> {
+        let arguments = (token.number(), value, micros(cost), micros(ttl));
+        self.run(&BEGINS, name, "publish", arguments).await
     }
 
-    async fn fail(
-        &self,
-        name: &Name,
-        token: Token,
-        message: &str,
-        ttl: Duration,
-    ) -> Result<bool, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.entry()])
-            .number(token.number())
-            .text(&keys.channel())
-            .text(message)
-            .number(micros(ttl));
-        self.is_done(&scripts::FAIL, &arguments).await
+    async fn fail(&self, name: &Name, token: Token, message: &str, ttl: Duration) -> Answer<bool> {
+        self.run(&BEGINS, name, "fail", (token.number(), message, micros(ttl))).await
     }
 
-    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError> {
-        let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock(), keys.entry()]).text(&keys.channel());
-        self.is_done(&scripts::INVALIDATE, &arguments).await
+    async fn invalidate(&self, name: &Name) -> Answer<bool> {
+        self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
+    /// From the arguments of one script, or in pieces under a name of the writer's own that then takes the place of the list.
     async fn replace(
         &self,
         name: &Name,
         items: &[&[u8]],
         ttl: Duration,
         token: Option<Token>,
-    ) -> Result<bool, ArbiterError> {
-        lists::replace(&self.link, &self.keys(name), items, ttl, token).await
+    ) -> Answer<bool> {
+        let ttl_ms = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        let (writer, token, kept_ms) = (Holder::random(), text(token), ttl_ms + TOKEN_KEPT_MS);
+        let pieces = pieces(items);
+        if pieces.len() <= 1 {
+            let arguments = ("replace", token, kept_ms, ttl_ms, items);
+            return self.write_list(&WRITES_LIST, name, &writer, arguments).await;
+        }
+        let mut staged = 0;
+        for piece in pieces {
+            let arguments = ("stage", staged, STAGED_MS, piece);
+            self.write_list(&WRITES_LIST, name, &writer, arguments).await?;
+            staged += piece.len();
+        }
+        let arguments = ("commit", token, kept_ms, ttl_ms, staged, STAGED_MS);
+        self.write_list(&COMMITS_LIST, name, &writer, arguments).await
     }
 
-    async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {
-        lists::read(&self.link, &self.keys(name)).await
+    async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
+        let read = Cmd::lrange(self.key(name, "list"), 0, -1);
+        self.send(self.slot(name), Request::Command(read)).await
     }
 
     fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
-        self.listening.call_once(|| {
-            let switchboard = Switchboard {
-                redis: Arc::clone(&self.link.0),
-                timeouts: self.timeouts,
-                wakes: Arc::clone(&self.wakes),
-                stopping: self.stopping.token().clone(),
-            };
-            tokio::spawn(switchboard.run());
+        self.hearing.get_or_init(|| {
+            let (redis, wakes) = (Arc::clone(&self.redis), Arc::clone(&self.wakes));
+            let hearing = wake_ups::hear(redis, self.timeouts, wakes, self.prefix.clone());
+            AbortOnDropHandle::new(tokio::spawn(hearing))
         });
-        self.wakes.listen(self.keys(name).channel_of(holder))
+        let channel = self.key(name, "wake");
+        self.wakes.listen(match holder {
+            Some(holder) => format!("{channel}:{}", holder.as_str()),
+            None => channel,
+        })
     }
 
     fn observe(&self, name: &Name, event: &Event) {
         self.hook.call(name, event);
     }
+}
 
-    fn describe(&self) -> String {
-        self.link.0.describe()
+/// No token is an empty text.
+fn text(token: Option<Token>) -> String {
+    token.map(|token| token.to_string()).unwrap_or_default()
+}
+
+fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {
+    let mut pieces = Vec::new();
+    let (mut first, mut bytes) = (0, 0);
+    for (index, item) in items.iter().enumerate() {
+        if index > first && (index - first == PIECE_ITEMS || bytes + item.len() > PIECE_BYTES) {
+            pieces.push(&items[first..index]);
+            (first, bytes) = (index, 0);
+        }
+        bytes += item.len();
+    }
+    if first < items.len() {
+        pieces.push(&items[first..]);
+    }
+    pieces
+}
+
+/// An answer of `name.lua`: its kind, and its fields from index 1 on.
+struct Reply(Vec<Vec<u8>>);
+
+impl Reply {
+    fn kind(&self) -> &[u8] {
+        self.0.first().map_or(&[], Vec::as_slice)
+    }
+
+    fn field(&self, index: usize) -> Answer<&[u8]> {
+        self.0.get(index).map(Vec::as_slice).ok_or_else(|| self.strange())
+    }
+
+    fn number(&self, index: usize) -> Answer<u64> {
+        let number = std::str::from_utf8(self.field(index)?).ok().and_then(|it| it.parse().ok());
+        number.ok_or_else(|| self.strange())
+    }
+
+    fn entry(&self) -> Answer<Entry> {
+        Ok(Entry {
+            value: self.field(1)?.into(),
+            token: Token::new(self.number(2)?),
+            cost: Duration::from_micros(self.number(3)?),
+            written_us: self.number(4)?,
+            expires_us: self.number(5)?,
+            now_us: self.number(6)?,
+        })
+    }
+
+    fn strange(&self) -> ArbiterError {
+        let kind = String::from_utf8_lossy(self.kind());
+        let kind = on_one_line(&kind);
+        ArbiterError::Refused(format!("a script answered what is not understood: {kind}"))
+    }
+}
+
+impl From<Fault> for ArbiterError {
+    fn from(fault: Fault) -> Self {
+        let message = fault.to_string();
+        match fault.kind {
+            FaultKind::Full => Self::Full(message),
+            _ if fault.is_refusal() => Self::Refused(message),
+            _ => Self::Unavailable(message),
+        }
     }
 }
 
@@ -265,5 +393,33 @@ fn check(info: &str) -> Result<(), Fault> {
                  it into redis.conf"
             ),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_bounded_and_lose_nothing() {
+        let large = vec![0; PIECE_BYTES];
+        for items in [vec![], vec![b"a".as_slice(); 12_001], vec![&large, b"a", &large, &large]] {
+            let pieces = pieces(&items);
+            assert_eq!(pieces.concat(), items);
+            for piece in pieces {
+                let bytes: usize = piece.iter().map(|item| item.len()).sum();
+                assert!(piece.len() <= PIECE_ITEMS && (bytes <= PIECE_BYTES || piece.len() == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_name_share_a_hash_tag() {
+        let settings = "redis://127.0.0.1:1".parse().unwrap();
+        let arbiter = RedisArbiter::new(settings, "app").unwrap();
+        let key = |name, what| arbiter.key(&Name::of_mutex(name).unwrap(), what);
+        assert_eq!(key("a", "lock"), "{app:mutex:a}:lock");
+        // A brace in the name makes the tag shorter for all keys alike, and never empty.
+        assert_eq!(key("}x{", "lock"), "{app:mutex:}x{}:lock");
     }
 }

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::site::{PATIENCE, Site, over_each};
+use crate::site::{PATIENCE, Site, begin, over_each};
 
 over_each!(
     one_computes_and_all_get_the_same,
@@ -65,9 +65,9 @@ async fn one_computes_and_all_get_the_same(site: Site) {
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(computed.load(Ordering::SeqCst), 1);
     assert!(answers.iter().all(|it| it.bytes() == b"value 0" && it.token() == answers[0].token()));
-    let computed_here = answers.iter().filter(|it| it.origin() == Origin::Computed);
+    let computed_here = answers.iter().filter(|it| it.origin == Origin::Computed);
     assert_eq!(computed_here.count(), 1);
-    assert!(answers[0].cost() >= Duration::from_millis(200));
+    assert!(answers[0].entry.cost >= Duration::from_millis(200));
 }
 
 async fn the_late_get_it(site: Site) {
@@ -79,7 +79,7 @@ async fn the_late_get_it(site: Site) {
         sleep(Duration::from_millis(20)).await;
         let waited = published.elapsed();
         let answer = nodes[1].get("a", PATIENCE, |_| unwanted()).await.unwrap();
-        assert_eq!((answer.bytes(), answer.origin()), (b"1".as_slice(), Origin::Kept));
+        assert_eq!((answer.bytes(), answer.origin), (b"1".as_slice(), Origin::Kept));
         assert!(answer.age() >= waited);
         assert_eq!(answer.age() + answer.remaining(), Duration::from_secs(60));
     }
@@ -158,8 +158,7 @@ async fn whoever_dies_passes_the_work_on(site: Site) {
     let dying = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let asked = Instant::now();
-    let answer = dying.begin(&name, &Holder::random(), lock_ttl, None).await.unwrap();
-    assert!(matches!(answer, Beginning::Granted(_)));
+    begin(&*dying, &name, lock_ttl).await;
     let nodes = [(); 3].map(|()| node(&site, settings(800, 60_000)));
     let computed = Arc::new(AtomicU32::new(0));
     let compute = {
@@ -196,7 +195,7 @@ async fn a_long_computation_keeps_its_right(site: Site) {
     });
     begun.notified().await;
     let answer = nodes[1].get("a", PATIENCE, |_| unwanted()).await.unwrap();
-    assert_eq!((answer.bytes(), answer.origin()), (b"slow".as_slice(), Origin::Awaited));
+    assert_eq!((answer.bytes(), answer.origin), (b"slow".as_slice(), Origin::Awaited));
     assert_eq!(slow.await.unwrap().unwrap().bytes(), b"slow");
 }
 
@@ -204,13 +203,9 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let begin = async |ttl| match arbiter.begin(&name, &Holder::random(), ttl, None).await {
-        Ok(Beginning::Granted(token)) => token,
-        answer => panic!("{answer:?}"),
-    };
-    let stale = begin(short).await;
+    let stale = begin(&*arbiter, &name, short).await;
     sleep(Duration::from_millis(80)).await;
-    let newer = begin(long).await;
+    let newer = begin(&*arbiter, &name, long).await;
     assert!(newer > stale);
     // While the newer computes, and when it is done.
     assert!(!arbiter.publish(&name, stale, b"stale", short, long).await.unwrap());
@@ -239,10 +234,7 @@ async fn who_lost_the_right_takes_the_newer_value(site: Site) {
         async move {
             let long = Duration::from_secs(60);
             assert!(arbiter.unlock(&name, token).await.unwrap());
-            let answer = arbiter.begin(&name, &Holder::random(), long, None).await;
-            let Ok(Beginning::Granted(newer)) = answer else {
-                panic!("{answer:?}");
-            };
+            let newer = begin(&*arbiter, &name, long).await;
             let published = arbiter.publish(&name, newer, b"newer", long, long);
             assert!(published.await.unwrap());
             std::future::pending::<Result<Vec<u8>, String>>().await

@@ -4,11 +4,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use coordination::{Arbiter, AtomicReplace, Beginning, Holder, Locking, Name, Token};
+use coordination::{AtomicReplace, Name};
 use redis::Commands;
 use testing::redis::RedisServer;
 
-use crate::site::{Place, Site};
+use crate::site::{Place, Site, begin, lock};
 
 fn server(site: &Site) -> &RedisServer {
     match &site.place {
@@ -66,13 +66,6 @@ fn getset_gives_it_to_one_but_a_late_release_frees_it_for_another() {
     assert!(c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(), "C5 and C6 have it");
 }
 
-async fn granted(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Option<Token> {
-    match arbiter.lock(name, &Holder::random(), ttl, None).await.unwrap() {
-        Locking::Granted(token) => Some(token),
-        Locking::Busy(_) | Locking::Crowded => None,
-    }
-}
-
 /// The same steps with ours: C3 crashed, C1 and C2, C4 and C5 see it lapsed. One gets it; C3 frees nothing.
 #[tokio::test]
 async fn ours_gives_it_to_one_and_a_late_release_frees_nothing() {
@@ -80,15 +73,15 @@ async fn ours_gives_it_to_one_and_a_late_release_frees_nothing() {
     let [c1, c2, c3, c4] = [(); 4].map(|()| site.arbiter());
     let name = Name::of_mutex("lock.foo").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let stale = granted(&*c3, &name, short).await.expect("C3 has it");
-    assert_eq!(granted(&*c1, &name, long).await, None);
-    assert_eq!(granted(&*c2, &name, long).await, None);
+    let stale = lock(&*c3, &name, short).await.expect("C3 has it");
+    assert_eq!(lock(&*c1, &name, long).await, None);
+    assert_eq!(lock(&*c2, &name, long).await, None);
     tokio::time::sleep(short * 2).await;
-    let newer = granted(&*c1, &name, long).await.expect("C1 has it");
-    assert_eq!(granted(&*c2, &name, long).await, None);
-    assert_eq!(granted(&*c4, &name, long).await, None);
+    let newer = lock(&*c1, &name, long).await.expect("C1 has it");
+    assert_eq!(lock(&*c2, &name, long).await, None);
+    assert_eq!(lock(&*c4, &name, long).await, None);
     assert!(!c3.unlock(&name, stale).await.unwrap());
-    assert_eq!(granted(&*c2, &name, long).await, None);
+    assert_eq!(lock(&*c2, &name, long).await, None);
     assert!(newer > stale);
     assert!(c1.renew(&name, newer, long).await.unwrap());
 }
@@ -174,19 +167,13 @@ async fn ours_keeps_one_list() {
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
     let mut tokens = Vec::new();
     for ttl in [short, long] {
-        match arbiter.begin(&name, &Holder::random(), ttl, None).await.unwrap() {
-            Beginning::Granted(token) => tokens.push(token),
-            answer => panic!("{answer:?}"),
-        }
+        tokens.push(begin(&*arbiter, &name, ttl).await);
         tokio::time::sleep(short * 2).await;
     }
     assert!(arbiter.publish(&name, tokens[1], b"new", short, long).await.unwrap());
     assert!(!arbiter.publish(&name, tokens[0], b"old", short, long).await.unwrap());
     for _ in 0..4 {
-        match arbiter.begin(&name, &Holder::random(), long, None).await.unwrap() {
-            Beginning::Value(entry) => assert_eq!(&*entry.value, b"new"),
-            answer => panic!("{answer:?}"),
-        }
+        assert_eq!(&*arbiter.peek(&name).await.unwrap().unwrap().value, b"new");
     }
 }
 
@@ -205,7 +192,8 @@ async fn two_messages_double_the_list_but_not_ours() {
 
     let ttl = Duration::from_secs(60);
     let [a, b] = [(); 2].map(|()| AtomicReplace::new(site.arbiter(), ttl).unwrap());
-    let (first, second) = tokio::join!(a.replace("user1", &friends), b.replace("user1", &friends));
+    let (first, second) =
+        tokio::join!(a.replace("user1", &friends, None), b.replace("user1", &friends, None));
     first.unwrap();
     second.unwrap();
     assert_eq!(a.read("user1").await.unwrap(), friends.map(|it| it.as_bytes().to_vec()));

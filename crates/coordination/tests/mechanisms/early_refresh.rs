@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use coordination::{ComputeOnce, ComputeSettings, EarlyRefresh, InvalidSetting, Origin};
+use coordination::{ComputeOnce, ComputeSettings, InvalidSetting, Origin};
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
@@ -17,15 +17,15 @@ over_each!(
     without_a_cost_nothing_is_early,
 );
 
-fn node(site: &Site, beta: f64) -> Arc<EarlyRefresh> {
+fn node(site: &Site, beta: f64) -> Arc<ComputeOnce> {
     let settings = ComputeSettings {
         lock_ttl: Duration::from_secs(3),
         value_ttl: Duration::from_secs(60),
         error_ttl: Duration::from_secs(60),
+        beta,
         ..ComputeSettings::default()
     };
-    let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
-    Arc::new(EarlyRefresh::new(once, beta).unwrap())
+    Arc::new(ComputeOnce::new(site.arbiter(), settings).unwrap())
 }
 
 /// With this β the first read of a value is due, all but certainly.
@@ -46,13 +46,13 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
         }
     };
     let first = nodes[0].get("a", PATIENCE, compute.clone()).await.unwrap();
-    assert_eq!((first.bytes(), first.origin()), (b"0".as_slice(), Origin::Computed));
+    assert_eq!((first.bytes(), first.origin), (b"0".as_slice(), Origin::Computed));
     let tasks = (0..60).map(|number| {
         let (node, compute) = (Arc::clone(&nodes[number % 3]), compute.clone());
         tokio::spawn(async move { node.get("a", PATIENCE, compute).await.unwrap() })
     });
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
-    let of = |origin| answers.iter().filter(|it| it.origin() == origin).count();
+    let of = |origin| answers.iter().filter(|it| it.origin == origin).count();
     // Nobody waited, not even who computes: all read on.
     assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
     assert!(of(Origin::Refreshing) >= 1);
@@ -93,12 +93,12 @@ async fn without_a_cost_nothing_is_early(site: Site) {
         let compute = |_| async { Ok::<_, String>(rand::random::<u64>().to_string().into_bytes()) };
         let answer = node.get("a", PATIENCE, compute).await.unwrap();
         let again = node.get("a", PATIENCE, compute).await.unwrap();
-        assert_eq!((again.bytes(), again.origin()), (answer.bytes(), Origin::Kept));
+        assert_eq!((again.bytes(), again.origin), (answer.bytes(), Origin::Kept));
     }
-    let settings = ComputeSettings::default();
     for beta in [-1.0, f64::NAN, f64::INFINITY] {
-        let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
-        assert!(matches!(EarlyRefresh::new(once, beta), Err(InvalidSetting::Beta(_))));
+        let settings = ComputeSettings { beta, ..ComputeSettings::default() };
+        let refused = ComputeOnce::new(site.arbiter(), settings);
+        assert!(matches!(refused, Err(InvalidSetting::Beta(_))));
     }
 }
 
@@ -127,11 +127,11 @@ async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
         sleep(Duration::from_millis(20)).await;
         go_on.send(0).unwrap();
     });
-    assert_eq!(first.unwrap().origin(), Origin::Computed);
+    assert_eq!(first.unwrap().origin, Origin::Computed);
     for number in 0..10 {
         let read = get().await.unwrap();
         let expected = if number == 0 { Origin::Refreshing } else { Origin::Kept };
-        assert_eq!((read.bytes(), read.origin()), ([0].as_slice(), expected));
+        assert_eq!((read.bytes(), read.origin), ([0].as_slice(), expected));
     }
     go_on.send(1).unwrap();
     drop(go_on);

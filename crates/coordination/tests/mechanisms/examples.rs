@@ -60,7 +60,7 @@ fn a_list_replaced_step_by_step_is_read_half_way_and_one_of_atomic_replace_is_no
 #[test]
 fn many_compute_a_hot_value_that_expired_and_one_refreshes_it_early() {
     in_memory_and_on_redis("early_refresh", |of| {
-        let (naive, once, early) = (of("naive"), of("ComputeOnce"), of("EarlyRefresh"));
+        let (naive, once, early) = (of("naive"), of("ComputeOnce"), of("refreshed early"));
         assert!(naive[0] > once[0] * 2, "{naive:?} {once:?}");
         assert_eq!((naive[1], once[1]), (0, 0));
         // Nobody but those that find no value at all.

@@ -1,31 +1,29 @@
 //! What Redis does to us: scripts that it forgot, memory that is full, connections that break.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use coordination::memory::{MemoryArbiter, SetClock};
+use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
 use coordination::{
-    Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Locking, Mutex, Name, ReplaceError,
+    Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Mutex, Name, ReplaceError,
 };
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
+use testing::tcp_proxy::{TcpProxy, Traffic};
 use tokio::time::sleep;
 
 use crate::faulty::{Fate, Faulty};
-use crate::site::{PATIENCE, TIMEOUTS};
+use crate::site::{PATIENCE, TIMEOUTS, begin, lock};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How often a server was sent a script by its text and by its hash.
-fn evals(server: &RedisServer) -> (u64, u64) {
+/// How often a server was sent the text of a script.
+fn texts(server: &RedisServer) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
-    let calls = |command: &str| {
-        let name = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
-        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-    };
-    (calls("eval"), calls("evalsha"))
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_script|load:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]
@@ -42,24 +40,18 @@ async fn only_the_node_that_lacks_a_script_is_sent_it() {
         let name = (0..1000).map(|number| format!("n{number}")).find(on_it);
         names.push(Name::of_mutex(&name.unwrap()).unwrap());
     }
-    let ask = async |name| {
-        let holder = Holder::random();
-        arbiter.lock(name, &holder, LONG, None).await.unwrap()
-    };
-    assert!(matches!(ask(&names[0]).await, Locking::Granted(_)));
-    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
-    assert_eq!(texts, [1, 0, 0]);
-    assert!(matches!(ask(&names[1]).await, Locking::Granted(_)));
-    assert!(matches!(ask(&names[2]).await, Locking::Granted(_)));
-    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
-    assert_eq!(texts, [1, 1, 1]);
+    let is_free = async |name| lock(&arbiter, name, LONG).await.is_some();
+    assert!(is_free(&names[0]).await);
+    let sent = || cluster.nodes.iter().map(texts).collect::<Vec<_>>();
+    assert_eq!(sent(), [1, 0, 0]);
+    assert!(is_free(&names[1]).await && is_free(&names[2]).await);
+    assert_eq!(sent(), [1, 1, 1]);
     // One forgets it, as after a restart.
     cluster.nodes[1].query::<()>(&["SCRIPT", "FLUSH"]);
     for name in names.iter().cycle().take(9) {
-        assert!(matches!(ask(name).await, Locking::Busy(_)));
+        assert!(!is_free(name).await);
     }
-    let sent: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
-    assert_eq!(sent, [1, 2, 1]);
+    assert_eq!(sent(), [1, 2, 1]);
 }
 
 fn is_full<T>(answer: &Result<T, ArbiterError>) -> bool {
@@ -74,17 +66,13 @@ async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
     let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
     let held = mutex.acquire(PATIENCE).await.unwrap();
-    let name = Name::of_value("a").unwrap();
+    let [name, other] = ["a", "b"].map(|name| Name::of_value(name).unwrap());
     let holder = Holder::random();
     let begun = arbiter.begin(&name, &holder, LONG, None).await.unwrap();
     let Beginning::Granted(token) = begun else {
         panic!("{begun:?}");
     };
-    let other = Name::of_value("b").unwrap();
-    let begun = arbiter.begin(&other, &holder, LONG, None).await.unwrap();
-    let Beginning::Granted(of_other) = begun else {
-        panic!("{begun:?}");
-    };
+    let of_other = begin(&*arbiter, &other, LONG).await;
     let kept = arbiter.publish(&other, of_other, b"kept", LONG, LONG).await;
     assert!(kept.unwrap());
     let keys = server.keys();
@@ -96,7 +84,7 @@ async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
     let locked = arbiter.lock(&new, &holder, LONG, None).await;
     assert!(is_full(&published) && is_full(&failed) && is_full(&begun) && is_full(&locked));
     let lists = AtomicReplace::new(Arc::clone(&arbiter), LONG).unwrap();
-    let replaced = lists.replace("a", &["x"]).await;
+    let replaced = lists.replace("a", &["x"], None).await;
     let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
     assert!(full, "{replaced:?}");
     // What is there can be read, held, and let go of.
@@ -164,6 +152,21 @@ async fn a_waiter_survives_broken_connections() {
     assert!(waiting.await.unwrap() > 0);
 }
 
+/// Connections that were idle for a while, and that the other side has ended, fail no call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_after_idle_connections_were_cut_are_carried_out() {
+    let server = RedisServer::start(&[]);
+    let proxy = TcpProxy::start(server.address());
+    let arbiter = RedisArbiter::open(&proxy.url(), "eds", TIMEOUTS).unwrap();
+    let mutex = Mutex::new(Arc::new(arbiter), "a", PATIENCE).unwrap();
+    for _ in 0..3 {
+        let held = mutex.acquire(PATIENCE).await.unwrap();
+        proxy.set(Traffic::Cut);
+        proxy.set(Traffic::Open);
+        held.release().await.unwrap();
+    }
+}
+
 /// Redis is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
@@ -180,7 +183,7 @@ async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
 /// The holder counts from before it asked: it knows of the loss shortly before the lock can be another's.
 #[tokio::test(start_paused = true)]
 async fn a_holder_knows_of_the_loss_when_the_lock_lapses() {
-    let memory = MemoryArbiter::new(Arc::<SetClock>::default());
+    let memory = MemoryArbiter::new(Arc::<AtomicU64>::default());
     let arbiter = Faulty::new(Arc::new(memory), |operation| match operation {
         "renew" => Fate::LOST,
         _ => Fate::FINE,

@@ -108,10 +108,6 @@ macro_rules! operations {
             fn observe(&self, name: &Name, event: &Event) {
                 self.inner.observe(name, event);
             }
-
-            fn describe(&self) -> String {
-                self.inner.describe()
-            }
         }
     };
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::faulty::{Fate, Faulty};
-use crate::site::{PATIENCE, Site, over_each};
+use crate::site::{PATIENCE, Site, begin, over_each};
 
 over_each!(
     a_computation_outlives_the_callers_that_began_it,
@@ -178,9 +178,7 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
 #[tokio::test(start_paused = true)]
 async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
     let memory = Arc::<MemoryArbiter>::default();
-    let (name, other) = (Name::of_value("a").unwrap(), Holder::random());
-    let begun = memory.begin(&name, &other, PATIENCE * 2, None).await;
-    assert!(matches!(begun, Ok(Beginning::Granted(_))));
+    begin(&*memory, &Name::of_value("a").unwrap(), PATIENCE * 2).await;
     let asked = AtomicU32::new(0);
     let node = node(Faulty::new(memory, move |_| match asked.fetch_add(1, Ordering::SeqCst) {
         0..3 => Fate::LOST,

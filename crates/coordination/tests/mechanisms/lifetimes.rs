@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use coordination::{
-    Beginning, ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Holder, Name, Origin,
-    Token,
+    ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Name, Origin, Token,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use crate::site::{PATIENCE, Site, over_each};
+use crate::site::{PATIENCE, Site, begin, over_each};
 
 over_each!(
     an_invalidated_value_is_computed_again,
@@ -64,7 +63,7 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     let get = async |node: &ComputeOnce| node.get("a", PATIENCE, numbers.compute()).await.unwrap();
     assert!(!nodes[0].invalidate("a").await.unwrap());
     let first = get(&nodes[0]).await;
-    assert_eq!(get(&nodes[1]).await.origin(), Origin::Kept);
+    assert_eq!(get(&nodes[1]).await.origin, Origin::Kept);
     assert!(nodes[1].invalidate("a").await.unwrap());
     assert!(nodes[0].peek("a").await.unwrap().is_none());
     let second = get(&nodes[0]).await;
@@ -75,11 +74,8 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
 /// The answer was lost, so it is sent again: who hears that it is there would give it to those who asked meanwhile.
 async fn what_is_published_again_after_it_was_invalidated_is_refused(site: Site) {
     let arbiter = site.arbiter();
-    let (name, holder, ttl) = (Name::of_value("a").unwrap(), Holder::random(), PATIENCE);
-    let begun = arbiter.begin(&name, &holder, ttl, None).await.unwrap();
-    let Beginning::Granted(token) = begun else {
-        panic!("{begun:?}");
-    };
+    let (name, ttl) = (Name::of_value("a").unwrap(), PATIENCE);
+    let token = begin(&*arbiter, &name, ttl).await;
     let publish = async || arbiter.publish(&name, token, b"value", ttl, ttl).await.unwrap();
     assert!(publish().await && publish().await);
     assert!(arbiter.invalidate(&name).await.unwrap());

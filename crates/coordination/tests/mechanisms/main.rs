@@ -11,7 +11,6 @@ mod site;
 
 mod chaos;
 mod clocked;
-
 mod compute_once;
 mod documents;
 mod early_refresh;
@@ -22,8 +21,6 @@ mod failovers;
 mod fallbacks;
 mod faulty;
 mod flights;
-mod frozen;
-mod idle;
 mod lifetimes;
 mod model;
 mod mutex;

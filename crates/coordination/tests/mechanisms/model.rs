@@ -3,9 +3,10 @@
 //! values expire, and Redis evicts keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use coordination::memory::{MemoryArbiter, SetClock};
+use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Beginning, Holder, Locking, Name, Token};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -14,6 +15,7 @@ use testing::load::seed;
 
 use crate::clocked::Clocked;
 use crate::reference::{Key, Reference};
+use crate::site::lock;
 
 /// How many schedules memory is compared in, unless the environment says it.
 const SCHEDULES: u64 = 3000;
@@ -108,7 +110,7 @@ enum Other<'a> {
 async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, String> {
     let mut random = SmallRng::seed_from_u64(seed);
     let model = Reference::default();
-    let clock = Arc::new(SetClock::default());
+    let clock = Arc::new(AtomicU64::default());
     let real: Arc<dyn Arbiter> = match &other {
         Other::Memory => Arc::new(MemoryArbiter::new(Arc::clone(&clock) as _)),
         Other::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
@@ -125,7 +127,7 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
             if random.random_bool(0.7) { Duration::from_millis(2) } else { even_ms(&mut random) };
         now_us += u64::try_from(span.as_micros()).unwrap();
         model.world().now = now_us;
-        clock.set(now_us);
+        clock.store(now_us, Ordering::SeqCst);
         if let Other::Redis(clocked) = &other {
             clocked.set(now_us);
             if random.random_bool(0.05) {
@@ -191,18 +193,15 @@ async fn a_master_that_a_sentinel_names_does_as_the_model() {
 /// Tokens grow although the clock is set back.
 #[tokio::test]
 async fn a_token_is_greater_than_the_last_whatever_the_clock_says() {
-    let clock = Arc::new(SetClock::at(1_000_000));
+    let clock = Arc::new(AtomicU64::new(1_000_000));
     let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
     let (name, ttl) = (Name::of_mutex("a").unwrap(), Duration::from_secs(10));
     let grant = async || {
-        let granted = arbiter.lock(&name, &Holder::random(), ttl, None).await;
-        let Ok(Locking::Granted(token)) = granted else {
-            panic!("{granted:?}");
-        };
+        let token = lock(&arbiter, &name, ttl).await.expect("a free lock");
         assert!(arbiter.unlock(&name, token).await.unwrap());
         token.number()
     };
     assert_eq!(grant().await, 1_000_000);
-    clock.set(500_000);
+    clock.store(500_000, Ordering::SeqCst);
     assert_eq!(grant().await, 1_000_001);
 }

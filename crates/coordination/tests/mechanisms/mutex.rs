@@ -1,15 +1,16 @@
 //! Named locks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use coordination::{AcquireError, Beginning, Holder, LockLost, Locking, Mutex, Name, WAITING_MAX};
 use futures_util::future::join_all;
+use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::faulty::Faulty;
-use crate::site::{PATIENCE, Site, over_each};
+use crate::site::{PATIENCE, Site, lock as lock_once, over_each};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
@@ -112,20 +113,34 @@ async fn waiting_ends(site: Site) {
     assert!(second.try_acquire().await.unwrap().is_some());
 }
 
+/// Runs a test in which no timer ends. If it is not done within [`PATIENCE`] time goes on, and the test fails.
+fn frozen(test: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    // Paused time advances by itself when there is nothing to do, but not while a blocking task runs.
+    let (done, wait) = mpsc::channel::<()>();
+    runtime.spawn_blocking(move || wait.recv_timeout(PATIENCE));
+    runtime.block_on(async {
+        let began = tokio::time::Instant::now();
+        test.await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "waited for a timer");
+    });
+    drop(done);
+}
+
 macro_rules! woken {
     ($($test:ident)*) => {$(
         mod $test {
             #[test]
             fn in_memory() {
-                crate::frozen::frozen(super::$test(crate::site::Site::memory()));
+                super::frozen(super::$test(crate::site::Site::memory()));
             }
             #[test]
             fn on_redis() {
-                crate::frozen::frozen(super::$test(crate::site::Site::redis()));
+                super::frozen(super::$test(crate::site::Site::redis()));
             }
             #[test]
             fn on_a_cluster() {
-                crate::frozen::frozen(super::$test(crate::site::Site::cluster()));
+                super::frozen(super::$test(crate::site::Site::cluster()));
             }
         }
     )*};
@@ -202,19 +217,15 @@ async fn of_many_that_find_it_lapsed_one_gets_it(site: Site) {
         let lock = format!("a{round}");
         let name = name(&lock);
         let arbiters = [(); 4].map(|()| site.arbiter());
-        let crashed = Holder::random();
-        let answer = arbiters[0].lock(&name, &crashed, Duration::from_millis(100), None).await;
-        let Locking::Granted(stale) = answer.unwrap() else {
-            panic!("a free lock");
-        };
+        let crashed = lock_once(&*arbiters[0], &name, Duration::from_millis(100)).await;
+        let stale = crashed.expect("a free lock");
         sleep(Duration::from_millis(150)).await;
         let got = Arc::new(AtomicUsize::new(0));
         let tasks = (0..20).map(|number| {
             let (arbiter, name) = (Arc::clone(&arbiters[number % 4]), name.clone());
             let got = Arc::clone(&got);
             tokio::spawn(async move {
-                let answer = arbiter.lock(&name, &Holder::random(), LONG, None).await.unwrap();
-                if let Locking::Granted(token) = answer {
+                if let Some(token) = lock_once(&*arbiter, &name, LONG).await {
                     assert!(token > stale);
                     got.fetch_add(1, Ordering::SeqCst);
                 }

@@ -251,44 +251,28 @@ fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
     (missed, slowest)
 }
 
-#[test]
-fn one_redis_a_thousand_requests() {
-    one_computation_for_a_thousand_requests(&Site::redis(), "one Redis");
+macro_rules! on_each {
+    ($($name:ident: $test:ident;)*) => {
+        mod one_redis {
+            $(#[test]
+            fn $name() {
+                super::$test(&crate::site::Site::redis(), "one Redis");
+            })*
+        }
+        mod redis_cluster {
+            $(#[test]
+            fn $name() {
+                super::$test(&crate::site::Site::cluster(), "Redis Cluster");
+            })*
+        }
+    };
 }
 
-#[test]
-fn redis_cluster_a_thousand_requests() {
-    one_computation_for_a_thousand_requests(&Site::cluster(), "Redis Cluster");
-}
-
-#[test]
-fn one_redis_a_killed_process() {
-    a_killed_process_passes_the_work_on(&Site::redis(), "one Redis");
-}
-
-#[test]
-fn redis_cluster_a_killed_process() {
-    a_killed_process_passes_the_work_on(&Site::cluster(), "Redis Cluster");
-}
-
-#[test]
-fn one_redis_five_positions() {
-    five_positions_are_five_items_of_one_list(&Site::redis(), "one Redis");
-}
-
-#[test]
-fn redis_cluster_five_positions() {
-    five_positions_are_five_items_of_one_list(&Site::cluster(), "Redis Cluster");
-}
-
-#[test]
-fn one_redis_a_hot_key() {
-    a_hot_key_is_never_missing(&Site::redis(), "one Redis");
-}
-
-#[test]
-fn redis_cluster_a_hot_key() {
-    a_hot_key_is_never_missing(&Site::cluster(), "Redis Cluster");
+on_each! {
+    a_thousand_requests: one_computation_for_a_thousand_requests;
+    a_killed_process: a_killed_process_passes_the_work_on;
+    five_positions: five_positions_are_five_items_of_one_list;
+    a_hot_key: a_hot_key_is_never_missing;
 }
 
 /// What all of this is for: look, compute, write, without protection.

@@ -7,9 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::{
-    Arbiter, ArbiterError, Beginning, Entry, Holder, Listener, Locking, Name, Token,
-};
+use coordination::{Answer, Arbiter, Beginning, Entry, Holder, Listener, Locking, Name, Token};
 use tokio::sync::watch;
 
 /// Instants and spans in microseconds.
@@ -135,7 +133,7 @@ impl Arbiter for Reference {
         holder: &Holder,
         ttl: Duration,
         presence: Option<Duration>,
-    ) -> Result<Locking, ArbiterError> {
+    ) -> Answer<Locking> {
         Ok(self.with(name, |state, now| {
             let is_mine = state.held(now).is_some_and(|it| it.holder == *holder);
             if !is_mine {
@@ -161,7 +159,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError> {
+    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Answer<bool> {
         Ok(self.with(name, |state, now| {
             let is_held = state.held(now).is_some_and(|it| it.token == token);
             if let Some(grant) = state.grant.as_mut().filter(|_| is_held) {
@@ -171,7 +169,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError> {
+    async fn unlock(&self, name: &Name, token: Token) -> Answer<bool> {
         Ok(self.with(name, |state, now| {
             if state.held(now).is_some_and(|it| it.token == token) {
                 state.grant.as_mut().unwrap().is_released = true;
@@ -181,7 +179,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn leave(&self, name: &Name, holder: &Holder) -> Result<(), ArbiterError> {
+    async fn leave(&self, name: &Name, holder: &Holder) -> Answer<()> {
         self.with(name, |state, now| {
             state.queue.retain(|(waiter, _)| waiter != holder);
             if state.held(now).is_some_and(|it| it.holder == *holder) {
@@ -191,7 +189,7 @@ impl Arbiter for Reference {
         Ok(())
     }
 
-    async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
+    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
         Ok(self.with(name, |state, now| {
             let value = state.value.clone().filter(|it| it.expires_us > now)?;
             Some(Entry { now_us: now, ..value })
@@ -204,7 +202,7 @@ impl Arbiter for Reference {
         holder: &Holder,
         ttl: Duration,
         outdated: Option<Token>,
-    ) -> Result<Beginning, ArbiterError> {
+    ) -> Answer<Beginning> {
         let value = self.peek(name).await?;
         if let Some(entry) = value.filter(|it| Some(it.token) != outdated) {
             return Ok(Beginning::Value(entry));
@@ -226,7 +224,7 @@ impl Arbiter for Reference {
         value: &[u8],
         cost: Duration,
         ttl: Duration,
-    ) -> Result<bool, ArbiterError> {
+    ) -> Answer<bool> {
         Ok(self.with(name, |state, now| {
             if let Err(is_done) = state.give_back(token) {
                 return is_done;
@@ -244,13 +242,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn fail(
-        &self,
-        name: &Name,
-        token: Token,
-        message: &str,
-        ttl: Duration,
-    ) -> Result<bool, ArbiterError> {
+    async fn fail(&self, name: &Name, token: Token, message: &str, ttl: Duration) -> Answer<bool> {
         Ok(self.with(name, |state, now| {
             if let Err(is_done) = state.give_back(token) {
                 return is_done;
@@ -266,7 +258,7 @@ impl Arbiter for Reference {
         items: &[&[u8]],
         ttl: Duration,
         token: Option<Token>,
-    ) -> Result<bool, ArbiterError> {
+    ) -> Answer<bool> {
         Ok(self.with(name, |state, now| {
             if token.is_some() && token < state.writer {
                 return false;
@@ -278,7 +270,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError> {
+    async fn invalidate(&self, name: &Name) -> Answer<bool> {
         let has_value = self.peek(name).await?.is_some();
         Ok(self.with(name, |state, now| {
             let failure = state.failure.take();
@@ -293,7 +285,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {
+    async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
         Ok(self.with(name, |state, now| match &state.list {
             Some((items, until)) if *until > now => items.clone(),
             _ => Vec::new(),
@@ -302,9 +294,5 @@ impl Arbiter for Reference {
 
     fn listen(&self, _: &Name, _: Option<&Holder>) -> Listener {
         watch::Sender::new(()).subscribe().into()
-    }
-
-    fn describe(&self) -> String {
-        "the model".to_owned()
     }
 }

@@ -27,12 +27,12 @@ const LONG: Duration = Duration::from_secs(60);
 async fn the_list_is_that_of_one_writer(site: Site) {
     let (a, b) = (vec!["a"; 7], vec!["b"; 11]);
     let (reader, first) = (lists(&site, LONG), lists(&site, LONG));
-    first.replace("friends", &a).await.unwrap();
+    first.replace("friends", &a, None).await.unwrap();
     let writers = [a.clone(), b.clone()].map(|items| {
         let lists = lists(&site, LONG);
         tokio::spawn(async move {
             for _ in 0..100 {
-                lists.replace("friends", &items).await.unwrap();
+                lists.replace("friends", &items, None).await.unwrap();
             }
         })
     });
@@ -58,7 +58,7 @@ async fn large_lists_come_whole(site: Site) {
         let lists = lists(&site, LONG);
         tokio::spawn(async move {
             for _ in 0..3 {
-                lists.replace("large", &items).await.unwrap();
+                lists.replace("large", &items, None).await.unwrap();
             }
         })
     });
@@ -71,14 +71,14 @@ async fn large_lists_come_whole(site: Site) {
 async fn a_list_expires(site: Site) {
     let lists = lists(&site, Duration::from_millis(900));
     for number in [1, 12_000] {
-        lists.replace("a", &vec!["x"; number]).await.unwrap();
+        lists.replace("a", &vec!["x"; number], None).await.unwrap();
         assert_eq!(lists.read("a").await.unwrap().len(), number);
         sleep(Duration::from_secs(1)).await;
         assert!(lists.read("a").await.unwrap().is_empty());
     }
     // Each replacing begins the time anew, and no items are no list.
-    lists.replace("a", &["x"]).await.unwrap();
-    lists.replace::<&str>("a", &[]).await.unwrap();
+    lists.replace("a", &["x"], None).await.unwrap();
+    lists.replace::<&str>("a", &[], None).await.unwrap();
     assert!(lists.read("a").await.unwrap().is_empty());
 }
 
@@ -87,27 +87,27 @@ async fn an_older_writer_does_not_undo_a_newer(site: Site) {
     let lists = lists(&site, LONG);
     let [older, newer] = [7, 8].map(Token::new);
     for number in [1, 12_000] {
-        let put = async |item, token| lists.replace_by("a", &vec![item; number], token).await;
+        let put = async |item, token| lists.replace("a", &vec![item; number], Some(token)).await;
         for _ in 0..2 {
             assert!(put("newer", newer).await.unwrap());
             assert!(!put("older", older).await.unwrap());
         }
         let items = lists.read("a").await.unwrap();
         assert_eq!((items.len(), &*items[0]), (number, &b"newer"[..]));
-        assert!(lists.replace_by::<&str>("a", &[], newer).await.unwrap());
+        assert!(lists.replace::<&str>("a", &[], Some(newer)).await.unwrap());
         assert!(!put("older", older).await.unwrap());
         assert!(lists.read("a").await.unwrap().is_empty());
         // Who has no token writes in any case, and makes no difference to those who have.
-        lists.replace("a", &["any"]).await.unwrap();
+        lists.replace("a", &["any"], None).await.unwrap();
         assert!(!put("older", older).await.unwrap());
     }
 }
 
 async fn what_is_too_large_is_refused(site: Site) {
     let lists = lists(&site, LONG);
-    lists.replace("a", &["old"]).await.unwrap();
-    let error = lists.replace("a", &vec![""; ITEMS_MAX + 1]).await.unwrap_err();
+    lists.replace("a", &["old"], None).await.unwrap();
+    let error = lists.replace("a", &vec![""; ITEMS_MAX + 1], None).await.unwrap_err();
     assert!(matches!(error, ReplaceError::TooLarge { .. }), "{error}");
     assert_eq!(lists.read("a").await.unwrap(), [b"old"]);
-    assert!(matches!(lists.replace("", &["x"]).await, Err(ReplaceError::Key(_))));
+    assert!(matches!(lists.replace("", &["x"], None).await, Err(ReplaceError::Key(_))));
 }

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use coordination::Arbiter;
 use coordination::memory::MemoryArbiter;
 use coordination::redis::{RedisArbiter, Timeouts};
+use coordination::{Arbiter, Beginning, Holder, Locking, Name, Token};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
@@ -99,5 +99,21 @@ impl Site {
             Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
             _ => Arc::new(RedisArbiter::open(&self.url(), &self.prefix, TIMEOUTS).unwrap()),
         }
+    }
+}
+
+/// The right to compute, which must be free.
+pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Token {
+    match arbiter.begin(name, &Holder::random(), ttl, None).await.unwrap() {
+        Beginning::Granted(token) => token,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// The token of a lock, if it is free.
+pub(crate) async fn lock(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Option<Token> {
+    match arbiter.lock(name, &Holder::random(), ttl, None).await.unwrap() {
+        Locking::Granted(token) => Some(token),
+        Locking::Busy(_) | Locking::Crowded => None,
     }
 }

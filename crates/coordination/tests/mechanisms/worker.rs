@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::redis::RedisArbiter;
-use coordination::{Arbiter, ComputeOnce, ComputeSettings, Computed, EarlyRefresh, Fresh, Origin};
+use coordination::{Arbiter, ComputeOnce, ComputeSettings, Computed, Fresh, Origin};
 use futures_util::future::join_all;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -100,6 +100,7 @@ async fn run(job: Job) {
     let settings = ComputeSettings {
         lock_ttl: Duration::from_millis(job.lock_ms),
         value_ttl: Duration::from_millis(job.value_ms),
+        beta: if matches!(job.work, Work::Hot { .. }) { 1.0 } else { 0.0 },
         ..ComputeSettings::default()
     };
     let once = ComputeOnce::new(Arc::new(arbiter) as Arc<dyn Arbiter>, settings).unwrap();
@@ -130,9 +131,7 @@ async fn run(job: Job) {
         }
         Work::Positions { seed, rounds, process } => positions(once, seed, rounds, process).await,
         Work::Hot { key, reads_per_s, seconds } => {
-            let once = Arc::into_inner(once).unwrap();
-            let hot = Arc::new(EarlyRefresh::new(once, 1.0).unwrap());
-            read_hot(hot, key, reads_per_s, seconds, cost).await;
+            read_hot(once, key, reads_per_s, seconds, cost).await;
         }
     }
 }
@@ -218,7 +217,7 @@ async fn list(once: &ComputeOnce, round: u64) -> Computed {
 }
 
 async fn read_hot(
-    hot: Arc<EarlyRefresh>,
+    hot: Arc<ComputeOnce>,
     key: String,
     reads_per_s: u32,
     seconds: u32,
@@ -235,7 +234,7 @@ async fn read_hot(
             tasks.push(tokio::spawn(async move {
                 let asked_us = now_us();
                 let read = hot.get(&key, PATIENCE, move |_| expensive(cost)).await;
-                read.map(|computed| (computed.origin(), asked_us, now_us() - asked_us))
+                read.map(|computed| (computed.origin, asked_us, now_us() - asked_us))
             }));
         }
     }

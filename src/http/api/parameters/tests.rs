@@ -71,7 +71,7 @@ fn one_list_has_one_key() {
 
 #[test]
 fn tags_are_joined_by_and() {
-    let filter = read("a=1&tag.to=x,y").unwrap().filter();
+    let filter = read("a=1&tag.to=x,y").unwrap().filter;
     assert!(matches(&filter, r"a=1,b=2,to=x\,y"));
     assert!(!matches(&filter, "a=1,b=2"));
     assert!(!matches(&filter, r"a=2,to=x\,y"));

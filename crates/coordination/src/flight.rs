@@ -1,39 +1,47 @@
 //! A flight brings one value to all callers of this process that wait for it.
 //!
-//! It is a task of its own: it asks for the right to compute, computes or waits for another process, and publishes. Callers
-//! only wait for it, each as long as it likes, and what a flight brings never depends on their patience. A flight
-//! that computes goes on when its callers are gone; one that waits for others ends with its last caller.
+//! It is a task: it asks for the right to compute, computes or waits for another process, and publishes. Callers only wait for
+//! it, each as long as it likes, and the outcome of a flight never depends on their patience. A flight that computes outlives
+//! its callers; one that waits for another process ends with its last caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::arbiter::{Arbiter, ArbiterError, Beginning};
-use super::computation::Work;
-use super::computed::{ComputeError, Computed, Fresh, Origin};
+use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, micros};
+use super::computed::{ComputeError, Computed, Failure, Fresh, Origin};
 use super::event::Event;
 use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
 use super::name::{Name, Token};
 use super::settings::{ComputeSettings, bounded_ttl};
 use super::wakes::Listener;
 
-pub(super) type Outcome = Result<Computed, ComputeError>;
+/// The longest message of an error that is passed on, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// What is known of a flight.
+pub(super) type Output = Result<Fresh, Failure>;
+pub(super) type Outcome = Result<Computed, ComputeError>;
+/// Begins a computation, which counts as running until it drops its permit.
+pub(super) type Work =
+    Arc<dyn Fn(Token, OwnedSemaphorePermit) -> BoxFuture<'static, Output> + Send + Sync>;
+
+/// The progress of a flight.
 #[derive(Debug, Default)]
 struct News {
-    /// How often the arbiter was asked. A caller that comes later must not take the answer: it may be older than the caller.
+    /// The number of requests to the arbiter. A caller that comes later must not take the answer: it may be older than the caller.
     asked: u64,
-    /// Why the arbiter did not answer the last time.
+    /// The error of the last request, if it got no answer.
     obstacle: Option<ArbiterError>,
-    /// What the flight brought.
     outcome: Option<Outcome>,
 }
 
-/// All flights of a process, and what they have in common.
+/// All flights of a process.
 #[derive(Debug)]
 pub(super) struct Flights {
     pub(super) arbiter: Arc<dyn Arbiter>,
@@ -45,12 +53,8 @@ pub(super) struct Flights {
 
 impl Flights {
     pub(super) fn new(arbiter: Arc<dyn Arbiter>, settings: ComputeSettings) -> Arc<Self> {
-        Arc::new(Self {
-            arbiter,
-            settings,
-            permits: Arc::new(Semaphore::new(settings.computations_max)),
-            under_way: Mutex::default(),
-        })
+        let permits = Arc::new(Semaphore::new(settings.computations_max));
+        Arc::new(Self { arbiter, settings, permits, under_way: Mutex::default() })
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, watch::Sender<News>>> {
@@ -58,29 +62,23 @@ impl Flights {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat in the flight of this name, which begins with `work` if there is none. A flight to refresh the value
-    /// with the token `outdated` waits for nobody.
+    /// A seat in the flight of this name, which begins with `work` if there is none. A flight to refresh the value with the
+    /// token `outdated` does not wait for other processes.
     pub(super) fn board(
         self: &Arc<Self>,
         name: &Name,
         outdated: Option<Token>,
-        work: impl FnOnce() -> Work,
+        work: &Work,
     ) -> Seat {
         let mut under_way = self.under_way();
         let is_first = !under_way.contains_key(name);
         let news = under_way.entry(name.clone()).or_default().clone();
-        let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
-        // A runtime that shuts down drops what it is given at once, and a flight that is dropped takes the lock.
+        // A runtime that shuts down drops a new task at once, and a flight that is dropped takes the lock.
         drop(under_way);
+        let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
         if is_first {
-            let flight = Flight {
-                flights: Arc::clone(self),
-                name: name.clone(),
-                news,
-                work: work(),
-                outdated,
-            };
-            tokio::spawn(flight.run());
+            let (flights, name, work) = (Arc::clone(self), name.clone(), Arc::clone(work));
+            tokio::spawn(Flight { flights, name, news, work, outdated }.run());
         }
         seat
     }
@@ -96,23 +94,25 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// What the flight brings; `None` when it ends with nothing, or with nothing newer than the caller.
+    /// The outcome; `None` when the flight ends with none, or with one that may be older than the caller.
     pub(super) async fn wait(mut self, deadline: Instant) -> Option<Outcome> {
         let landing = self.news.wait_for(|news| news.outcome.is_some());
         if let Ok(landed) = timeout_at(deadline, landing).await {
             let news = landed.ok()?;
-            let outcome = news.outcome.clone().filter(|_| news.asked > self.asked)?;
-            return Some(outcome.map(|computed| match computed.origin() {
-                Origin::Computed if !self.is_first => computed.with_origin(Origin::Awaited),
-                _ => computed,
-            }));
+            let mut outcome = news.outcome.clone().filter(|_| news.asked > self.asked)?;
+            if let Ok(computed) = &mut outcome
+                && computed.origin == Origin::Computed
+                && !self.is_first
+            {
+                computed.origin = Origin::Awaited;
+            }
+            return Some(outcome);
         }
         let obstacle = self.news.borrow().obstacle.clone();
         Some(Err(obstacle.map_or(ComputeError::TimedOut, ComputeError::Arbiter)))
     }
 }
 
-/// See the module.
 struct Flight {
     flights: Arc<Flights>,
     name: Name,
@@ -136,7 +136,7 @@ impl Flight {
             tracing::warn!(name, %error, "a value was not refreshed, and stays as it is");
         }
         let news = self.news.clone();
-        // From now on nobody boards.
+        // No caller boards any longer.
         drop(self);
         if outcome.is_some() {
             news.send_modify(|news| news.outcome = outcome);
@@ -176,7 +176,7 @@ impl Flight {
     async fn ask(&self, may_compute: bool) -> Result<Begun, ArbiterError> {
         self.news.send_modify(|news| news.asked += 1);
         let arbiter = &self.flights.arbiter;
-        let read = |entry| Begun::Outcome(Ok(Computed::read(entry, Origin::Awaited)));
+        let read = |entry| Begun::Outcome(Ok(Computed { entry, origin: Origin::Awaited }));
         if !may_compute {
             let entry = arbiter.peek(&self.name).await?;
             let entry = entry.filter(|entry| Some(entry.token) != self.outdated);
@@ -195,11 +195,11 @@ impl Flight {
             Beginning::Failed(message) => Begun::Outcome(Err(ComputeError::Failed(message))),
             Beginning::Busy(wait) => Begun::Busy(wait),
         };
-        attempt.settle();
+        attempt.is_settled = true;
         Ok(begun)
     }
 
-    /// Waits until it is worth to ask again: for so long, or until it is woken, has a permit, or is not wanted any more.
+    /// Waits until it is worth to ask again: at most `wait`, or until the flight is woken, has a permit, or has no callers.
     async fn wait(
         &self,
         wait: Duration,
@@ -218,7 +218,7 @@ impl Flight {
         }
     }
 
-    /// Whether nobody waits for it. If so nobody boards any more.
+    /// Whether the flight has no callers. If so, no caller boards any longer.
     fn is_unwanted(&self) -> bool {
         let mut under_way = self.flights.under_way();
         let is_unwanted = self.news.receiver_count() == 0;
@@ -230,51 +230,76 @@ impl Flight {
 
     /// Computes and publishes. `None` when the right was lost on the way.
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
-        let settings = &self.flights.settings;
-        let observe = |event| self.flights.arbiter.observe(&self.name, &event);
+        let Flights { arbiter, settings, .. } = &*self.flights;
+        let observe = |event| arbiter.observe(&self.name, &event);
         observe(Event::Computing);
         let began = Instant::now();
+        let token = lease.token;
         let output = tokio::select! {
             biased;
-            () = lease.lost().cancelled() => return None,
-            output = self.work.run(lease.token(), permit, settings) => output?,
+            () = lease.lost.cancelled() => return None,
+            output = self.work(token, permit) => output?,
         };
         let cost = began.elapsed();
         let ttl = bounded_ttl(match &output {
             Ok(fresh) => fresh.ttl.unwrap_or(settings.value_ttl),
             Err(failure) => failure.ttl.unwrap_or(settings.error_ttl),
         });
-        let token = lease.token();
         let published = loop {
             self.news.send_modify(|news| news.asked += 1);
-            let arbiter = &self.flights.arbiter;
             let publishing = match &output {
                 Ok(fresh) => arbiter.publish(&self.name, token, &fresh.value, cost, ttl),
                 Err(failure) => arbiter.fail(&self.name, token, &failure.message, ttl),
             };
             match publishing.await {
-                Err(ArbiterError::Unavailable(_)) if !lease.lost().is_cancelled() => {
+                Err(ArbiterError::Unavailable(_)) if !lease.lost.is_cancelled() => {
                     sleep(PAUSE).await;
                 }
                 published => break published,
             }
         };
         match published {
-            Ok(true) => lease.settle(),
+            Ok(true) => lease.attempt.is_settled = true,
             Ok(false) => return None,
             Err(error) => return Some(Err(error.into())),
         }
         Some(match output {
             Ok(Fresh { value, .. }) => {
-                let bytes = value.len();
-                observe(Event::Computed { cost, bytes });
-                Ok(Computed::fresh(value, token, cost, ttl))
+                observe(Event::Computed { cost, bytes: value.len() });
+                let (value, expires_us) = (value.into(), micros(ttl));
+                let entry = Entry { value, token, cost, written_us: 0, expires_us, now_us: 0 };
+                Ok(Computed { entry, origin: Origin::Computed })
             }
             Err(failure) => {
                 observe(Event::Failed { cost });
                 Err(ComputeError::Failed(failure.message))
             }
         })
+    }
+
+    /// Runs the computation, as a task, to its end or to the end of its time. `None` when the runtime ends first. When this is
+    /// dropped the task ends where it next waits.
+    async fn work(&self, token: Token, permit: OwnedSemaphorePermit) -> Option<Output> {
+        let ComputeSettings { computation_max, value_bytes_max, .. } = self.flights.settings;
+        let task = AbortOnDropHandle::new(tokio::spawn((self.work)(token, permit)));
+        let output = match timeout(computation_max, task).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(ended)) => Err(panic_message(ended)?.into()),
+            Err(_) => Err(format!("the computation took longer than {computation_max:?}").into()),
+        };
+        let output = output.and_then(|fresh| match fresh.value.len() {
+            bytes if bytes > value_bytes_max => {
+                Err(format!("a value of {bytes} bytes is over {value_bytes_max}").into())
+            }
+            _ => Ok(fresh),
+        });
+        Some(output.map_err(|mut failure| {
+            let message = &mut failure.message;
+            let fits = |end: &usize| message.is_char_boundary(*end);
+            let end = (0..=message.len().min(MESSAGE_BYTES_MAX)).rev().find(fits);
+            message.truncate(end.unwrap_or_default());
+            failure
+        }))
     }
 }
 
@@ -286,4 +311,12 @@ impl Drop for Flight {
             under_way.remove(&self.name);
         }
     }
+}
+
+/// `None` when the task was ended.
+fn panic_message(ended: JoinError) -> Option<String> {
+    let panic = ended.try_into_panic().ok()?;
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+    Some(format!("the computation panicked: {}", message.unwrap_or("without a message")))
 }
