@@ -1,27 +1,24 @@
-//! When an output that fails is tried again. Pure: the caller brings the time and the randomness.
+//! [`Breaker`]: the pauses of an output that fails. Pure: the caller passes the time and the randomness.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::output::SealedCounts;
-
-/// The pause after the first failure, at most.
+/// The longest pause after the first failure.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause that is chosen here.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The longest pause that a server may ask for.
 const ASKED_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of the output's health.
+/// The health of an output.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// Nothing was written since the start.
     is_untried: bool,
-    failures: u32,
+    /// The number of writes that failed in a row.
+    pub(super) failures: u32,
     retry_at: Option<Instant>,
-    /// The count that it accepted last: writing it again shows whether it takes counts, and changes nothing.
-    pub(super) accepted: Option<SealedCounts>,
 }
 
 /// Whether to write now.
@@ -36,7 +33,7 @@ pub(super) enum Advice {
 }
 
 impl Breaker {
-    /// Of an output that nothing was written to.
+    /// Returns the breaker of an output that nothing was written to.
     pub(super) fn untried() -> Self {
         Self { is_untried: true, ..Self::default() }
     }
@@ -49,14 +46,14 @@ impl Breaker {
         }
     }
 
-    /// A write succeeded. Answers whether that is news.
+    /// Records a write that succeeded. Returns whether the last one failed.
     pub(super) const fn succeeded(&mut self) -> bool {
         self.failures = 0;
         self.is_untried = false;
         self.retry_at.take().is_some()
     }
 
-    /// A write failed. Answers how long to leave the output alone: twice as long as after the failure before,
+    /// Records a write that failed. Returns how long to leave the output alone: twice as long as after the failure before,
     /// with `jitter` (0.5 to 1) so that nodes do not try in step, and at least as long as the server asked.
     pub(super) fn failed(
         &mut self,
@@ -72,14 +69,9 @@ impl Breaker {
         pause
     }
 
-    /// Whether the output took points when it was last used.
+    /// Returns whether the output accepted points when it was last used.
     pub(super) const fn is_known_well(&self) -> bool {
         !self.is_untried && self.retry_at.is_none()
-    }
-
-    /// How many writes failed in a row.
-    pub(super) const fn failures(&self) -> u32 {
-        self.failures
     }
 }
 
@@ -95,13 +87,13 @@ mod tests {
         assert!(breaker.is_known_well());
         let pauses: Vec<_> = (0..6).map(|_| breaker.failed(now, None, 1.0).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
-        assert_eq!(breaker.failures(), 6);
+        assert_eq!(breaker.failures, 6);
         assert_eq!(breaker.advice(now), Advice::Wait(Duration::from_secs(10)));
         assert_eq!(breaker.advice(now + Duration::from_secs(10)), Advice::Probe);
         assert!(!breaker.is_known_well());
         assert!(breaker.succeeded());
         assert!(!breaker.succeeded());
-        assert_eq!(breaker.failures(), 0);
+        assert_eq!(breaker.failures, 0);
         assert!(breaker.is_known_well());
         assert_eq!(breaker.advice(now), Advice::Write);
     }

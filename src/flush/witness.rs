@@ -1,46 +1,45 @@
-//! What this node knows of a partition's past, to be handed back to a store that forgets it. Pure: the caller brings the
-//! time.
+//! [`Witness`]: a node's knowledge of a partition's past, which it returns to a store that forgets it. Pure: the caller
+//! passes the time.
 //!
-//! Every node is a witness: it hears of each minute whose counts are about to be written, and knows of which it writes points
-//! itself. A store that went back hears it again before it is asked for claims; so nothing that was published is counted anew.
+//! Every node is a witness: it knows each minute whose counts are about to be written. It tells a store after a rollback, before
+//! it claims anything, so no published minute is counted again.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::store_clock::{StoreClock, millis_between};
 use crate::event::Minute;
-use crate::store::{Attested, Known, News, Testimony};
+use crate::store::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 
-/// The notes that are kept. When there are more, every second one of the older half goes.
+/// The most notes. When there are more, every second one of the older half is dropped.
 const NOTES_MAX: usize = 512;
 
-/// What a node knows of a partition.
+/// A node's knowledge of a partition's past.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     past: Past,
     /// The number of the last closing that was heard of.
     sequence: u64,
-    /// The generation that has what is known.
+    /// The generation that has all of it.
     attested: Option<u64>,
     clock: Option<StoreClock>,
-    /// Check-ins, the last behind.
+    /// Check-ins, the oldest first.
     notes: VecDeque<Note>,
-    /// How many events this process found too late, in all; `None`: it has not heard yet what the store has counted.
+    /// The number of late events that this process has found; `None` before the store has told its count.
     late: Option<u64>,
 }
 
-/// A check-in that is remembered.
+/// A check-in.
 #[derive(Debug)]
 struct Note {
     stamp: u64,
     at: Instant,
-    /// How many events this process had recorded by then.
+    /// The number of events that this process had recorded.
     recorded: u64,
 }
 
-/// The part of it that outlives the process where there is a disk for it.
+/// The part that is kept on disk, if there is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Past {
@@ -50,24 +49,23 @@ pub(super) struct Past {
     clock_ms: i64,
     since: Option<i64>,
     closed: BTreeSet<i64>,
-    /// Those of which it was heard that their counts are about to be written, and not that an output has them. None is in `closed`.
+    /// Announced minutes that no output is known to have. None is in `closed`.
     announced: BTreeSet<i64>,
 }
 
-/// A stretch of time of which the store forgot what it had confirmed. In ms of its clock.
+/// A period whose confirmed records the store forgot, in ms of its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rollback {
-    /// Everything before this is there; 0: nothing is.
+    /// The store has everything before this; 0: it has nothing.
     pub(super) from_ms: i64,
     pub(super) to_ms: i64,
-    /// The most events that this process had recorded meanwhile.
+    /// The most events that this process had recorded in that time.
     pub(super) events: u64,
-    /// Minutes whose counts were about to be written: an output may lack some of them, for good.
+    /// Announced minutes: an output may never get some of their counts.
     pub(super) unconfirmed: BTreeSet<Minute>,
 }
 
 impl Witness {
-    /// With what an earlier process left.
     pub(super) fn new(past: Past) -> Self {
         Self { past, ..Self::default() }
     }
@@ -76,12 +74,12 @@ impl Witness {
         &self.past
     }
 
-    /// Whether the store of this generation has what is known.
+    /// Returns whether the store of this generation has all of it.
     pub(super) fn has_attested(&self, generation: u64) -> bool {
         self.attested == Some(generation)
     }
 
-    /// What is to be handed back to the store of this generation, if that is still to be done.
+    /// Returns the testimony that the store of this generation still lacks.
     pub(super) fn testimony(&self, generation: u64) -> Option<Testimony> {
         if self.has_attested(generation) {
             return None;
@@ -95,8 +93,8 @@ impl Witness {
         })
     }
 
-    /// The store of this generation has it. Answers what the store forgot, if that is news; `recorded` is how many events
-    /// this process has recorded.
+    /// Records that the store of this generation has all of it. Returns a rollback of the store unless it was reported
+    /// before; `recorded` is the number of events that this process has recorded.
     pub(super) fn attested(
         &mut self,
         generation: u64,
@@ -104,7 +102,7 @@ impl Witness {
         recorded: u64,
     ) -> Option<Rollback> {
         self.attested = Some(generation);
-        // What is closed is heard of from the beginning: numbers of before may be given again.
+        // All closings are heard again: the store may reuse their numbers.
         self.sequence = 0;
         let before = std::mem::replace(&mut self.past.epoch, answer.epoch);
         self.past.stamp = answer.stamp;
@@ -116,8 +114,8 @@ impl Witness {
         let note = notes.find(|note| note.stamp <= answer.forgot_from);
         let mut from_ms = answer.forgot_from_ms;
         if from_ms > to_ms {
-            // The clock was set back meanwhile: by the clock as it is now.
-            let last = self.clock.map(StoreClock::heard_at);
+            // The clock was set back since then. This is the time by the clock of now.
+            let last = self.clock.map(|clock| clock.at);
             let ago_ms = note.zip(last).map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
         }
@@ -127,7 +125,7 @@ impl Witness {
         Some(Rollback { from_ms, to_ms, events, unconfirmed: minutes(&self.past.announced) })
     }
 
-    /// The store lacks what is known; it has to be handed back.
+    /// Records that the store lacks something that this node knows.
     pub(super) fn forgotten(&mut self) {
         self.attested = None;
     }
@@ -141,8 +139,8 @@ impl Witness {
         }
     }
 
-    /// Takes in what the store answered to a question of `asked`; `recorded` is how many events this process had recorded before.
-    /// Returns how far the store's clock jumped ahead, in ms.
+    /// Records the store's answer to a check-in of `asked`; `recorded` is the number of events that this process had recorded
+    /// before. Returns how far the store's clock jumped ahead, in ms.
     pub(super) fn heard(
         &mut self,
         news: &News,
@@ -150,8 +148,8 @@ impl Witness {
         asked: Instant,
         now: Instant,
     ) -> i64 {
-        let showed = StoreClock::showed(news.now_ms, asked, now);
-        let jumped_ms = self.clock.get_or_insert(showed).update(showed);
+        let shown = StoreClock::shown(news.now_ms, asked, now);
+        let jumped_ms = self.clock.get_or_insert(shown).update(shown);
         let past = &mut self.past;
         past.stamp = news.stamp;
         past.clock_ms = news.now_ms;
@@ -164,17 +162,16 @@ impl Witness {
         let announced = announced.filter(|minute| !past.closed.contains(minute));
         past.announced.extend(announced);
         if let Some(since) = news.since {
-            let since = past.since.max(Some(since.epoch_minutes()));
-            past.since = since;
-            for minutes in [&mut past.closed, &mut past.announced] {
-                *minutes = minutes.split_off(&since.unwrap_or(i64::MIN));
-            }
+            let since = since.epoch_minutes().max(past.since.unwrap_or(i64::MIN));
+            past.since = Some(since);
+            past.closed = past.closed.split_off(&since);
+            past.announced = past.announced.split_off(&since);
         }
         self.note(recorded, now);
         jumped_ms
     }
 
-    /// Points of this minute may be written from now on.
+    /// Records that writes of this minute's counts may start.
     pub(super) fn publishes(&mut self, minute: Minute) {
         let number = minute.epoch_minutes();
         let is_past = self.past.since.is_some_and(|since| number < since);
@@ -183,7 +180,7 @@ impl Witness {
         }
     }
 
-    /// Takes in how many events the store says that this process found too late, in all. Answers how many of them are news.
+    /// Records how many late events this process has found in all, by the store. Returns how many of them are new.
     pub(super) fn found_late(&mut self, in_all: u64) -> u64 {
         let before = self.late.unwrap_or(in_all);
         self.late = Some(before.max(in_all));
@@ -207,8 +204,51 @@ impl Witness {
 }
 
 fn minutes(numbers: &BTreeSet<i64>) -> BTreeSet<Minute> {
-    let minutes = numbers.iter().copied();
-    minutes.filter_map(Minute::from_epoch_minutes).collect()
+    numbers.iter().copied().filter_map(Minute::from_epoch_minutes).collect()
+}
+
+/// The bounds of the store's clock at an instant, in ms since the epoch. It showed a time at some instant
+/// between question and answer. So an answer that comes late tells little, and is no clock that jumped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StoreClock {
+    at: Instant,
+    low_ms: i64,
+    high_ms: i64,
+}
+
+impl StoreClock {
+    /// Returns the bounds of a clock that showed this time between a question and its answer.
+    fn shown(ms: i64, asked: Instant, answered: Instant) -> Self {
+        Self { at: answered, low_ms: ms, high_ms: ms + millis_between(asked, answered) }
+    }
+
+    fn expected_ms(self, now: Instant) -> i64 {
+        let at_now = self.at(now);
+        i64::midpoint(at_now.low_ms, at_now.high_ms)
+    }
+
+    /// Narrows the bounds by a later time. Returns how far the clock jumped ahead at most, in ms; 0 if the times are possible
+    /// without a jump.
+    fn update(&mut self, later: Self) -> i64 {
+        let known = self.at(later.at);
+        let low_ms = known.low_ms.max(later.low_ms);
+        let high_ms = known.high_ms.min(later.high_ms);
+        *self = if low_ms <= high_ms { Self { low_ms, high_ms, ..later } } else { later };
+        if later.low_ms - known.high_ms > CLOCK_TOLERANCE_MS {
+            later.high_ms - known.low_ms
+        } else {
+            0
+        }
+    }
+
+    fn at(self, now: Instant) -> Self {
+        let passed_ms = millis_between(self.at, now);
+        Self { at: now, low_ms: self.low_ms + passed_ms, high_ms: self.high_ms + passed_ms }
+    }
+}
+
+fn millis_between(from: Instant, to: Instant) -> i64 {
+    i64::try_from(to.duration_since(from).as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

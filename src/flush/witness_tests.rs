@@ -136,3 +136,53 @@ fn the_last_check_ins_are_known_exactly() {
         assert_eq!(rollback.unwrap().events, events.unsigned_abs());
     }
 }
+
+/// A clock that shows `ms` when it is asked at `asked` and answers so many ms later.
+fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
+    let at = |ms| start + Duration::from_millis(ms);
+    StoreClock::shown(ms, at(asked), at(answered))
+}
+
+#[test]
+fn an_answer_that_comes_late_is_no_jump_and_hides_none() {
+    let start = Instant::now();
+    let mut clock = shown(start, 100_000, 0, 2);
+    // It was read at once, and the answer took 9 s; or the question did.
+    for (read_ms, asked) in [(101_000, 1000), (121_000, 12_000)] {
+        assert_eq!(clock.update(shown(start, read_ms, asked, asked + 9000)), 0);
+        let next = asked + 9500;
+        let right_ms = 100_000 + i64::try_from(next).unwrap();
+        assert_eq!(clock.update(shown(start, right_ms, next, next + 1)), 0);
+    }
+    // It jumped by 5 s while an answer took 6 s: the next shows it.
+    assert_eq!(clock.update(shown(start, 135_000, 30_000, 36_000)), 0);
+    let jumped_ms = clock.update(shown(start, 142_000, 37_000, 37_001));
+    assert!((5000..5010).contains(&jumped_ms), "{jumped_ms}");
+}
+
+#[test]
+fn the_clock_is_followed_where_it_jumps() {
+    let start = Instant::now();
+    let mut clock = shown(start, 5000, 0, 10);
+    let later = start + Duration::from_secs(1);
+    assert_eq!(clock.expected_ms(later), 6000 - 5);
+    let jumped_ms = clock.update(shown(start, 96_000, 1000, 1010));
+    assert!((90_000..90_021).contains(&jumped_ms), "{jumped_ms}");
+    assert_eq!(clock.update(shown(start, 97_000, 2000, 2010)), 0);
+    // Back is no jump ahead, and the next time is right again.
+    assert_eq!(clock.update(shown(start, 8000, 3000, 3010)), 0);
+    assert_eq!(clock.update(shown(start, 9000, 4000, 4010)), 0);
+    assert!(clock.update(shown(start, 99_000, 5000, 5010)) > 88_000);
+}
+
+#[test]
+fn a_clock_that_drifts_is_followed() {
+    let start = Instant::now();
+    let mut clock = shown(start, 0, 0, 1);
+    for minute in 1..10_000_i64 {
+        // 5 ms a minute fast.
+        let ms = 60_005 * minute;
+        let asked = 60_000 * minute.unsigned_abs();
+        assert_eq!(clock.update(shown(start, ms, asked, asked + 1)), 0);
+    }
+}

@@ -1,16 +1,17 @@
-//! [`Worker`]: the task that claims and compacts, for all partitions.
+//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions.
 //!
-//! It owns the claims to seal that it holds and nothing else; it waits for the store, with time limits. A round seals the recent
-//! minutes that it claims; old ones are sealed beside the rounds, a few at a time. What is to be sent it hands to the tasks of the
-//! outputs. It stops after `stop` is cancelled, at the end of the step it is in or a little
-//! later, and lets go of its claims so that any other node takes them up at once. Where the store ends with the process there
-//! is no other: it goes on until all is recorded, closes every minute that was over at the stop, and goes on until nothing is left to
-//! send or it is broken off.
+//! It owns the claims to seal and waits for the store, with timeouts. A round checks in at the partitions, claims finished and
+//! lapsed minutes, and seals the recent ones; old ones are sealed concurrently with the rounds, a few at a time. It hands claims
+//! to send to the outboxes. After `stop` is cancelled it ends after the current step, or a little later, and releases its claims
+//! so that another node takes them over at once. Where the store ends with the process there is no other node: it continues
+//! until everything is recorded, closes every minute that had ended at the stop, and waits until all counts are sent or the
+//! process is killed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
@@ -18,100 +19,103 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::FlushSettings;
-use super::held::Held;
-use super::old::OldMinutes;
-use super::outbox::Outbox;
-use super::rest::Rest;
-use super::sender::STEP_MAX;
-use super::sending::log_claim_error;
-use super::standing::Standing;
-use super::watch::Watches;
-use crate::diagnosis::Cause;
-use crate::event::{Minute, Partitions};
+use super::agreement::Agreement;
+use super::backlog::BacklogReport;
+use super::claims::{Held, OldMinutes, Outbox, alongside};
+use super::partitions::PartitionStates;
+use super::schedule::{AskTimes, looked_within};
+use super::sender::{STEP_MAX, log_claim_error};
+use crate::diagnosis::{Cause, LossCause};
+use crate::event::{Minute, Partition, Partitions};
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::store::{Backlog, Claim, Draining, OutputBacklog, OutputName, StoreError, is_recent};
-use crate::telemetry::{Gauges, Metrics, of_output};
+use crate::store::{Claim, ClaimRequest, Draining, OutputName, StoreError, is_recent};
+use crate::telemetry::Metrics;
 
-/// The series of a step of compaction. Redis serves nobody else meanwhile: one to two ms.
+/// The series of a step of compaction, which blocks Redis for one to two ms.
 const COMPACT_SERIES: usize = 200;
-/// The partitions that are asked at the same time.
+/// The number of concurrent check-ins.
 const CONCURRENT: usize = 8;
-/// The old minutes that are sealed at the same time.
+/// The number of old minutes that are sealed at the same time.
 const OLD_CONCURRENT: usize = 4;
-/// How often the backlog is looked at.
+/// The most claims of a kind that a round takes of a partition.
+const CLAIMS_MAX: usize = 16;
+/// The interval of backlog reports.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
-/// How often it looks at the store in a long rest.
+/// The interval of checks of the store in a long pause.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is logged that the clocks differ.
+/// The interval of log lines about clocks that differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is logged what waits for an output that is gone.
-const GONE_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// How often partitions that rest are looked at.
-const ALL_INTERVAL: Duration = Duration::from_secs(30);
-/// How often it is logged that the store is away.
+/// The interval of log lines about a store that is down.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// A minute that looks finished after a jump of the clock is finished after this long.
+const MINUTE: Duration = Duration::from_secs(60);
 
-/// The task that claims and compacts.
+/// The task that claims and seals.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) store: Arc<dyn Draining>,
-    /// What is sealed is sealed for these.
+    /// Counts are sealed for these outputs.
     pub(super) outputs: Vec<OutputName>,
-    /// One for each.
+    /// One for each output.
     pub(super) outboxes: Vec<Arc<Outbox>>,
-    pub(super) watches: Arc<Watches>,
+    pub(super) states: Arc<PartitionStates>,
     pub(super) partitions: Partitions,
     pub(super) settings: FlushSettings,
     pub(super) node: Arc<Node>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) heartbeat: Heartbeat,
     pub(super) stop: CancellationToken,
-    /// Cancelled when nothing more comes into the outboxes.
+    /// Cancelled when the worker delivers no more.
     pub(super) finished: CancellationToken,
     /// Whether the store ends with the process.
     pub(super) is_alone: bool,
-    /// Old minutes that it has claimed and not sealed.
+    /// Recent minutes that are being sealed.
+    pub(super) held: Held,
     pub(super) old: OldMinutes,
 }
 
 impl Worker {
-    /// Goes round until it is stopped.
-    pub(super) async fn run(self) {
-        let held = Held::default();
-        let mut overview = Overview::default();
-        let rounds = self.go_round(&held, &mut overview);
-        self.sealing_old(rounds).await;
+    pub(super) async fn run(mut self, mut backlog: BacklogReport) {
+        self.sealing_old(self.rounds(&mut backlog)).await;
         if !self.is_alone {
             self.finished.cancel();
         }
-        held.let_all_go(&*self.store).await;
+        self.held.release_all(&*self.store).await;
         self.old.release(&*self.store).await;
-        self.watches.late().report(true);
+        self.states.late().report(true);
         if self.is_alone {
-            self.close_all(&held, overview).await;
+            self.stop = CancellationToken::new();
+            self.settings.grace = Duration::ZERO;
+            self.settings.max_hold = Duration::ZERO;
+            self.sealing_old(self.close_all(&mut backlog)).await;
+            self.states.late().report(true);
+            self.finished.cancel();
         }
     }
 
-    async fn go_round(&self, held: &Held, overview: &mut Overview) {
-        let mut standing = Standing::default();
-        let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
+    async fn rounds(&self, backlog: &mut BacklogReport) {
+        let mut agreement = Agreement::default();
+        let mut backlog_throttle = Throttle::new(BACKLOG_INTERVAL);
         let mut away_throttle = Throttle::new(AWAY_LOG_INTERVAL);
         let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            let look = standing.look(&*self.store, &self.metrics);
+            let look = agreement.look(&*self.store, &self.metrics);
             self.heartbeat.during(look).await;
-            let round = self.round(held, standing.agrees());
+            let overdue = async {
+                self.stop.cancelled().await;
+                tokio::time::sleep(STEP_MAX).await;
+            };
             let result = tokio::select! {
                 biased;
-                result = round => result,
-                // What it had claimed is claimed again, by whoever takes it up.
-                () = self.overdue() => break,
+                result = self.round(agreement.agrees) => result,
+                // Another node takes the claims over.
+                () = overdue => break,
             };
             match result {
                 Ok(_) => {
-                    self.metrics.store_up.set(standing.has_room().into());
+                    self.metrics.store_up.set(agreement.has_room.into());
                     if away_throttle.reset() {
                         tracing::info!(store = self.store.describe(), "the store answers again");
                     }
@@ -124,75 +128,56 @@ impl Worker {
                 }
             }
             self.log_rollbacks();
-            self.watches.late().report(false);
+            self.states.late().report(false);
             self.warn_of_clock(&mut offset_throttle);
-            if backlog_seen.is_due() {
-                overview.look(self, standing.agrees()).await;
+            if backlog_throttle.is_due() {
+                backlog.update(agreement.agrees).await;
             }
-            let rest = self.settings.interval.saturating_sub(began.elapsed());
-            tokio::select! {
-                () = self.rest(rest) => {}
-                () = self.stop.cancelled() => {}
-            }
+            let pause = self.pause(self.settings.interval.saturating_sub(began.elapsed()));
+            self.stop.run_until_cancelled(pause).await;
         }
     }
 
-    /// Closes what was over at the stop, idle or not, for nothing more can come, and waits until it is sent.
-    async fn close_all(mut self, held: &Held, mut overview: Overview) {
-        self.stop = CancellationToken::new();
-        self.settings.grace = Duration::ZERO;
-        self.settings.max_hold = Duration::ZERO;
-        // What answered before the last events came is asked again.
-        for partition in self.partitions.iter() {
-            self.watches.of(partition).rest = Rest::default();
-        }
-        let closing = async {
-            loop {
-                // What fails is claimed and not sent: it is found there.
-                let claims = self.round(held, true).await;
-                let is_left = overview.look(&self, true).await;
-                if claims.is_ok_and(|claims| claims > 0) {
-                    continue;
-                }
-                if !is_left {
-                    break;
-                }
-                tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
-            }
-        };
-        self.sealing_old(closing).await;
-        self.watches.late().report(true);
-        self.finished.cancel();
-    }
-
-    /// Comes back when a round may not go on: a while after the stop.
-    async fn overdue(&self) {
-        self.stop.cancelled().await;
-        tokio::time::sleep(STEP_MAX).await;
-    }
-
-    /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that
-    /// it may have lost something.
-    async fn rest(&self, rest: Duration) {
-        let until = Instant::now() + rest;
+    /// Pauses between rounds. A long pause checks the store: the recorders have to know in time that it may have lost
+    /// something.
+    async fn pause(&self, pause: Duration) {
+        let until = Instant::now() + pause;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             tokio::time::sleep(left.min(LOOK_INTERVAL)).await;
             if left <= LOOK_INTERVAL {
                 return;
             }
-            // What it finds, the next call finds, too.
+            // The next call finds the same error.
             let _ = self.heartbeat.during(self.store.check()).await;
         }
     }
 
-    /// Claims, compacts, and hands on what is to be sent. Answers how many minutes it claimed.
-    async fn round(&self, held: &Held, agrees: bool) -> Result<usize, StoreError> {
-        for outbox in &self.outboxes {
-            outbox.agree(agrees);
+    /// Closes all minutes that had ended at the stop, idle or not, because no more events can arrive, and waits until their
+    /// counts are sent.
+    async fn close_all(&self, backlog: &mut BacklogReport) {
+        // The last answers may be older than the last events.
+        for partition in self.partitions.iter() {
+            self.states.of(partition).ask_times = AskTimes::default();
         }
+        loop {
+            // A claim that cannot be sent is found in the backlog.
+            let claims = self.round(true).await;
+            let is_left = backlog.update(true).await;
+            if claims.is_ok_and(|claims| claims > 0) {
+                continue;
+            }
+            if !is_left {
+                return;
+            }
+            tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
+        }
+    }
+
+    /// Claims minutes, seals them, and delivers the claims to send. Returns the number of claims.
+    async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
         let now = Instant::now();
-        let wanting = self.outboxes.iter().filter(|it| it.wants_lapsed(now));
+        let wanting = self.outboxes.iter().filter(|outbox| outbox.wants_lapsed(now, agrees));
         let wanting: Vec<_> = wanting.map(|outbox| outbox.name.clone()).collect();
         let claiming = self.claim_all(agrees.then_some(&wanting));
         let (claims, error) = self.heartbeat.during(claiming).await;
@@ -209,38 +194,47 @@ impl Worker {
             self.old.add(claim);
         }
         for claim in &sealing {
-            held.take(claim);
+            self.held.add(claim);
         }
         if !sealing.is_empty() {
             sealing.sort_by_key(|claim| (claim.taken_over, claim.minute, claim.partition));
-            let calls: Vec<_> = sealing.iter().map(|claim| self.compact(held, claim)).collect();
+            let calls = sealing.iter().map(|claim| self.compact(&self.held, claim));
+            let calls: Vec<_> = calls.collect();
             let work = stream::iter(calls).buffer_unordered(CONCURRENT).collect::<Vec<_>>();
             let work = self.checking_in(self.heartbeat.during(work));
-            let handed_out = held.renewing(&*self.store, self.settings.lease, work).await;
-            sending.extend(handed_out.into_iter().flatten().flatten());
+            let sealed = self.held.renewing(&*self.store, self.settings.lease, work).await;
+            sending.extend(sealed.into_iter().flatten().flatten());
         }
         sending.extend(self.old.take_sealed());
-        // All at once: an output is written few large pieces.
+        // All at once, so that an output is written few large batches.
         let mut by_output: BTreeMap<Option<OutputName>, Vec<Claim>> = BTreeMap::new();
         for claim in sending {
             by_output.entry(claim.output.clone()).or_default().push(claim);
         }
         for outbox in &self.outboxes {
             let claims = by_output.remove(&Some(outbox.name.clone()));
-            let is_wanted = wanting.contains(&outbox.name);
-            outbox.deliver(claims.unwrap_or_default(), is_wanted);
+            outbox.deliver(claims.unwrap_or_default(), wanting.contains(&outbox.name));
         }
         error.map_or(Ok(count), Err)
     }
 
-    /// Does the work, and seals old minutes beside it.
+    /// Starts to renew a claim to send.
+    fn hold(&self, claim: &Claim) {
+        let outbox =
+            self.outboxes.iter().find(|outbox| Some(&outbox.name) == claim.output.as_ref());
+        if let Some(outbox) = outbox {
+            outbox.held.add(claim);
+        }
+    }
+
+    /// Does the work and seals old minutes concurrently.
     async fn sealing_old<T>(&self, work: impl Future<Output = T>) -> T {
         let sealing = join_all([(); OLD_CONCURRENT].map(|()| self.seal_old()));
         let (held, lease) = (&self.old.held, self.settings.lease);
         tokio::select! {
             biased;
             result = work => result,
-            _ = held.renewing(&*self.store, lease, sealing) => unreachable!("it goes on for ever"),
+            _ = held.renewing(&*self.store, lease, sealing) => unreachable!("it never ends"),
         }
     }
 
@@ -254,25 +248,57 @@ impl Worker {
         }
     }
 
-    /// From now on a claim to send is renewed.
-    fn hold(&self, claim: &Claim) {
-        let is_of = |outbox: &&Arc<Outbox>| Some(&outbox.name) == claim.output.as_ref();
-        if let Some(outbox) = self.outboxes.iter().find(is_of) {
-            outbox.held.take(claim);
-        }
+    /// Does the work and checks in concurrently: a report of lag expires, a store may go back, and a round may take long.
+    async fn checking_in<T>(&self, work: impl Future<Output = T>) -> T {
+        alongside(work, self.settings.interval, || async {
+            let due = self.partitions.iter().filter(|&partition| self.is_due(partition, false));
+            let calls = stream::iter(due).for_each_concurrent(CONCURRENT, async |partition| {
+                // The next round finds the same error.
+                let _ = self.ask(partition, None).await;
+            });
+            calls.await;
+        })
+        .await
     }
 
-    /// Claims what is finished or lapsed; a node that does not agree with the others only checks in. One partition's
-    /// failure does not keep the others from it.
+    /// Seals all counts of a claim. Returns the claims to send them, or nothing if some are not sealed.
+    async fn compact(&self, held: &Held, claim: &Claim) -> Option<Vec<Claim>> {
+        let lease = self.settings.lease;
+        while !self.stop.is_cancelled() {
+            let compacted = self.store.compact(claim, COMPACT_SERIES, lease, &self.outputs);
+            match compacted.await {
+                Ok(done) => {
+                    self.metrics.series_sealed.inc_by(done.sealed);
+                    self.metrics.events_repeated.inc_by(done.repeated);
+                    let late = self.states.of(claim.partition).witness.found_late(done.late);
+                    self.found_late(claim.partition, Some(claim.minute), late);
+                    if done.left == 0 {
+                        held.remove(claim);
+                        for claim in &done.sending {
+                            self.hold(claim);
+                        }
+                        return Some(done.sending);
+                    }
+                }
+                Err(error) => {
+                    log_claim_error(&self.metrics, claim, &error);
+                    held.remove(claim);
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Claims finished and lapsed minutes, or only checks in if `wanting` is `None`. The failure of one partition does not
+    /// affect the others.
     async fn claim_all(
         &self,
         wanting: Option<&Vec<OutputName>>,
     ) -> (Vec<Claim>, Option<StoreError>) {
-        let awake = self.awake().await;
-        let calls: Vec<_> = awake
-            .into_iter()
-            .map(|partition| self.ask(partition, wanting.map(Vec::as_slice)))
-            .collect();
+        let due = self.due_partitions().await.into_iter();
+        let calls: Vec<_> =
+            due.map(|partition| self.ask(partition, wanting.map(Vec::as_slice))).collect();
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(CONCURRENT).collect().await;
         let mut claims = Vec::new();
         let mut failure = None;
@@ -288,176 +314,238 @@ impl Worker {
         (claims, failure)
     }
 
-    /// Does the work, and goes on checking in meanwhile: a report lapses, a store may go back, and a round may take long.
-    async fn checking_in<T>(&self, work: impl Future<Output = T>) -> T {
-        let checking_in = async {
-            loop {
-                tokio::time::sleep(self.settings.interval).await;
-                let awake = self.partitions.iter();
-                stream::iter(awake.filter(|&it| self.is_asked(it, false)))
-                    .for_each_concurrent(CONCURRENT, async |partition| {
-                        // What it finds, the next round finds, too.
-                        let _ = self.ask(partition, None).await;
-                    })
-                    .await;
+    async fn due_partitions(&self) -> Vec<Partition> {
+        let mut filling = Vec::new();
+        let mut others = Vec::new();
+        for partition in self.partitions.iter() {
+            let (generation, now) = (self.store.generation(partition), Instant::now());
+            let mut state = self.states.of(partition);
+            state.settling.look(generation, now);
+            let list = if state.ask_times.fills(now) { &mut filling } else { &mut others };
+            list.push(partition);
+        }
+        let have_work = self.store.have_work(&others, &self.outputs).await;
+        // The error of a store is found by the next call.
+        let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
+        let filling = filling.into_iter().map(|partition| (partition, false));
+        let all = others.into_iter().zip(have_work).chain(filling);
+        let due = all.filter(|&(partition, has_work)| self.is_due(partition, has_work));
+        due.map(|(partition, _)| partition).collect()
+    }
+
+    /// Returns whether a partition has work, or this node has to check in there.
+    fn is_due(&self, partition: Partition, has_work: bool) -> bool {
+        let FlushSettings { interval, grace, .. } = self.settings;
+        let lags = self.node.lag.is_lagging(partition);
+        let generation = self.store.generation(partition);
+        let now = Instant::now();
+        let mut state = self.states.of(partition);
+        let settling = &mut state.settling;
+        let lags = settling.reports_lag(lags, now, grace);
+        let has_settled = settling.may_close(now, grace) && settling.may_take_over(now, interval);
+        let must = lags || !state.witness.has_attested(generation);
+        state.ask_times.is_due(must, has_work || !has_settled, now, interval)
+    }
+
+    /// Checks in at a partition and, if the store allows it, claims finished and lapsed minutes there; to send, for the `wanting`
+    /// outputs only. Before that it attests the closed minutes.
+    async fn ask(
+        &self,
+        partition: Partition,
+        wanting: Option<&[OutputName]>,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let result = self.check_in_and_claim(partition, wanting).await;
+        if let Err(error) = &result {
+            let mut state = self.states.of(partition);
+            state.settling.failed(Instant::now());
+            if matches!(error, StoreError::Forgot) {
+                state.witness.forgotten();
             }
-        };
-        tokio::select! {
-            biased;
-            result = work => result,
-            () = checking_in => unreachable!("it goes on for ever"),
+        }
+        result
+    }
+
+    async fn check_in_and_claim(
+        &self,
+        partition: Partition,
+        wanting: Option<&[OutputName]>,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let generation = self.store.generation(partition);
+        self.attest(partition, generation).await?;
+        let mut answer = self.check_in(partition).await?;
+        if answer.is_announced {
+            // The node that announced a minute waits until this node has confirmed that it knows.
+            answer = self.check_in(partition).await?;
+        }
+        // A server that does not know that this node lags may have taken over.
+        let is_another = self.store.generation(partition) != generation;
+        let began_to_lag = !answer.lags && self.node.lag.is_lagging(partition);
+        match wanting {
+            Some(wanting) if answer.is_due && !is_another && !began_to_lag => {
+                self.claim(partition, generation, wanting).await
+            }
+            _ => Ok(Vec::new()),
         }
     }
 
-    /// Turns all sets of a claim into counts. Returns the claims to send them, or nothing where sets are left.
-    async fn compact(&self, held: &Held, claim: &Claim) -> Option<Vec<Claim>> {
-        let lease = self.settings.lease;
-        while !self.stop.is_cancelled() {
-            let compacted = self.store.compact(claim, COMPACT_SERIES, lease, &self.outputs);
-            match compacted.await {
-                Ok(done) => {
-                    self.metrics.series_sealed.inc_by(done.sealed);
-                    self.metrics.events_repeated.inc_by(done.repeated);
-                    let mut watch = self.watches.of(claim.partition);
-                    let late = watch.witness.found_late(done.late);
-                    drop(watch);
-                    self.found_late(claim.partition, Some(claim.minute), late);
-                    if done.left == 0 {
-                        held.let_go(claim);
-                        for claim in &done.sending {
-                            self.hold(claim);
-                        }
-                        return Some(done.sending);
-                    }
-                }
-                Err(error) => {
-                    log_claim_error(&self.metrics, claim, &error);
-                    held.let_go(claim);
-                    break;
-                }
-            }
-        }
-        None
-    }
-}
-
-/// How much all nodes together have to do, for the metrics, and what waits for an output that is gone, as last seen.
-#[derive(Debug)]
-struct Overview {
-    /// Outputs that are not configured, and that something waits for.
-    gone: BTreeSet<OutputName>,
-    throttle: Throttle,
-    /// Of each partition.
-    backlogs: Vec<Backlog>,
-    /// When those are looked at, too, that rest: an operator may have changed something.
-    all: Throttle,
-}
-
-impl Default for Overview {
-    fn default() -> Self {
-        Self {
-            gone: BTreeSet::new(),
-            throttle: Throttle::new(GONE_LOG_INTERVAL),
-            backlogs: Vec::new(),
-            all: Throttle::new(ALL_INTERVAL),
-        }
-    }
-}
-
-impl Overview {
-    /// Looks. Returns whether any minute is claimed, to be sealed or sent. When the store does not answer, the metrics of the
-    /// backlog are unknown, and a minute may be claimed.
-    async fn look(&mut self, worker: &Worker, agrees: bool) -> bool {
-        let (store, metrics) = (&worker.store, &worker.metrics);
-        let (now, interval) = (Instant::now(), worker.settings.interval);
-        let is_due = self.all.is_due() || self.backlogs.is_empty();
-        let partitions = worker.partitions.iter();
-        let looked_at =
-            partitions.filter(|&it| is_due || !worker.watches.of(it).rest.rests(now, interval));
-        let answers = looked_at.map(async |it| Ok::<_, StoreError>((it, store.backlog(it).await?)));
-        let Ok(seen) = futures_util::future::try_join_all(answers).await else {
-            self.all.reset();
-            metrics.forget_backlog();
-            return true;
+    /// Tells the store the closed minutes, if it may have forgotten them.
+    async fn attest(&self, partition: Partition, generation: u64) -> Result<(), StoreError> {
+        let testimony = {
+            let mut state = self.states.of(partition);
+            state.settling.look(generation, Instant::now());
+            state.witness.testimony(generation)
         };
-        let count = usize::from(worker.partitions.count());
-        self.backlogs.resize_with(count, Backlog::default);
-        for (partition, backlog) in seen {
-            self.backlogs[partition.index()] = backlog;
-        }
-        let backlogs = &self.backlogs;
-        let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
-        (metrics.backlog_pending.get_or_create(&[])).set(sum(|backlog| backlog.waiting));
-        (metrics.backlog_claimed.get_or_create(&[])).set(sum(|backlog| backlog.claimed));
-        let (bytes, _) = store.memory();
-        metrics.store_memory_bytes.set(gauge(bytes));
-        let open = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
-        let of = |name: &OutputName| {
-            let mut all = OutputBacklog::default();
-            for backlog in backlogs {
-                all += backlog.outputs.get(name).copied().unwrap_or_default();
-            }
-            all
+        let Some(testimony) = testimony else {
+            return Ok(());
         };
-        let mut unsent = 0;
-        for outbox in &worker.outboxes {
-            let lacks = of(&outbox.name);
-            unsent += lacks.unsent;
-            worker.report(&outbox.name, lacks, lacks.oldest.into_iter().chain(open).min());
+        let attested = self.store.attest(partition, &testimony).await?;
+        let confirmed = &self.node.confirmed;
+        let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
+        let mut state = self.states.of(partition);
+        if let Some(mut rollback) = state.witness.attested(generation, attested, recorded) {
+            state.settling.went_back(Instant::now());
+            rollback.events = rollback.events.saturating_sub(kept);
+            self.states.forgot(rollback);
         }
-        let seen: BTreeSet<_> = backlogs.iter().flat_map(|it| it.outputs.keys()).collect();
-        let is_known = |name: &OutputName| worker.outboxes.iter().any(|it| it.name == *name);
-        let mut gone = BTreeSet::new();
-        for name in seen.into_iter().filter(|name| !is_known(name)) {
-            let lacks = of(name);
-            if lacks.unsent + lacks.quarantined > 0 {
-                worker.report(name, lacks, lacks.oldest);
-                gone.insert(name.clone());
-            }
+        Ok(())
+    }
+
+    /// Reports whether this node lags, and records the answer of the store.
+    async fn check_in(&self, partition: Partition) -> Result<CheckIn, StoreError> {
+        let FlushSettings { interval, grace, max_hold, lease } = self.settings;
+        let recorded = self.node.confirmed.recorded(partition);
+        let asked = Instant::now();
+        let (lags, known) = {
+            let mut state = self.states.of(partition);
+            let lags = self.node.lag.is_lagging(partition);
+            (state.settling.reports_lag(lags, asked, grace), state.witness.known(asked))
+        };
+        let asked_nanos = self.node.clock.now_nanos();
+        let alive = looked_within(interval);
+        let news = self.store.check_in(partition, &known, lags, lease, alive).await?;
+        let now = Instant::now();
+        let mut state = self.states.of(partition);
+        let jumped_ms = state.witness.heard(&news, recorded, asked, now);
+        state.ask_times.heard(&news, now, interval, grace);
+        let late = state.witness.found_late(news.late);
+        if jumped_ms > 0 {
+            let hold_max = max_hold.max(MINUTE + grace);
+            let ahead = Duration::from_millis(jumped_ms.unsigned_abs());
+            state.settling.jumped(ahead, hold_max, now);
         }
-        for name in self.gone.difference(&gone) {
-            metrics.forget_output(name.as_str());
+        drop(state);
+        self.found_late(partition, None, late);
+        // As of the middle of the call.
+        let nanos = i64::midpoint(asked_nanos, self.node.clock.now_nanos());
+        self.node.clock.set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
+        Ok(CheckIn { lags, is_due: news.is_due, is_announced: !news.announced.is_empty() })
+    }
+
+    /// Claims minutes of a store that has settled.
+    async fn claim(
+        &self,
+        partition: Partition,
+        generation: u64,
+        wanting: &[OutputName],
+    ) -> Result<Vec<Claim>, StoreError> {
+        let FlushSettings { interval, grace, max_hold, lease } = self.settings;
+        let now = Instant::now();
+        // Old minutes that are claimed already are sealed first.
+        let room = CLAIMS_MAX.saturating_sub(self.old.held.count(partition));
+        let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
+        let (request, lapsed_max) = {
+            let state = self.states.of(partition);
+            let lapsed_max = most(state.settling.may_take_over(now, interval));
+            let request = ClaimRequest {
+                generation,
+                grace,
+                max_hold,
+                lease,
+                lapsed_max: lapsed_max.min(room),
+                finished_max: most(state.settling.may_close(now, grace)),
+                old_max: room,
+                known: state.witness.known(now),
+            };
+            (request, lapsed_max)
+        };
+        if lapsed_max + request.finished_max == 0 {
+            return Ok(Vec::new());
         }
-        self.gone = gone;
-        if !self.gone.is_empty() && agrees && self.throttle.is_due() {
-            let names: Vec<_> = self.gone.iter().map(OutputName::as_str).collect();
+        let sending = wanting.iter().map(|name| (name.clone(), lapsed_max));
+        let sending: Vec<_> = sending.collect();
+        self.store.claim(partition, &request, &sending).await
+    }
+
+    /// Counts late events, in this minute if it is known.
+    fn found_late(&self, partition: Partition, minute: Option<Minute>, events: u64) {
+        if events == 0 {
+            return;
+        }
+        self.metrics.events_late.inc_by(events);
+        let now = self.node.clock.now_nanos();
+        self.states.late().add(partition, minute, events, now);
+        let minute = minute.unwrap_or(Minute::of_nanos(now));
+        self.node.losses.add(LossCause::Late, minute, events);
+        let partition = partition.index();
+        tracing::debug!(partition, events, "events came after their counts were sealed");
+    }
+
+    fn log_rollbacks(&self) {
+        let Some((rollback, partitions)) = self.states.take_rollbacks() else {
+            return;
+        };
+        self.metrics.store_rollbacks.inc();
+        self.metrics.events_forgotten.inc_by(rollback.events);
+        let minute = Minute::of_nanos(rollback.to_ms.saturating_mul(1_000_000));
+        self.node.losses.add(LossCause::Forgotten, minute, rollback.events);
+        // No node will write their counts.
+        let unconfirmed = &rollback.unconfirmed;
+        (self.metrics.publications_unconfirmed).inc_by(unconfirmed.len() as u64);
+        for minute in unconfirmed {
+            self.node.losses.add(LossCause::Unconfirmed, *minute, 1);
+        }
+        tracing::error!(
+            store = self.store.describe(),
+            partitions,
+            from = time_text(rollback.from_ms),
+            to = time_text(rollback.to_ms),
+            events = rollback.events,
+            "the store forgot what it had confirmed in this time; so many events of this node were recorded in it and \
+             cannot be recorded again; minutes that were published keep their values; `eds loss` has the minutes"
+        );
+    }
+
+    /// Warns of clocks whose difference may make events late.
+    fn warn_of_clock(&self, throttle: &mut Throttle) {
+        let offset_seconds = self.node.clock.store_ahead_seconds();
+        let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
+        if warns && throttle.is_due() {
             tracing::warn!(
-                outputs = names.join(", "),
-                "counts wait for outputs that this node does not have; {}",
-                Cause::OutputGone.remedy()
+                offset_seconds,
+                grace = %humantime::format_duration(self.settings.grace),
+                "the store's clock, which closes minutes, is not this node's; {}",
+                Cause::Clock.remedy()
             );
         }
-        unsent > 0 || backlogs.iter().any(|backlog| backlog.claimed > 0)
     }
 }
 
-impl Worker {
-    fn report(&self, output: &OutputName, lacks: OutputBacklog, oldest: Option<Minute>) {
-        let clock = &self.node.clock;
-        let age = oldest.map_or(0.0, |minute| {
-            let offset = clock.store_ahead_seconds();
-            age_seconds(minute.end_millis(), clock.now_nanos(), offset)
-        });
-        let (of, metrics) = (&of_output(output.as_str()), &self.metrics);
-        let set = |family: &Gauges, number: u64| {
-            family.get_or_create(of).set(gauge(number));
-        };
-        set(&metrics.backlog_unsent, lacks.unsent);
-        set(&metrics.counts_quarantined, lacks.quarantined);
-        let oldest = &metrics.oldest_unsent_minute_age_seconds;
-        oldest.get_or_create(of).set(age);
+/// The result of a check-in.
+struct CheckIn {
+    /// Whether this node reported lag.
+    lags: bool,
+    /// Whether there may be something to claim.
+    is_due: bool,
+    /// Whether another node waits until this one knows its announcement.
+    is_announced: bool,
+}
+
+/// Returns an instant in ms since the epoch as text.
+fn time_text(ms: i64) -> String {
+    match DateTime::from_timestamp_millis(ms) {
+        Some(time) if ms > 0 => time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        _ => "the beginning".to_owned(),
     }
-}
-
-fn gauge(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// How long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 when it has not ended.
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
-fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
-    let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
-    (age + offset_seconds).max(0.0)
 }
 
 #[cfg(test)]

@@ -715,21 +715,3 @@ async fn more_counts_than_are_read_first_are_written_before_more_are_read() {
     let last_read = calls.iter().rposition(|&call| call == "unsent");
     assert!(first_write < last_read);
 }
-
-#[test]
-fn an_age_is_by_the_clock_of_the_store_and_never_negative() {
-    let age = |now_seconds: i64, offset| {
-        let age = age_seconds(60_000, now_seconds * 1_000_000_000, offset);
-        humantime::format_duration(Duration::from_secs_f64(age)).to_string()
-    };
-    assert_eq!(age(90, 0.0), "30s");
-    assert_eq!(age(90, 2.5), "32s 500ms");
-    assert_eq!(age(90, -31.0), "0s");
-    assert_eq!(age(59, 0.0), "0s", "it has not ended");
-}
-
-#[test]
-fn a_number_beyond_a_gauge_is_its_largest() {
-    assert_eq!(gauge(7), 7);
-    assert_eq!(gauge(u64::MAX), i64::MAX);
-}

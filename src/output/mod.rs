@@ -3,6 +3,7 @@
 //! An output is given counts that are sealed. It may be given the same ones again, after a crash or
 //! a doubtful answer, and writes the same bytes each time; so none needs a memory of what it has written.
 
+pub(crate) mod delivery;
 pub mod influxdb;
 pub mod line_protocol;
 pub mod stdout;

@@ -1,0 +1,183 @@
+//! [`BacklogReport`]: how much all nodes together have to seal and send, as metrics, and the counts that wait for outputs that no
+//! longer exist.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+
+use super::partitions::PartitionStates;
+use crate::diagnosis::Cause;
+use crate::event::{Minute, Partitions};
+use crate::node::{Node, Throttle};
+use crate::store::{Backlog, Draining, OutputBacklog, OutputName, StoreError};
+use crate::telemetry::{Gauges, Metrics, of_output};
+
+/// The interval of log lines about removed outputs.
+const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
+/// The interval of questions to quiet partitions, which an operator may have changed.
+const ALL_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Sets the metrics of the backlog.
+#[derive(Debug)]
+pub(super) struct BacklogReport {
+    store: Arc<dyn Draining>,
+    outputs: Vec<OutputName>,
+    partitions: Partitions,
+    states: Arc<PartitionStates>,
+    interval: Duration,
+    node: Arc<Node>,
+    metrics: Arc<Metrics>,
+    /// The last backlog of each partition.
+    backlogs: Vec<Backlog>,
+    all_throttle: Throttle,
+    /// Outputs that are not configured and have unsent or quarantined counts.
+    removed: BTreeSet<OutputName>,
+    removed_throttle: Throttle,
+}
+
+impl BacklogReport {
+    pub(super) fn new(
+        store: Arc<dyn Draining>,
+        outputs: Vec<OutputName>,
+        partitions: Partitions,
+        states: Arc<PartitionStates>,
+        interval: Duration,
+        node: Arc<Node>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            store,
+            outputs,
+            partitions,
+            states,
+            interval,
+            node,
+            metrics,
+            backlogs: Vec::new(),
+            all_throttle: Throttle::new(ALL_INTERVAL),
+            removed: BTreeSet::new(),
+            removed_throttle: Throttle::new(REMOVED_LOG_INTERVAL),
+        }
+    }
+
+    /// Asks the store and sets the metrics. Returns whether any minute is claimed, to be sealed or sent. When the store does not
+    /// answer, the metrics of the backlog are unknown, and a minute may be claimed.
+    pub(super) async fn update(&mut self, agrees: bool) -> bool {
+        let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
+        let now = Instant::now();
+        let partitions = self.partitions.iter().filter(|&partition| {
+            is_due || !self.states.of(partition).ask_times.is_quiet(now, self.interval)
+        });
+        let answers = partitions.map(async |partition| {
+            Ok::<_, StoreError>((partition, self.store.backlog(partition).await?))
+        });
+        let Ok(answers) = try_join_all(answers).await else {
+            self.all_throttle.reset();
+            self.metrics.forget_backlog();
+            return true;
+        };
+        self.backlogs.resize_with(self.partitions.count().into(), Backlog::default);
+        for (partition, backlog) in answers {
+            self.backlogs[partition.index()] = backlog;
+        }
+        let sum = |part: fn(&Backlog) -> u64| gauge(self.backlogs.iter().map(part).sum());
+        let metrics = &self.metrics;
+        metrics.backlog_pending.get_or_create(&[]).set(sum(|backlog| backlog.waiting));
+        metrics.backlog_claimed.get_or_create(&[]).set(sum(|backlog| backlog.claimed));
+        let (bytes, _) = self.store.memory();
+        metrics.store_memory_bytes.set(gauge(bytes));
+        let open = self.backlogs.iter().filter_map(|backlog| backlog.oldest).min();
+        let mut unsent = 0;
+        for name in &self.outputs {
+            let backlog = self.of_output(name);
+            unsent += backlog.unsent;
+            self.set_metrics(name, backlog, backlog.oldest.into_iter().chain(open).min());
+        }
+        self.report_removed(agrees);
+        unsent > 0 || self.backlogs.iter().any(|backlog| backlog.claimed > 0)
+    }
+
+    fn report_removed(&mut self, agrees: bool) {
+        let known = self.backlogs.iter().flat_map(|backlog| backlog.outputs.keys());
+        let mut removed: BTreeSet<_> = known.cloned().collect();
+        removed.retain(|name| {
+            let backlog = self.of_output(name);
+            !self.outputs.contains(name) && backlog.unsent + backlog.quarantined > 0
+        });
+        for name in &removed {
+            let backlog = self.of_output(name);
+            self.set_metrics(name, backlog, backlog.oldest);
+        }
+        for name in self.removed.difference(&removed) {
+            self.metrics.forget_output(name.as_str());
+        }
+        self.removed = removed;
+        if !self.removed.is_empty() && agrees && self.removed_throttle.is_due() {
+            let names: Vec<_> = self.removed.iter().map(OutputName::as_str).collect();
+            tracing::warn!(
+                outputs = names.join(", "),
+                "counts wait for outputs that this node does not have; {}",
+                Cause::OutputGone.remedy()
+            );
+        }
+    }
+
+    fn of_output(&self, name: &OutputName) -> OutputBacklog {
+        let mut all = OutputBacklog::default();
+        for backlog in &self.backlogs {
+            all += backlog.outputs.get(name).copied().unwrap_or_default();
+        }
+        all
+    }
+
+    fn set_metrics(&self, output: &OutputName, backlog: OutputBacklog, oldest: Option<Minute>) {
+        let clock = &self.node.clock;
+        let age = oldest.map_or(0.0, |minute| {
+            age_seconds(minute.end_millis(), clock.now_nanos(), clock.store_ahead_seconds())
+        });
+        let (labels, metrics) = (&of_output(output.as_str()), &self.metrics);
+        let set = |family: &Gauges, number| {
+            family.get_or_create(labels).set(gauge(number));
+        };
+        set(&metrics.backlog_unsent, backlog.unsent);
+        set(&metrics.counts_quarantined, backlog.quarantined);
+        metrics.oldest_unsent_minute_age_seconds.get_or_create(labels).set(age);
+    }
+}
+
+fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns how long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 if it has not ended.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
+fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
+    let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
+    (age + offset_seconds).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_by_the_clock_of_the_store_and_never_negative() {
+        let age = |now_seconds: i64, offset| {
+            let age = age_seconds(60_000, now_seconds * 1_000_000_000, offset);
+            humantime::format_duration(Duration::from_secs_f64(age)).to_string()
+        };
+        assert_eq!(age(90, 0.0), "30s");
+        assert_eq!(age(90, 2.5), "32s 500ms");
+        assert_eq!(age(90, -31.0), "0s");
+        assert_eq!(age(59, 0.0), "0s", "it has not ended");
+    }
+
+    #[test]
+    fn a_number_beyond_a_gauge_is_its_largest() {
+        assert_eq!(gauge(7), 7);
+        assert_eq!(gauge(u64::MAX), i64::MAX);
+    }
+}

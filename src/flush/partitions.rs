@@ -1,0 +1,333 @@
+//! [`PartitionStates`]: the state of each partition between rounds, and findings of all partitions for the log.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::{AskTimes, Settling};
+use super::witness::{Past, Rollback, Witness};
+use crate::diagnosis::LossCause;
+use crate::event::{Minute, Partition, Partitions};
+use crate::node::{Throttle, files};
+
+/// The interval of log lines about late events, and about a witness file that cannot be written.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A node's state of one partition.
+#[derive(Debug, Default)]
+pub(super) struct PartitionState {
+    pub(super) settling: Settling,
+    pub(super) witness: Witness,
+    pub(super) ask_times: AskTimes,
+}
+
+/// A node's state of all partitions.
+#[derive(Debug)]
+pub(super) struct PartitionStates {
+    partitions: Vec<Mutex<PartitionState>>,
+    /// What stores have forgotten, until it is logged.
+    rollbacks: Mutex<Vec<Rollback>>,
+    late: Mutex<Late>,
+    /// Where the witnesses are kept for the next process.
+    file: Option<PathBuf>,
+    /// Held while the file is written. Logs that it cannot be written.
+    writing: tokio::sync::Mutex<Throttle>,
+}
+
+/// The file: one [`Past`] for each partition.
+#[derive(Debug, Serialize, Deserialize)]
+struct OnDisk {
+    partitions: Vec<Past>,
+}
+
+impl PartitionStates {
+    /// Starts with the file of an earlier process, if there is one.
+    pub(super) fn open(partitions: &Partitions, file: Option<PathBuf>) -> Self {
+        let count = usize::from(partitions.count());
+        let mut past = file.as_deref().map(|file| read(file, count)).unwrap_or_default();
+        past.resize_with(count, Past::default);
+        let state = |past| {
+            let witness = Witness::new(past);
+            Mutex::new(PartitionState { witness, ..PartitionState::default() })
+        };
+        Self {
+            partitions: past.into_iter().map(state).collect(),
+            rollbacks: Mutex::default(),
+            late: Mutex::default(),
+            file,
+            writing: tokio::sync::Mutex::new(Throttle::new(LOG_INTERVAL)),
+        }
+    }
+
+    /// Returns the state of a partition. Never to be held across an `await`.
+    pub(super) fn of(&self, partition: Partition) -> MutexGuard<'_, PartitionState> {
+        lock(&self.partitions[partition.index()])
+    }
+
+    /// Returns the late events. Never to be held across an `await`.
+    pub(super) fn late(&self) -> MutexGuard<'_, Late> {
+        lock(&self.late)
+    }
+
+    pub(super) fn forgot(&self, rollback: Rollback) {
+        lock(&self.rollbacks).push(rollback);
+    }
+
+    /// Returns the rollbacks since the last call as one, and the number of their partitions.
+    pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
+        let mut rollbacks = lock(&self.rollbacks);
+        let count = rollbacks.len();
+        let all = rollbacks.drain(..).reduce(|one, other| Rollback {
+            from_ms: one.from_ms.min(other.from_ms),
+            to_ms: one.to_ms.max(other.to_ms),
+            events: one.events + other.events,
+            unconfirmed: &one.unconfirmed | &other.unconfirmed,
+        });
+        all.map(|all| (all, count))
+    }
+
+    /// Writes the witnesses to the file, if there is one.
+    pub(super) async fn save(&self) {
+        let Some(file) = self.file.clone() else {
+            return;
+        };
+        // Without the lock a writer could replace the file of another one by an older one, or by half of it.
+        let mut throttle = self.writing.lock().await;
+        let past = |state: &Mutex<PartitionState>| lock(state).witness.past().clone();
+        let partitions = self.partitions.iter().map(past).collect();
+        let path = file.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            files::replace(&path, &serde_json::to_vec(&OnDisk { partitions })?)
+        })
+        .await;
+        if let Err(error) = written.map_err(io::Error::other).flatten()
+            && throttle.is_due()
+        {
+            tracing::error!(
+                path = %file.display(),
+                %error,
+                "cannot write down which minutes are published; should this node and Redis lose their memory together, \
+                 points may be published again with other values; {}",
+                LossCause::SpoolFailed.remedy()
+            );
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(file: &Path, partitions: usize) -> Vec<Past> {
+    let path = file.display();
+    let text = match files::read(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            tracing::error!(%path, %error, "cannot read which minutes are published; going on without");
+            return Vec::new();
+        }
+    };
+    match serde_json::from_slice::<OnDisk>(&text) {
+        Ok(on_disk) if on_disk.partitions.len() == partitions => return on_disk.partitions,
+        Ok(on_disk) => tracing::warn!(
+            %path,
+            then = on_disk.partitions.len(),
+            now = partitions,
+            "what was written down of published minutes is of another number of partitions; going on without"
+        ),
+        Err(error) => tracing::error!(
+            %path,
+            %error,
+            "what was written down of published minutes is damaged; going on without"
+        ),
+    }
+    Vec::new()
+}
+
+/// Late events that are not logged yet.
+#[derive(Debug)]
+pub(super) struct Late {
+    throttle: Throttle,
+    events: u64,
+    partitions: BTreeSet<usize>,
+    /// The first and the last of the known minutes.
+    minutes: Option<(Minute, Minute)>,
+    /// The longest time from the end of a minute until they were found.
+    longest: Duration,
+}
+
+impl Default for Late {
+    fn default() -> Self {
+        Self {
+            throttle: Throttle::new(LOG_INTERVAL),
+            events: 0,
+            partitions: BTreeSet::new(),
+            minutes: None,
+            longest: Duration::ZERO,
+        }
+    }
+}
+
+impl Late {
+    /// Adds late events of a partition, found now (nanoseconds since the epoch). The minute is unknown where an answer was
+    /// lost.
+    pub(super) fn add(
+        &mut self,
+        partition: Partition,
+        minute: Option<Minute>,
+        events: u64,
+        now: i64,
+    ) {
+        self.events += events;
+        self.partitions.insert(partition.index());
+        let Some(minute) = minute else {
+            return;
+        };
+        let (first, last) = self.minutes.unwrap_or((minute, minute));
+        self.minutes = Some((first.min(minute), last.max(minute)));
+        let after_ms = (now / 1_000_000).saturating_sub(minute.end_millis());
+        let after = Duration::from_millis(u64::try_from(after_ms).unwrap_or_default());
+        self.longest = self.longest.max(after);
+    }
+
+    /// Logs the events if the interval has passed or the node stops.
+    pub(super) fn report(&mut self, at_end: bool) {
+        if self.events == 0 || (!at_end && !self.throttle.is_due()) {
+            return;
+        }
+        let minutes = self
+            .minutes
+            .map_or_else(|| "unknown".to_owned(), |(first, last)| format!("{first} to {last}"));
+        let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
+        let partitions = partitions.join(", ");
+        tracing::warn!(
+            events = self.events, partitions, minutes,
+            after = %humantime::format_duration(self.longest),
+            "events came when the counts of their minutes were sealed, so long after the end of the minute at most; they are \
+             not published, unless they are copies of sealed ones; {}",
+            LossCause::Late.remedy()
+        );
+        let throttle = std::mem::replace(&mut self.throttle, Throttle::new(LOG_INTERVAL));
+        *self = Self { throttle, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::event::Minute;
+
+    #[tokio::test]
+    async fn what_is_published_outlives_the_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Some(directory.path().join("witness.json"));
+        let partitions = Partitions::new(NonZeroU16::new(4).unwrap());
+        let minute = Minute::from_epoch_minutes(7).unwrap();
+        let partition = partitions.of("a=1", minute);
+        let states = PartitionStates::open(&partitions, file.clone());
+        states.of(partition).witness.publishes(minute);
+        states.save().await;
+        let again = PartitionStates::open(&partitions, file.clone());
+        let testimony = again.of(partition).witness.testimony(0).unwrap();
+        assert_eq!(testimony.announced, [minute].into());
+        // A file for another number of partitions is ignored, as is a damaged one.
+        let one = Partitions::new(NonZeroU16::MIN);
+        let other = PartitionStates::open(&one, file.clone());
+        assert_eq!(other.of(one.of("", minute)).witness.past(), &Past::default());
+        std::fs::write(file.as_deref().unwrap(), "{").unwrap();
+        let damaged = PartitionStates::open(&partitions, file);
+        assert_eq!(damaged.of(partition).witness.past(), &Past::default());
+    }
+
+    #[test]
+    fn what_partitions_forgot_is_told_as_one_and_once() {
+        let states = PartitionStates::open(&Partitions::new(NonZeroU16::MIN), None);
+        assert_eq!(states.take_rollbacks(), None);
+        let minute = |number| Minute::from_epoch_minutes(number).unwrap();
+        for (from_ms, to_ms, events, unconfirmed) in [(5, 8, 10, 1), (3, 7, 20, 2)] {
+            states.forgot(Rollback {
+                from_ms,
+                to_ms,
+                events,
+                unconfirmed: [minute(unconfirmed)].into(),
+            });
+        }
+        let all =
+            Rollback { from_ms: 3, to_ms: 8, events: 30, unconfirmed: [1, 2].map(minute).into() };
+        assert_eq!(states.take_rollbacks(), Some((all, 2)));
+        assert_eq!(states.take_rollbacks(), None);
+    }
+
+    /// Each output has its sender.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn senders_that_publish_at_the_same_time_lose_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Some(directory.path().join("witness.json"));
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let states = Arc::new(PartitionStates::open(&partitions, file.clone()));
+        let mut senders = tokio::task::JoinSet::new();
+        for sender in 0..4 {
+            let (states, file, partitions) = (states.clone(), file.clone(), partitions.clone());
+            senders.spawn(async move {
+                for number in 0..50 {
+                    let minute = Minute::from_epoch_minutes(4 * number + sender).unwrap();
+                    let partition = partitions.of("", minute);
+                    states.of(partition).witness.publishes(minute);
+                    states.save().await;
+                    let again = PartitionStates::open(&partitions, file.clone());
+                    let testimony = again.of(partition).witness.testimony(0).unwrap();
+                    assert!(testimony.announced.contains(&minute), "{minute:?} is lost");
+                }
+            });
+        }
+        while let Some(ended) = senders.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    fn late_events(events: u64) -> Late {
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let minute = Minute::from_epoch_minutes(1).unwrap();
+        let mut late = Late::default();
+        for seconds in [125, 130, 121] {
+            let partition = partitions.of("a=1", minute);
+            late.add(partition, Some(minute), events, seconds * 1_000_000_000);
+        }
+        late.add(partitions.of("a=1", minute), None, events, 0);
+        late
+    }
+
+    #[test]
+    fn the_longest_time_after_the_end_of_a_minute_is_kept() {
+        let late = late_events(2);
+        assert_eq!(late.events, 8);
+        assert_eq!(late.longest, Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_events_are_reported_once_in_an_interval_and_at_the_end() {
+        let mut nothing = Late::default();
+        nothing.report(false);
+        assert!(nothing.throttle.is_due(), "there was nothing to report");
+        let mut late = late_events(1);
+        late.report(false);
+        assert_eq!(late.events, 0);
+        late.events = 1;
+        late.report(false);
+        assert_eq!(late.events, 1, "they wait for the interval");
+        late.report(true);
+        assert_eq!(late.events, 0);
+        late.events = 1;
+        tokio::time::sleep(LOG_INTERVAL).await;
+        late.report(false);
+        assert_eq!(late.events, 0);
+    }
+}

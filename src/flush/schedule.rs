@@ -1,0 +1,287 @@
+//! The times of check-ins at a partition ([`AskTimes`]), and of closing its minutes ([`Settling`]). Pure: the caller passes the
+//! time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::News;
+
+/// The least time that all nodes get to record their queues: a few times the longest pause between attempts. No node claims from
+/// a store for as long after a rollback.
+pub(super) const SETTLE_MIN: Duration = Duration::from_secs(5);
+/// Every node checks the store within this many intervals.
+const LOOKS: u32 = 3;
+/// The least time of check-ins in each round after a partition last had work: until every node knows the closed minutes.
+const ACTIVE_MIN: Duration = Duration::from_secs(10);
+/// The longest time between two questions to a partition without work.
+const QUIET_MAX: Duration = Duration::from_secs(30);
+/// The longest time between two questions to a partition whose minute only fills; otherwise every third round.
+const FILLING_MAX: Duration = Duration::from_millis(2500);
+const MINUTE_MS: i64 = 60_000;
+
+/// Returns the time within which every live node with this interval checks the store.
+pub(super) fn looked_within(interval: Duration) -> Duration {
+    SETTLE_MIN.max(LOOKS * interval)
+}
+
+/// Whether minutes may be closed after the store was in trouble.
+///
+/// A store that comes back looks idle although it is not: nothing arrived while it was down, and the queues of the nodes are
+/// not recorded yet. A minute that is closed at that moment loses these events. So no minute is closed for a while
+/// after the last trouble; claims that lapse are taken over all the same. A node that starts cannot know of earlier trouble, and
+/// waits as well: after a power cut all come back at the same time, and some have events on disk.
+///
+/// After a lost connection the store may have been rolled back. No node claims anything until every node has had the time to return
+/// the closed minutes.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    /// The last generation; 0 before there was a connection.
+    generation: u64,
+    started: Option<Instant>,
+    trouble: Option<Instant>,
+    /// When the store was last replaced or rolled back.
+    changed: Option<Instant>,
+    /// Until when no minute is closed because the store's clock jumped.
+    hold_until: Option<Instant>,
+    /// When this node last lagged.
+    lagging: Option<Instant>,
+}
+
+impl Settling {
+    /// Compares the connection by which events are recorded. A new one means trouble, and the first one
+    /// a start of this node. A store in this process has no connection.
+    pub(super) fn look(&mut self, generation: u64, now: Instant) {
+        match std::mem::replace(&mut self.generation, generation) {
+            before if before == generation => {}
+            0 => {
+                self.started = Some(now);
+                self.changed = Some(now);
+            }
+            _ => self.went_back(now),
+        }
+    }
+
+    /// Records that the store may have gone back.
+    pub(super) const fn went_back(&mut self, now: Instant) {
+        self.trouble = Some(now);
+        self.changed = Some(now);
+    }
+
+    /// Records that the store's clock jumped ahead by this much, of which `hold_max` counts: minutes look finished that are not.
+    pub(super) fn jumped(&mut self, ahead: Duration, hold_max: Duration, now: Instant) {
+        self.hold_until = self.hold_until.max(Some(now + ahead.min(hold_max)));
+    }
+
+    /// Records that the store did not answer this worker.
+    pub(super) const fn failed(&mut self, now: Instant) {
+        self.trouble = Some(now);
+    }
+
+    /// Returns whether this node reports lag: while it lags, and for the grace after.
+    pub(super) fn reports_lag(&mut self, lags: bool, now: Instant, grace: Duration) -> bool {
+        if lags {
+            self.lagging = Some(now);
+        }
+        self.lagging.is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
+    }
+
+    /// Returns whether finished and idle minutes may be closed.
+    pub(super) fn may_close(&self, now: Instant, grace: Duration) -> bool {
+        let is_past = |at: Option<Instant>, long: Duration| {
+            at.is_none_or(|at| now.duration_since(at) >= long)
+        };
+        is_past(self.started, grace)
+            && is_past(self.trouble, grace.max(SETTLE_MIN))
+            && self.hold_until.is_none_or(|until| now >= until)
+    }
+
+    /// Returns whether lapsed claims may be taken over: every live node has checked the store since it changed.
+    pub(super) fn may_take_over(&self, now: Instant, interval: Duration) -> bool {
+        self.changed.is_none_or(|at| now.duration_since(at) >= looked_within(interval))
+    }
+}
+
+/// When a partition was last asked, and why. A new one has work.
+///
+/// All nodes check in once a round at every partition that has work. They check in less often while a minute only fills, until
+/// it ends, and rarely where there is no work: at most partitions where series are few, and at all of them at night.
+#[derive(Debug, Default)]
+pub(super) struct AskTimes {
+    worked: Option<Instant>,
+    asked: Option<Instant>,
+    /// Until when the minute only fills, by the last answer.
+    fills_until: Option<Instant>,
+}
+
+impl AskTimes {
+    /// Returns whether to check in now; always if `must` is set.
+    pub(super) fn is_due(
+        &mut self,
+        must: bool,
+        has_work: bool,
+        now: Instant,
+        interval: Duration,
+    ) -> bool {
+        if must || has_work || self.worked.is_none() {
+            self.worked = Some(now);
+        }
+        let is_late = |asked| now.duration_since(asked) >= QUIET_MAX;
+        let is_active = !self.is_quiet(now, interval) || self.asked.is_none_or(is_late);
+        let is_due = must || (is_active && !self.fills(now));
+        if is_due {
+            self.asked = Some(now);
+        }
+        is_due
+    }
+
+    /// Records an answer. If no claim is due, the next check-in is at the end of the minute by the store's clock, or
+    /// before. In the grace after that, first events of the minute may still arrive, so it then checks in every round.
+    pub(super) fn heard(&mut self, news: &News, now: Instant, interval: Duration, grace: Duration) {
+        let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
+        let into_minute = news.now_ms.rem_euclid(MINUTE_MS);
+        let pause = (interval * 5 / 2).min(FILLING_MAX).min(millis(MINUTE_MS - into_minute));
+        let fills = !news.is_due && millis(into_minute) >= grace;
+        self.fills_until = fills.then(|| now + pause);
+    }
+
+    /// Returns whether no claim can be due yet because the minute only fills.
+    pub(super) fn fills(&self, now: Instant) -> bool {
+        self.fills_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns whether the partition has had no work for a while, so that check-ins are rare.
+    pub(super) fn is_quiet(&self, now: Instant, interval: Duration) -> bool {
+        let active = ACTIVE_MIN.max(LOOKS * interval);
+        self.worked.is_some_and(|worked| now.duration_since(worked) > active)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn a_store_of_this_process_needs_no_time() {
+        let mut settling = Settling::default();
+        let now = Instant::now();
+        settling.look(0, now);
+        assert!(settling.may_close(now, GRACE));
+    }
+
+    #[test]
+    fn trouble_of_any_kind_is_followed_by_the_grace() {
+        let now = Instant::now();
+        let mut failed = Settling::default();
+        failed.failed(now);
+        let mut started = Settling::default();
+        started.look(1, now);
+        let mut connected_again = Settling::default();
+        connected_again.look(1, now - 2 * GRACE);
+        assert!(connected_again.may_close(now, GRACE));
+        connected_again.look(2, now);
+        for settling in [failed, started, connected_again] {
+            assert!(!settling.may_close(now + GRACE / 2, GRACE));
+            assert!(settling.may_close(now + GRACE, GRACE));
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_over_from_a_store_that_may_have_gone_back() {
+        let now = Instant::now();
+        let interval = Duration::from_secs(2);
+        let mut settling = Settling::default();
+        settling.failed(now);
+        assert!(settling.may_take_over(now, interval));
+        settling.look(1, now);
+        assert!(!settling.may_take_over(now + SETTLE_MIN, interval));
+        assert!(settling.may_take_over(now + 3 * interval, interval));
+        settling.look(2, now + 4 * interval);
+        assert!(!settling.may_take_over(now + 4 * interval, interval));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_closes_nothing_early_and_holds_nothing_for_ever() {
+        let now = Instant::now();
+        let seconds = Duration::from_secs;
+        let mut settling = Settling::default();
+        settling.jumped(seconds(20), seconds(60), now);
+        assert!(!settling.may_close(now + seconds(19), GRACE));
+        assert!(settling.may_close(now + seconds(20), GRACE));
+        settling.jumped(seconds(86_400), seconds(60), now);
+        assert!(!settling.may_close(now + seconds(59), GRACE));
+        assert!(settling.may_close(now + seconds(60), GRACE));
+    }
+
+    #[test]
+    fn a_node_that_brought_what_was_on_disk_lags_for_the_grace() {
+        let now = Instant::now();
+        let mut settling = Settling::default();
+        assert!(!settling.reports_lag(false, now, GRACE));
+        assert!(settling.reports_lag(true, now, GRACE));
+        assert!(settling.reports_lag(false, now + GRACE / 2, GRACE));
+        assert!(!settling.reports_lag(false, now + GRACE, GRACE));
+    }
+
+    #[test]
+    fn a_short_grace_is_enough_after_a_start_only() {
+        let now = Instant::now();
+        let mut settling = Settling::default();
+        settling.look(1, now);
+        assert!(settling.may_close(now, Duration::ZERO));
+        settling.failed(now);
+        assert!(!settling.may_close(now + SETTLE_MIN / 2, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_partition_is_asked_each_round_while_it_has_work_and_a_while_after_and_then_now_and_then() {
+        let (start, interval) = (Instant::now(), Duration::from_secs(1));
+        let mut times = AskTimes::default();
+        let mut asked = Vec::new();
+        for second in 0..100 {
+            let now = start + second * interval;
+            // Work for half a second, and again much later.
+            if times.is_due(false, second == 90, now, interval) {
+                asked.push(second);
+            }
+        }
+        let expected: Vec<u32> = (0..=10).chain([40, 70]).chain(90..100).collect();
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn long_rounds_are_no_reason_to_leave_it_alone() {
+        let (start, interval) = (Instant::now(), Duration::from_secs(20));
+        let mut times = AskTimes::default();
+        assert!(times.is_due(false, true, start, interval));
+        assert!(!times.is_quiet(start + 3 * interval, interval));
+        assert!(times.is_quiet(start + 4 * interval, interval));
+        let at = start + 4 * interval;
+        assert!(times.is_due(false, false, at, interval), "it is due");
+    }
+
+    #[test]
+    fn a_minute_that_fills_is_looked_at_in_every_third_round_until_it_ends() {
+        let grace = Duration::from_secs(5);
+        let (start, interval) = (Instant::now(), Duration::from_secs(1));
+        let mut times = AskTimes::default();
+        let mut asked = Vec::new();
+        for second in 0..75 {
+            let now = start + second * interval;
+            // Its clock is half a second behind ours; another node claims the minute after the grace, and is done in two seconds.
+            let now_ms = 120_000 + i64::from(second) * 1000 - 500;
+            let is_due = (180_000..187_000).contains(&now_ms);
+            if times.is_due(second == 30, true, now, interval) {
+                asked.push(second);
+                let news = News { now_ms, is_due, ..News::default() };
+                times.heard(&news, now, interval, grace);
+            }
+        }
+        // A check-in was forced at 30, and the pauses start there.
+        let filling = (6..30).step_by(3).chain((30..61).step_by(3));
+        let expected: Vec<u32> = (0..6).chain(filling).chain(61..69).chain([71, 74]).collect();
+        assert_eq!(asked, expected);
+    }
+}

@@ -1,0 +1,397 @@
+//! [`Delivery`]: writes batches to a server and finds the items that the server does not accept.
+//!
+//! Every batch is written once. Batches that are not accepted are split until the items at fault are alone
+//! ([`Suspects`]). Other answers decide the meaning of an answer, never its message:
+//!
+//! - An item is refused when it was rejected alone and the server accepted something that was written after that:
+//!   another item, or a probe. The probe is the item that was last accepted, which changes nothing, or a point without
+//!   an item ([`Target::probe`]).
+//! - An answer that looks like a misconfiguration or a fault of the server is believed when the server does not accept
+//!   the probe either. Otherwise the cause is in the batch: a firewall may answer 403 to the text of a tag, and a server
+//!   may fail at it. An item at which the server fails alone is reported as failing, for it may not be the item's fault.
+//! - A server that is down, or asks for a pause, ends the round without another request.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::WriteError;
+
+/// The number of parts that are written at the same time.
+const CONCURRENT: usize = 6;
+/// The number of failures in a row that is followed by a probe.
+const UNPROVEN_MAX: usize = 16;
+/// The most single items that are written as samples after the server rejected the probe.
+const SAMPLES_MAX: usize = 64;
+/// The number of parts that a part is split into.
+const WAYS: usize = 4;
+/// The most items that are searched; the others are left to a later round.
+const ITEMS_MAX: usize = 100_000;
+/// The most items that a message may name.
+const NAMED_MAX: usize = 2;
+/// How many messages are followed in the parts of a batch.
+const HINTS_MAX: u8 = 8;
+
+/// Items that are written by one request.
+pub(crate) trait Batch: Default + Send + Sync {
+    fn len(&self) -> usize;
+
+    /// Keeps the items before this place and returns the others.
+    fn split_off(&mut self, at: usize) -> Self;
+
+    fn append(&mut self, other: Self);
+
+    /// Returns a copy of an item that may be written again without any effect.
+    fn repeatable(&self) -> Option<Self>;
+
+    /// Returns the length of the longest part of an item that the message quotes, 0 if it quotes none.
+    fn quoted(&self, _at: usize, _message: &str) -> usize {
+        0
+    }
+
+    /// Takes one item out.
+    fn take(&mut self, at: usize) -> Self {
+        let mut item = self.split_off(at);
+        let behind = item.split_off(1);
+        self.append(behind);
+        item
+    }
+}
+
+/// A server that batches are written to.
+pub(crate) trait Target: Sync {
+    type Batch: Batch;
+
+    fn write(&self, batch: &Self::Batch) -> impl Future<Output = Result<(), WriteError>> + Send;
+
+    /// Writes a point without an item. Returns `None` if the server has no place for one.
+    fn probe(&self) -> impl Future<Output = Option<Result<(), WriteError>>> + Send;
+}
+
+/// An item that was not accepted alone.
+#[derive(Debug)]
+pub(crate) struct Refusal<B> {
+    pub(crate) item: B,
+    /// The server's message.
+    pub(crate) message: String,
+}
+
+/// A round of writing.
+#[derive(Debug)]
+pub(crate) struct Delivery<'a, T: Target> {
+    target: &'a T,
+    /// The repeatable item that was accepted last, in this round or an earlier one.
+    pub(crate) last: Option<T::Batch>,
+    is_last_refused: bool,
+    suspects: Suspects<T::Batch>,
+    /// Written by the search.
+    pub(crate) written: T::Batch,
+    /// Items that were rejected alone.
+    refused: Vec<Refusal<T::Batch>>,
+    /// How many of them, from the first, were rejected before a write that was accepted.
+    proven: usize,
+    /// Items at which the server fails alone.
+    pub(crate) failing: Vec<Refusal<T::Batch>>,
+    pub(crate) has_accepted: bool,
+    /// The number of failures since a write was accepted.
+    unproven: usize,
+    error: Option<WriteError>,
+}
+
+impl<'a, T: Target> Delivery<'a, T> {
+    pub(crate) fn new(target: &'a T, last: Option<T::Batch>) -> Self {
+        Self {
+            target,
+            last,
+            is_last_refused: false,
+            suspects: Suspects::default(),
+            written: T::Batch::default(),
+            refused: Vec::new(),
+            proven: 0,
+            failing: Vec::new(),
+            has_accepted: false,
+            unproven: 0,
+            error: None,
+        }
+    }
+
+    /// Writes a batch once. Returns it when it was accepted; otherwise [`Self::search`] searches it. `Err` ends the round.
+    pub(crate) async fn write(&mut self, batch: T::Batch) -> Result<Option<T::Batch>, WriteError> {
+        let Err(error) = self.target.write(&batch).await else {
+            self.accepted(&batch, self.refused.len());
+            return Ok(Some(batch));
+        };
+        self.divide(Part { batch, depth: 0, hints_left: HINTS_MAX }, &error)?;
+        if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
+            match self.prove().await {
+                // The server is there. Batches that follow may be accepted, and prove more.
+                Ok(()) | Err(WriteError::Rejected(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Searches the batches that were not accepted until this instant. `shift`, from 0 to 1, selects the samples. `Err`
+    /// when the server accepts nothing.
+    pub(crate) async fn search(&mut self, until: Instant, shift: f64) -> Result<(), WriteError> {
+        if self.unproven > 0 && !self.has_accepted {
+            self.prove_by_samples(shift).await?;
+        }
+        let target = self.target;
+        let mut under_way = FuturesUnordered::new();
+        let mut failure = None;
+        loop {
+            while failure.is_none()
+                && under_way.len() < CONCURRENT
+                && Instant::now() < until
+                && let Some(part) = self.suspects.next()
+            {
+                let refused_before = self.refused.len();
+                under_way.push(async move {
+                    let result = target.write(&part.batch).await;
+                    (part, refused_before, result)
+                });
+            }
+            let Some((part, refused_before, result)) = under_way.next().await else {
+                break;
+            };
+            let Err(error) = result else {
+                self.accepted(&part.batch, refused_before);
+                self.written.append(part.batch);
+                continue;
+            };
+            let mut result = self.divide(part, &error);
+            // A server that fails may have gone: each further write would wait as long.
+            let is_doubtful =
+                matches!(error, WriteError::Failed(_)) || self.unproven >= UNPROVEN_MAX;
+            if failure.is_none() && result.is_ok() && is_doubtful {
+                result = self.prove().await;
+            }
+            failure = failure.or(result.err());
+        }
+        if failure.is_none() && self.proven < self.refused.len() {
+            failure = self.prove().await.err();
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Returns the items of which it is proven that the server refuses them and accepts others.
+    pub(crate) fn refused(&self) -> &[Refusal<T::Batch>] {
+        &self.refused[..self.proven]
+    }
+
+    /// Returns whether every item was searched.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.suspects.parts.is_empty() && !self.suspects.are_incomplete
+    }
+
+    /// Returns the batches whose fate is unknown, without those at which the server fails.
+    pub(crate) fn into_unsettled(mut self) -> impl Iterator<Item = T::Batch> {
+        let unproven = self.refused.split_off(self.proven);
+        let parts = self.suspects.parts.into_values().map(|part| part.batch);
+        parts.chain(unproven.into_iter().map(|refusal| refusal.item))
+    }
+
+    /// Writes a probe. `Err` says why the server accepts none.
+    pub(crate) async fn prove(&mut self) -> Result<(), WriteError> {
+        if let Some(last) = &self.last {
+            let result = self.target.write(last).await;
+            self.is_last_refused =
+                matches!(result, Err(WriteError::Rejected(_) | WriteError::Misconfigured(_)));
+            if !self.is_last_refused {
+                return self.probed(result);
+            }
+        }
+        let result = match (self.target.probe().await, &self.error) {
+            (Some(result), _) => result,
+            (None, Some(error)) if self.last.is_some() || !self.has_accepted => {
+                Err(WriteError::Rejected(error.found().clone()))
+            }
+            (None, _) => Ok(()),
+        };
+        self.probed(result)
+    }
+
+    fn probed(&mut self, result: Result<(), WriteError>) -> Result<(), WriteError> {
+        match result {
+            Ok(()) => {
+                self.accepted(&T::Batch::default(), self.refused.len());
+                Ok(())
+            }
+            Err(WriteError::Failed(found)) => {
+                Err(WriteError::Unavailable { found, retry_after: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a probe and, where the server rejects it, single items of those in doubt. A server that is full may accept
+    /// series that it has and no other, not even that of the probe.
+    async fn prove_by_samples(&mut self, shift: f64) -> Result<(), WriteError> {
+        let mut proof = self.prove().await;
+        if !matches!(proof, Err(WriteError::Rejected(_))) {
+            return proof;
+        }
+        for batch in self.suspects.take_samples(SAMPLES_MAX, shift) {
+            let part = Part { batch, depth: 1, hints_left: 0 };
+            if !matches!(proof, Err(WriteError::Rejected(_))) {
+                self.suspects.insert(part);
+                continue;
+            }
+            proof = self.target.write(&part.batch).await;
+            match &proof {
+                Ok(()) => {
+                    self.accepted(&part.batch, self.refused.len());
+                    self.written.append(part.batch);
+                }
+                Err(error) => _ = self.divide(part, error),
+            }
+        }
+        proof
+    }
+
+    /// Splits a part that was not accepted. `Err` if the error says nothing about its items.
+    fn divide(&mut self, part: Part<T::Batch>, error: &WriteError) -> Result<(), WriteError> {
+        self.unproven += 1;
+        self.error = Some(error.clone());
+        let message = error.found().why.clone();
+        match error {
+            WriteError::Unavailable { .. } => {
+                self.suspects.insert(part);
+                return Err(error.clone());
+            }
+            _ if part.batch.len() > 1 => self.suspects.split(part, &message),
+            WriteError::Failed(_) => self.failing.push(Refusal { item: part.batch, message }),
+            _ => self.refused.push(Refusal { item: part.batch, message }),
+        }
+        Ok(())
+    }
+
+    /// Records an accepted batch; `refused_before` items had been rejected alone before its write started.
+    fn accepted(&mut self, batch: &T::Batch, refused_before: usize) {
+        self.has_accepted = true;
+        self.unproven = 0;
+        self.proven = self.proven.max(refused_before);
+        let last = self.last.take().filter(|_| !self.is_last_refused);
+        self.last = batch.repeatable().or(last);
+        self.is_last_refused = false;
+    }
+}
+
+/// Items of which the server does not accept some.
+#[derive(Debug)]
+struct Part<B> {
+    batch: B,
+    depth: u32,
+    hints_left: u8,
+}
+
+/// Parts of batches that the server did not accept, in the order in which they are searched.
+///
+/// A part is split in [`WAYS`], and its parts again, until single items are left. Where `n` items in a row are
+/// refused this takes about `4/3·n` writes, and one of 2500 takes some twenty. Where the server's message quotes
+/// what only few of the items contain, these are written alone first, which takes two. A message decides only
+/// this order: it may quote whatever a sender likes.
+///
+/// The first parts of all batches go first, so that most good items are written soon. After these the
+/// smallest go first: a search that has little time must finish some items, or the next one starts where it started.
+#[derive(Debug)]
+struct Suspects<B> {
+    parts: BTreeMap<(bool, Reverse<u32>, u64), Part<B>>,
+    items: usize,
+    added: u64,
+    /// Whether items were left to a later round.
+    are_incomplete: bool,
+}
+
+impl<B> Default for Suspects<B> {
+    fn default() -> Self {
+        Self { parts: BTreeMap::new(), items: 0, added: 0, are_incomplete: false }
+    }
+}
+
+impl<B: Batch> Suspects<B> {
+    fn insert(&mut self, part: Part<B>) {
+        self.items += part.batch.len();
+        self.added += 1;
+        self.parts.insert((part.depth > 1, Reverse(part.depth), self.added), part);
+    }
+
+    /// Adds the parts of a part that was not accepted. A whole batch that has no room is left out.
+    fn split(&mut self, Part { mut batch, depth, mut hints_left }: Part<B>, message: &str) {
+        if depth == 0 && self.items > 0 && self.items + batch.len() > ITEMS_MAX {
+            self.are_incomplete = true;
+            return;
+        }
+        let named =
+            if hints_left > 0 && batch.len() > WAYS { named(&batch, message) } else { Vec::new() };
+        let ways = if named.is_empty() { WAYS } else { 1 };
+        hints_left -= u8::from(!named.is_empty());
+        // From the end, so that the other places stay.
+        let mut parts: Vec<_> = named.into_iter().rev().map(|at| batch.take(at)).collect();
+        let size = batch.len().div_ceil(ways).max(1);
+        while batch.len() > 0 {
+            parts.push(batch.split_off((batch.len() - 1) / size * size));
+        }
+        for batch in parts {
+            self.insert(Part { batch, depth: depth + 1, hints_left });
+        }
+    }
+
+    fn next(&mut self) -> Option<Part<B>> {
+        let (_, part) = self.parts.pop_first()?;
+        self.items -= part.batch.len();
+        Some(part)
+    }
+
+    /// Takes at most `most` single items, evenly from all parts; `shift`, from 0 to 1, selects others.
+    fn take_samples(&mut self, most: usize, shift: f64) -> Vec<B> {
+        let step = self.items.div_ceil(most.max(1)).max(1);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a place among about 100 000"
+        )]
+        let first = (step as f64 * shift) as usize % step;
+        let mut begin = 0;
+        let mut samples = Vec::new();
+        for part in self.parts.values_mut() {
+            let length = part.batch.len();
+            let places = (0..length).rev().filter(|at| (begin + at) % step == first);
+            samples.extend(places.map(|at| part.batch.take(at)));
+            begin += length;
+        }
+        self.parts.retain(|_, part| part.batch.len() > 0);
+        self.items -= samples.len();
+        samples
+    }
+}
+
+/// Returns the places of the items of which the message quotes the most, if they are few.
+fn named<B: Batch>(batch: &B, message: &str) -> Vec<usize> {
+    let mut longest = 1;
+    let mut found = Vec::new();
+    for at in 0..batch.len() {
+        let length = batch.quoted(at, message);
+        if length > longest {
+            longest = length;
+            found.clear();
+        }
+        if length == longest {
+            found.push(at);
+        }
+    }
+    if found.len() > NAMED_MAX {
+        found.clear();
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "delivery_tests.rs"]
+mod tests;

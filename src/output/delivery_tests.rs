@@ -1,0 +1,295 @@
+//! What a round learns about items from the answers of a server.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::*;
+use crate::diagnosis::{Cause, Diagnosis};
+
+/// Items by their numbers; odd ones are repeatable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Numbers(Vec<usize>);
+
+impl Batch for Numbers {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        Self(self.0.split_off(at))
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    fn repeatable(&self) -> Option<Self> {
+        self.0.iter().find(|number| *number % 2 == 1).map(|number| Self(vec![*number]))
+    }
+
+    fn quoted(&self, at: usize, message: &str) -> usize {
+        let name = format!("{:06}", self.0[at]);
+        if message.contains(&name) { name.len() } else { 0 }
+    }
+}
+
+/// A server that answers as it is told to a batch, by the number of the write.
+struct Told<F> {
+    answer: F,
+    probe: Option<Result<(), WriteError>>,
+    writes: AtomicUsize,
+}
+
+impl<F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync> Target for Told<F> {
+    type Batch = Numbers;
+
+    async fn write(&self, batch: &Numbers) -> Result<(), WriteError> {
+        (self.answer)(self.writes.fetch_add(1, Relaxed), &batch.0)
+    }
+
+    async fn probe(&self) -> Option<Result<(), WriteError>> {
+        self.writes.fetch_add(1, Relaxed);
+        self.probe.clone()
+    }
+}
+
+fn told<F>(answer: F, probe: Option<Result<(), WriteError>>) -> Told<F>
+where
+    F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync,
+{
+    Told { answer, probe, writes: AtomicUsize::new(0) }
+}
+
+fn rejected() -> Result<(), WriteError> {
+    Err(WriteError::Rejected(Diagnosis::new(Cause::OutputRejectsAll, "no")))
+}
+
+fn fails() -> Result<(), WriteError> {
+    Err(WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, "status 500")))
+}
+
+/// Accepts all items but these.
+fn except(
+    numbers: &[usize],
+    result: Result<(), WriteError>,
+) -> impl Fn(usize, &[usize]) -> Result<(), WriteError> + Sync {
+    move |_, batch| {
+        let is_bad = batch.iter().any(|number| numbers.contains(number));
+        if is_bad { result.clone() } else { Ok(()) }
+    }
+}
+
+fn batch(numbers: std::ops::Range<usize>) -> Numbers {
+    Numbers(numbers.collect())
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn numbers(refusals: &[Refusal<Numbers>]) -> Vec<usize> {
+    let mut numbers: Vec<_> = refusals.iter().map(|refusal| refusal.item.0[0]).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[tokio::test]
+async fn items_that_are_rejected_alone_are_refused_and_the_others_of_their_batch_written() {
+    let server = told(except(&[7], rejected()), Some(Ok(())));
+    let mut delivery = Delivery::new(&server, None);
+    assert!(delivery.write(batch(0..20)).await.unwrap().is_none());
+    assert!(!delivery.is_complete(), "nothing was searched");
+    delivery.search(soon(), 0.0).await.unwrap();
+    assert_eq!(numbers(delivery.refused()), [7]);
+    assert_eq!(delivery.refused()[0].message, "no");
+    assert_eq!(delivery.written.len(), 19);
+    assert!(delivery.is_complete());
+    assert_eq!(delivery.into_unsettled().count(), 0);
+}
+
+#[tokio::test]
+async fn a_search_writes_nothing_where_nothing_is_in_doubt_or_no_time_is_left() {
+    let server = told(except(&[7], rejected()), Some(Ok(())));
+    let mut delivery = Delivery::new(&server, None);
+    delivery.search(soon(), 0.0).await.unwrap();
+    assert_eq!(server.writes.load(Relaxed), 0);
+    delivery.write(batch(10..20)).await.unwrap();
+    delivery.write(batch(0..10)).await.unwrap();
+    delivery.search(Instant::now(), 0.0).await.unwrap();
+    assert_eq!(server.writes.load(Relaxed), 2);
+    assert!(!delivery.is_complete());
+    let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
+    assert_eq!(unsettled, 10);
+}
+
+#[tokio::test]
+async fn a_search_ends_when_the_server_fails_at_all_that_it_took() {
+    let answer = |number, batch: &[usize]| match (number, batch.contains(&7)) {
+        (0, _) => Ok(()),
+        (1, true) => rejected(),
+        _ => fails(),
+    };
+    let server = told(answer, Some(fails()));
+    let mut delivery = Delivery::new(&server, None);
+    assert!(delivery.write(batch(100..101)).await.unwrap().is_some());
+    assert!(delivery.write(batch(0..100)).await.unwrap().is_none());
+    let gone = delivery.search(soon(), 0.0).await;
+    assert!(matches!(gone, Err(WriteError::Unavailable { .. })), "{gone:?}");
+    let writes = server.writes.load(Relaxed) - 2;
+    assert!(writes <= CONCURRENT + 1, "{writes} more writes");
+    let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
+    assert_eq!(unsettled, 100, "no item is forgotten");
+}
+
+#[tokio::test]
+async fn a_batch_is_kept_when_the_server_is_away() {
+    let away = Err(WriteError::unavailable("down"));
+    let server = told(move |_, _| away.clone(), None);
+    let mut delivery = Delivery::new(&server, None);
+    delivery.write(batch(0..3)).await.unwrap_err();
+    let unsettled: Vec<_> = delivery.into_unsettled().collect();
+    assert_eq!(unsettled, [batch(0..3)]);
+}
+
+#[tokio::test]
+async fn a_server_that_rejects_everything_proves_nothing_and_learns_of_few_items() {
+    for probe in [Some(rejected()), None] {
+        let server = told(|_, _| rejected(), probe);
+        let mut delivery = Delivery::new(&server, None);
+        delivery.write(batch(0..1000)).await.unwrap();
+        let nothing = delivery.search(soon(), 0.5).await;
+        assert!(matches!(nothing, Err(WriteError::Rejected(_))), "{nothing:?}");
+        assert!(delivery.refused().is_empty(), "none is proven");
+        let writes = server.writes.load(Relaxed);
+        assert!(writes <= 2 + SAMPLES_MAX, "{writes} writes");
+        let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
+        assert_eq!(unsettled, 1000);
+    }
+}
+
+#[tokio::test]
+async fn an_item_at_which_the_server_fails_alone_is_failing_and_not_refused() {
+    let server = told(except(&[2], fails()), Some(Ok(())));
+    let mut delivery = Delivery::new(&server, None);
+    delivery.write(batch(0..4)).await.unwrap();
+    delivery.search(soon(), 0.0).await.unwrap();
+    assert!(delivery.refused().is_empty());
+    assert_eq!(numbers(&delivery.failing), [2]);
+    assert_eq!(delivery.written.len(), 3);
+}
+
+/// The probe is the item that was accepted last, 1; the server does not accept it any more.
+#[tokio::test]
+async fn a_sample_proves_what_a_rejected_probe_does_not() {
+    for result in [rejected(), fails()] {
+        let server = told(except(&[1, 8], result.clone()), None);
+        let mut delivery = Delivery::new(&server, Some(Numbers(vec![1])));
+        let is_written = delivery.write(batch(2..10)).await;
+        if result == fails() {
+            // It fails at the probe, so it may be down.
+            assert!(matches!(is_written, Err(WriteError::Unavailable { .. })), "{is_written:?}");
+            continue;
+        }
+        delivery.search(soon(), 0.0).await.unwrap();
+        assert_eq!(numbers(delivery.refused()), [8]);
+        assert_eq!(delivery.written.len(), 7);
+        let last = delivery.last.clone().unwrap();
+        assert!(last != Numbers(vec![1]), "it is replaced");
+    }
+}
+
+#[tokio::test]
+async fn items_that_cannot_be_repeated_prove_a_refusal_in_their_round_only() {
+    let server = told(except(&[4], rejected()), None);
+    let mut delivery = Delivery::new(&server, None);
+    delivery.write(Numbers(vec![2, 4, 6])).await.unwrap();
+    delivery.search(soon(), 0.0).await.unwrap();
+    assert_eq!(numbers(delivery.refused()), [4]);
+    assert_eq!(delivery.last, None);
+    let mut next = Delivery::new(&server, None);
+    next.write(Numbers(vec![4])).await.unwrap();
+    next.search(soon(), 0.0).await.unwrap_err();
+    assert!(next.refused().is_empty());
+}
+
+/// Returns the writes that it takes to find the refused items, without the first.
+fn writes(
+    items: usize,
+    is_refused: impl Fn(usize) -> bool,
+    message: impl Fn(usize) -> String,
+) -> usize {
+    let first = |batch: &Numbers| batch.0.iter().copied().find(|number| is_refused(*number));
+    let whole = batch(0..items);
+    let refused = first(&whole).expect("one at least is refused");
+    let mut suspects = Suspects::default();
+    let part = |batch| Part { batch, depth: 0, hints_left: HINTS_MAX };
+    suspects.split(part(whole), &message(refused));
+    let (mut writes, mut written, mut found) = (0, 0, 0);
+    while let Some(part) = suspects.next() {
+        writes += 1;
+        match first(&part.batch) {
+            None => written += part.batch.len(),
+            Some(_) if part.batch.len() == 1 => found += 1,
+            Some(number) => suspects.split(part, &message(number)),
+        }
+    }
+    assert_eq!(found, (0..items).filter(|number| is_refused(*number)).count());
+    assert_eq!(found + written, items);
+    assert_eq!(suspects.items, 0);
+    writes
+}
+
+#[test]
+fn neighbours_take_at_most_two_writes_each_and_a_single_item_few() {
+    let silent = |_| "no".to_owned();
+    let quoting = |number| format!("no room for value=\"{number:06}\" dropped=1");
+    for items in [2, 3, 5, 100, 2500] {
+        assert!(writes(items, |_| true, silent) <= 2 * items);
+        assert!(writes(items, |_| true, quoting) <= 2 * items + 2 * usize::from(HINTS_MAX));
+        assert!(writes(items, |n| n > 0, silent) <= 2 * items);
+        assert!(writes(items, |n| n < items / 2 || n == 0, silent) <= items + 25);
+    }
+    assert!(writes(2500, |n| n == 1234, silent) <= 24);
+    assert_eq!(writes(2500, |n| n == 1234, quoting), 2);
+    assert!(writes(2500, |n| n % 2 == 0, silent) <= 2 * 2500);
+}
+
+#[test]
+fn a_message_that_names_others_costs_little() {
+    let lying = |_| "000001".to_owned();
+    assert!(writes(2500, |n| n == 1234, lying) <= 24 + 2 * usize::from(HINTS_MAX));
+}
+
+fn suspects(batches: impl IntoIterator<Item = Numbers>) -> Suspects<Numbers> {
+    let mut suspects = Suspects::default();
+    for batch in batches {
+        suspects.split(Part { batch, depth: 0, hints_left: HINTS_MAX }, "no");
+    }
+    suspects
+}
+
+#[test]
+fn samples_are_from_all_parts_and_each_shift_takes_others() {
+    let sample = |most, shift| {
+        let mut suspects = suspects([batch(0..16)]);
+        let samples = suspects.take_samples(most, shift);
+        assert_eq!(suspects.items, 16 - samples.len());
+        let mut samples: Vec<_> = samples.into_iter().map(|sample| sample.0[0]).collect();
+        samples.sort_unstable();
+        samples
+    };
+    assert_eq!(sample(16, 0.0), (0..16).collect::<Vec<_>>());
+    for (shift, first) in [(0.0, 0), (0.5, 2), (0.99, 3), (1.0, 0)] {
+        let expected: Vec<_> = (first..16).step_by(4).collect();
+        assert_eq!(sample(4, shift), expected);
+    }
+}
+
+#[test]
+fn the_items_of_a_search_are_bounded() {
+    let mut suspects = suspects((0..3).map(|_| batch(0..ITEMS_MAX / 2)));
+    assert_eq!(suspects.items, ITEMS_MAX);
+    assert!(suspects.are_incomplete);
+    let samples = suspects.take_samples(64, 0.99);
+    assert!((60..=64).contains(&samples.len()), "{}", samples.len());
+}
