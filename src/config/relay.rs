@@ -12,7 +12,7 @@ use super::store::{self, RelayStore, UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::event::{LineLimits, LineRules, Precision};
 use crate::output::influxdb::{Api, Settings, certificates};
-use crate::relay::{RelaySettings, RestHttp, RestSettings, leads_to_any};
+use crate::relay::{PassthroughHttp, PassthroughSettings, RelaySettings, leads_to_any};
 use crate::secret::Secret;
 
 /// A relay's configuration without mistakes.
@@ -37,7 +37,7 @@ impl RelayConfig {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let RestSettings::Http(rest) = &self.settings.rest
+        if let PassthroughSettings::Http(rest) = &self.settings.passthrough
             && let Some(host) = host_in_the_clear(&rest.server.url)
             && !is_loopback(host)
         {
@@ -75,7 +75,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> RelayConfig {
         datagram_max: reader.length(&relay::datagram_max),
         linger: reader.read(&relay::linger),
         number: reader.read(&relay::number),
-        rest: rest(reader),
+        passthrough: passthrough(reader),
         http: reader.read(&http::listen),
         http_hosts: http_hosts(reader),
     };
@@ -107,7 +107,7 @@ fn rules(reader: &mut Reader<'_>) -> LineRules {
     }
 }
 
-fn rest(reader: &mut Reader<'_>) -> RestSettings {
+fn passthrough(reader: &mut Reader<'_>) -> PassthroughSettings {
     let url = reader.read(&rest::url);
     let timeout = reader.read(&rest::timeout);
     let queue_bytes = reader.length(&rest::queue_bytes);
@@ -154,15 +154,15 @@ fn rest(reader: &mut Reader<'_>) -> RestSettings {
         reader.together(&[path, rest::url.path], has_use || !is_set, &text);
     }
     match url {
-        RestUrlParts::Nowhere => RestSettings::Nowhere,
-        RestUrlParts::Udp(to) => RestSettings::Udp(to),
+        RestUrlParts::Nowhere => PassthroughSettings::Nowhere,
+        RestUrlParts::Udp(to) => PassthroughSettings::Udp(to),
         RestUrlParts::Http { url: OutputUrlParts { base: url, .. }, place, precision } => {
             let api = match place {
                 Place::Database(database) => Api::V1 { database, username, password },
                 Place::Bucket { org, bucket } => Api::V2 { org, bucket, token },
             };
             let server = Settings { url, api, timeout, ca };
-            RestSettings::Http(Box::new(RestHttp { server, precision, queue_bytes }))
+            PassthroughSettings::Http(Box::new(PassthroughHttp { server, precision, queue_bytes }))
         }
     }
 }

@@ -29,8 +29,8 @@ use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets, Tab
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
-    Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Queue, READ_MAX, READ_TIMEOUT, Reader,
-    RelaySettings, Rest, RestSettings, Sorter, Stamps, Writer, follow_name,
+    Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Passthrough, PassthroughSettings, Queue,
+    READ_MAX, READ_TIMEOUT, Reader, RelaySettings, Sorter, Stamps, Writer, follow_name,
 };
 use crate::status::{History, LossReporter};
 use crate::store::redis::RelayRegister;
@@ -76,10 +76,10 @@ impl Relay {
         };
         let opened = sockets.open(inherited)?;
         let addresses = opened.addresses.clone();
-        let outlet = |to: &String| Arc::new(Outlet::of_relay(to, &addresses));
-        let rest_outlet = match &settings.rest {
-            RestSettings::Udp(to) => Some(outlet(to)),
-            RestSettings::Nowhere | RestSettings::Http(_) => None,
+        let outlet = |to: &String| Arc::new(Outlet::new(to, &addresses));
+        let rest_outlet = match &settings.passthrough {
+            PassthroughSettings::Udp(to) => Some(outlet(to)),
+            PassthroughSettings::Nowhere | PassthroughSettings::Http(_) => None,
         };
         let nodes = settings.to.iter().map(outlet).collect();
         let view = Arc::new(view(config, &addresses, nodes, rest_outlet)?);
@@ -94,20 +94,20 @@ impl Relay {
             read_out: CancellationToken::new(),
             stop_side: CancellationToken::new(),
         };
-        let rest = relay.start_rest(&settings.rest)?;
+        let passthrough = relay.start_passthrough(&settings.passthrough)?;
         relay.start_http(config).await?;
         let view = Arc::clone(&relay.view);
         relay.side.spawn(view.run(relay.stop_side.clone()));
         relay.follow_names().await?;
-        relay.start_readers(settings, opened, &rest);
+        relay.start_readers(settings, opened, &passthrough);
         Ok(relay)
     }
 
     /// The way of the rest, and the task that writes it to a server.
-    fn start_rest(&mut self, settings: &RestSettings) -> anyhow::Result<Rest> {
-        let RestSettings::Http(http) = settings else {
+    fn start_passthrough(&mut self, settings: &PassthroughSettings) -> anyhow::Result<Passthrough> {
+        let PassthroughSettings::Http(http) = settings else {
             let outlet = self.view.rest_outlet.clone();
-            return Ok(outlet.map_or(Rest::Nowhere, Rest::Udp));
+            return Ok(outlet.map_or(Passthrough::Nowhere, Passthrough::Udp));
         };
         let queue = Arc::new(Queue::new(http.queue_bytes));
         let server = LineWriter::new(&http.server, &http.precision);
@@ -115,12 +115,12 @@ impl Relay {
             Arc::clone(&queue),
             server.context("rest.url or rest.ca_file")?,
             Arc::clone(&self.view.ledger),
-            self.view.metrics.rest_up.clone(),
+            self.view.metrics.passthrough_up.clone(),
             self.view.progress.watch("the writer of the rest"),
             self.read_out.clone(),
         );
         self.writer.spawn(writer.run());
-        Ok(Rest::Server(queue))
+        Ok(Passthrough::Server(queue))
     }
 
     async fn start_http(&mut self, config: &RelayConfig) -> anyhow::Result<()> {
@@ -179,7 +179,12 @@ impl Relay {
         Ok(())
     }
 
-    fn start_readers(&mut self, settings: &RelaySettings, opened: Opened, rest: &Rest) {
+    fn start_readers(
+        &mut self,
+        settings: &RelaySettings,
+        opened: Opened,
+        passthrough: &Passthrough,
+    ) {
         let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
         let metrics = &self.view.metrics;
         metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
@@ -193,7 +198,7 @@ impl Relay {
                 settings.datagram_max,
                 Arc::clone(&stamps),
                 self.view.nodes.clone(),
-                rest.clone(),
+                passthrough.clone(),
                 Arc::clone(&self.view.ledger),
             );
             let reader = Reader {
@@ -231,10 +236,10 @@ fn view(
     Ok(RelayView {
         name: config.name.clone(),
         listen: addresses.iter().map(ToString::to_string).collect(),
-        rest: match &config.settings.rest {
-            RestSettings::Nowhere => "none:".to_owned(),
-            RestSettings::Udp(to) => format!("udp://{to}"),
-            RestSettings::Http(http) => http.server.url.to_string(),
+        rest: match &config.settings.passthrough {
+            PassthroughSettings::Nowhere => "none:".to_owned(),
+            PassthroughSettings::Udp(to) => format!("udp://{to}"),
+            PassthroughSettings::Http(http) => http.server.url.to_string(),
         },
         metrics: Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone())),
         nodes,
@@ -292,15 +297,15 @@ fn status_line(
             "{}/s received, {}/s of them events; {} of the rest queued",
             per_second(now.received, before.received, elapsed),
             per_second(now.events, before.events, elapsed),
-            now.rest.queued,
+            now.passthrough.queued,
         );
         for (node, place) in nodes.iter().zip(&now.nodes) {
             if place.lost() > 0 {
                 let _ = write!(line, ", {} dropped for {}", place.lost(), node.name());
             }
         }
-        if now.rest.lost() > 0 {
-            let _ = write!(line, ", {} of the rest dropped", now.rest.lost());
+        if now.passthrough.lost() > 0 {
+            let _ = write!(line, ", {} of the rest dropped", now.passthrough.lost());
         }
         let down = nodes.iter().filter(|node| !node.is_up());
         let down: Vec<_> = down.map(|node| node.name()).collect();
@@ -321,7 +326,7 @@ fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
         .map(|(node, place)| format!("{} of {}", place.lost(), node.name()))
         .collect();
     let (received, events) = (totals.received, totals.events);
-    let (rest, rest_dropped) = (totals.rest.sent, totals.rest.lost());
+    let (rest, rest_dropped) = (totals.passthrough.sent, totals.passthrough.lost());
     let rejected: u64 = totals.rejected.iter().sum();
     let dropped = dropped.join(", ");
     let nowhere = totals.nowhere;

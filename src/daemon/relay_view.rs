@@ -110,10 +110,10 @@ impl RelayView {
             nowhere: counts.nowhere,
             rejected: counts.rejected.iter().sum(),
             looped: counts.looped,
-            rest_sent: counts.rest.sent,
-            rest_discarded: counts.rest.discarded(),
-            rest_dropped: counts.rest.lost(),
-            rest_queued: counts.rest.queued,
+            rest_sent: counts.passthrough.sent,
+            rest_discarded: counts.passthrough.discarded(),
+            rest_dropped: counts.passthrough.lost(),
+            rest_queued: counts.passthrough.queued,
             kernel_drops: self.metrics.kernel_drops(),
         }
     }
@@ -144,7 +144,7 @@ impl RelayView {
         let nodes = self.nodes.iter().zip(&counts.nodes);
         let rest_up = match &self.rest_outlet {
             Some(outlet) => outlet.is_up(),
-            None => self.metrics.is_rest_up(),
+            None => self.metrics.is_passthrough_up(),
         };
         let unsent = |(reason, Example { source, line }): (&str, Example)| UnsentReport {
             reason: reason.to_owned(),
@@ -159,7 +159,7 @@ impl RelayView {
             to: nodes.map(|(node, place)| target(node.name(), node.is_up(), place)).collect(),
             rest: TargetReport {
                 is_loop: self.rest_outlet.as_ref().is_some_and(|outlet| outlet.is_loop()),
-                ..target(&self.rest, rest_up, &counts.rest)
+                ..target(&self.rest, rest_up, &counts.passthrough)
             },
             unsent: self.metrics.notices.examples().into_iter().map(unsent).collect(),
         };

@@ -1,28 +1,28 @@
 //! [`Forwarder`]: splits datagrams into lines, and sends each kind where it belongs.
 //!
-//! Events go into the open [`Pack`], which goes to every node when it is full or [`Forwarder::flush`] says so. What is no
-//! event goes to the [`Rest`]: a datagram with nothing else in it as it came. A datagram that has passed too many relays goes no
-//! further. It reads no clock and waits for nothing.
+//! Events go into the open [`Pack`], which goes to every node when it is full or [`Forwarder::flush`] is called. All other lines go
+//! the way of [`Passthrough`]: a datagram without events as it came. A datagram that has passed too many relays goes no
+//! further. A forwarder reads no clock and never waits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::ledger::Intake;
 use super::pack::{HOPS_MAX, hops};
-use super::rest_line::{check_end, check_rest_line};
-use super::rest_loop::RestLoop;
-use super::{Kind, Ledger, LedgerTotals, Loss, Outlet, Pack, Place, Rest, Sorter};
+use super::passthrough_line::{check_end, check_passthrough_line};
+use super::passthrough_loop::PassthroughLoop;
+use super::{Kind, Ledger, LedgerTotals, Loss, Outlet, Pack, Passthrough, Place, Sorter};
 use crate::diagnosis::Cause;
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
 use crate::ingest::{ArrivalStamps, Received, beginning};
 use crate::node::{Refusal, RefusedLine, Samples};
 
-/// Between two timestamps of a relay there is one for each number that a relay may have.
+/// The number of relays, and of nanoseconds between two timestamps of a relay: one for each relay.
 const NUMBERS: i64 = 1000;
 
-/// Timestamps for lines that have none. No two of a relay are equal, unless its clock was set back, so that two events of a user in one datagram stay two;
-/// nor are two of relays with different numbers.
+/// Timestamps for lines that have none. No two of a relay are equal, unless its clock was set back, so that two events of a user
+/// in one datagram stay two; nor are two of relays with different numbers.
 #[derive(Debug)]
 pub struct Stamps {
     arrivals: ArrivalStamps,
@@ -31,13 +31,13 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Those of the relay with this number, below 1000. In another unit than nanoseconds they repeat.
+    /// Returns the stamps of the relay with this number, below 1000. In another unit than nanoseconds they repeat.
     #[must_use]
     pub fn new(number: u16, precision: Precision) -> Self {
         Self { arrivals: ArrivalStamps::default(), number: i64::from(number) % NUMBERS, precision }
     }
 
-    /// A timestamp of about now, which is in nanoseconds since the epoch.
+    /// Returns a timestamp close to this time, which is in nanoseconds since the epoch.
     #[must_use]
     pub fn stamp(&self, now_nanos: i64) -> i64 {
         match self.precision {
@@ -53,7 +53,7 @@ impl Stamps {
 /// Why a line is sent nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
-    /// Nobody can read it.
+    /// No node or server can read it.
     Rejected(Rejection),
     /// It is no event, and `rest.url` is `none:`.
     Discarded,
@@ -62,12 +62,12 @@ pub enum Unsent {
 }
 
 impl Unsent {
-    /// Returns how many lines were sent nowhere for this reason.
+    /// Returns the number of lines that were sent nowhere for this reason.
     #[must_use]
     pub fn total(self, totals: &LedgerTotals) -> u64 {
         match self {
             Self::Rejected(reason) => totals.rejected[reason.index()],
-            Self::Discarded => totals.rest.discarded(),
+            Self::Discarded => totals.passthrough.discarded(),
             Self::Looped => totals.looped,
         }
     }
@@ -91,53 +91,58 @@ impl Refusal for Unsent {
     }
 }
 
-/// See the module.
+/// Forwards the lines of one reader.
 #[derive(Debug)]
 pub struct Forwarder {
     sorter: Sorter,
     stamps: Arc<Stamps>,
     nodes: Vec<Arc<Outlet>>,
-    rest: Rest,
-    rest_loop: RestLoop,
+    passthrough: Passthrough,
+    passthrough_loop: PassthroughLoop,
     ledger: Arc<Ledger>,
-    /// The events that wait for others.
+    /// The open pack of events.
     pack: Pack,
-    /// The lines of a datagram that are no events, with their ends; and where each ends.
-    others: Vec<u8>,
-    ends: Vec<usize>,
-    /// The ends of those from which a reader might read on.
-    cuts: Vec<usize>,
-    /// What was added since the last commit.
+    lines: PassthroughLines,
+    /// The lines that were added since the last commit.
     intake: Intake,
-    /// The first line of each reason since they were taken.
+    /// The first line of each reason since the last call of [`Self::take_samples`].
     samples: Samples<Unsent>,
     /// Kept for their capacity.
     outcomes: Vec<Place>,
     taken: Vec<bool>,
 }
 
+/// The passthrough lines of a datagram.
+#[derive(Debug, Default)]
+struct PassthroughLines {
+    /// Each with its line end.
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+    /// The ends of those after which a server might read on.
+    cuts: Vec<usize>,
+}
+
 impl Forwarder {
-    /// Sends events to these nodes, packed into datagrams of at most so many bytes, and all else to the rest.
+    /// Sends events to these nodes, packed into datagrams of at most `datagram_max` bytes, and all other lines through.
     #[must_use]
     pub fn new(
         sorter: Sorter,
         datagram_max: usize,
         stamps: Arc<Stamps>,
         nodes: Vec<Arc<Outlet>>,
-        rest: Rest,
+        passthrough: Passthrough,
         ledger: Arc<Ledger>,
     ) -> Self {
         Self {
             sorter,
             stamps,
             nodes,
-            rest,
-            rest_loop: RestLoop::default(),
+            passthrough,
+            passthrough_loop: PassthroughLoop::default(),
             ledger,
             pack: Pack::new(datagram_max),
-            others: Vec::new(),
-            ends: Vec::new(),
-            cuts: Vec::new(),
+            lines: PassthroughLines::default(),
             intake: Intake::default(),
             samples: Samples::default(),
             outcomes: Vec::new(),
@@ -148,9 +153,6 @@ impl Forwarder {
     /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch.
     pub fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
-        self.others.clear();
-        self.ends.clear();
-        self.cuts.clear();
         let source = source.address();
         let hops = hops(bytes);
         if hops >= HOPS_MAX {
@@ -158,28 +160,36 @@ impl Forwarder {
             self.show(Unsent::Looped, source, bytes);
             return;
         }
-        let mut lines = 0;
+        self.lines.bytes.clear();
+        self.lines.ends.clear();
+        self.lines.cuts.clear();
+        let mut count = 0;
         for piece in pieces(bytes, truncated) {
-            lines += 1;
+            count += 1;
             let (line, kind) = match piece {
-                Piece::Line(line) => (line, self.sorter.sort(line)),
+                Piece::Line(line) => (line, self.sort(line)),
                 Piece::Truncated => (bytes, Kind::Rejected(Rejection::Truncated)),
             };
-            match self.for_rest(line, kind) {
+            match kind {
                 Kind::Event { has_time } => {
                     let stamp = (!has_time).then(|| self.stamps.stamp(now_nanos));
-                    self.pack(line, stamp, hops);
+                    if !self.pack.add(line, stamp, hops) {
+                        self.flush();
+                        self.pack.add(line, stamp, hops);
+                    }
+                    self.intake.events += 1;
                 }
-                Kind::Rest => {
-                    self.others.extend_from_slice(line);
-                    self.others.push(b'\n');
-                    self.ends.push(self.others.len());
-                    match &self.rest {
-                        Rest::Nowhere => self.show(Unsent::Discarded, source, line),
-                        Rest::Udp(_) if check_end(line).is_err() => {
-                            self.cuts.push(self.others.len());
+                Kind::Passthrough => {
+                    let lines = &mut self.lines;
+                    lines.bytes.extend_from_slice(line);
+                    lines.bytes.push(b'\n');
+                    lines.ends.push(lines.bytes.len());
+                    match &self.passthrough {
+                        Passthrough::Nowhere => self.show(Unsent::Discarded, source, line),
+                        Passthrough::Udp(_) if check_end(line).is_err() => {
+                            lines.cuts.push(lines.bytes.len());
                         }
-                        Rest::Udp(_) | Rest::Server(_) => {}
+                        Passthrough::Udp(_) | Passthrough::Server(_) => {}
                     }
                 }
                 Kind::Rejected(reason) => {
@@ -188,44 +198,36 @@ impl Forwarder {
                 }
             }
         }
-        let is_whole = lines == self.ends.len();
-        if !self.ends.is_empty() || is_whole && !bytes.is_empty() {
-            self.pass_on(is_whole.then_some(bytes));
+        let is_whole = count == self.lines.ends.len();
+        if !self.lines.ends.is_empty() || is_whole && !bytes.is_empty() {
+            self.pass_through(is_whole.then_some(bytes));
         }
     }
 
-    /// A server gets no line that might take the line behind it along.
-    fn for_rest(&self, line: &[u8], kind: Kind) -> Kind {
-        if kind == Kind::Rest
-            && let Rest::Server(_) = self.rest
-            && let Err(reason) = check_rest_line(line)
-        {
-            return Kind::Rejected(reason);
+    /// Sorts a line. A server gets no line that might take the next one along.
+    fn sort(&mut self, line: &[u8]) -> Kind {
+        match (self.sorter.sort(line), &self.passthrough) {
+            (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
+                Ok(()) => Kind::Passthrough,
+                Err(reason) => Kind::Rejected(reason),
+            },
+            (kind, _) => kind,
         }
-        kind
     }
 
     fn show(&mut self, reason: Unsent, source: Option<SocketAddr>, line: &[u8]) {
-        let line = || beginning(line).to_string();
-        self.samples.add(reason, source, line);
+        self.samples.add(reason, source, || beginning(line).to_string());
     }
 
-    fn pack(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) {
-        if !self.pack.add(line, stamp, hops) {
-            self.flush();
-            self.pack.add(line, stamp, hops);
-        }
-        self.intake.events += 1;
-    }
-
-    /// Gives the other lines to the rest; `whole` is the datagram if it has nothing else in it.
-    fn pass_on(&mut self, whole: Option<&[u8]>) {
-        let lines = self.ends.len() as u64;
-        let place = &mut self.intake.rest;
-        match &self.rest {
-            Rest::Nowhere => place.dropped[Loss::Discarded as usize] += lines,
-            Rest::Udp(outlet) => {
-                if whole.is_some_and(|whole| self.rest_loop.is_probe(whole, outlet)) {
+    /// Sends the passthrough lines; `whole` is the datagram if it has no others.
+    fn pass_through(&mut self, whole: Option<&[u8]>) {
+        let PassthroughLines { bytes, ends, cuts } = &self.lines;
+        let count = ends.len() as u64;
+        let place = &mut self.intake.passthrough;
+        match &self.passthrough {
+            Passthrough::Nowhere => place.dropped[Loss::Discarded as usize] += count,
+            Passthrough::Udp(outlet) => {
+                if whole.is_some_and(|whole| self.passthrough_loop.is_probe(whole, outlet)) {
                     return;
                 }
                 let mut send = |datagram: &[u8], lines: u64| match outlet.send_one(datagram) {
@@ -233,56 +235,50 @@ impl Forwarder {
                     Err(loss) => place.dropped[loss as usize] += lines,
                 };
                 if let Some(whole) = whole {
-                    send(whole, lines);
+                    send(whole, count);
                     return;
                 }
-                // What stood between them may be gone: an event, or a line that was rejected.
+                // The line that stood between two of them may be gone: an event, or a line that was rejected.
                 let mut begin = 0;
-                for end in self.cuts.iter().copied().chain([self.others.len()]) {
-                    let lines = self.ends.iter().filter(|it| (begin + 1..=end).contains(*it));
+                for end in cuts.iter().copied().chain([bytes.len()]) {
+                    let lines = ends.iter().filter(|at| (begin + 1..=end).contains(*at));
                     if end > begin {
-                        send(&self.others[begin..end], lines.count() as u64);
+                        send(&bytes[begin..end], lines.count() as u64);
                     }
                     begin = end;
                 }
             }
-            Rest::Server(_) if lines == 0 => {}
-            Rest::Server(queue) => {
-                // The ledger has them before the task that writes them has.
-                place.queued += lines;
+            Passthrough::Server(_) if count == 0 => {}
+            Passthrough::Server(queue) => {
+                // The ledger has them before the writer has.
+                place.queued += count;
                 self.ledger.take_in(&std::mem::take(&mut self.intake));
-                if !queue.add(&self.others, &self.ends) {
-                    self.ledger.rest(|rest| rest.lose(Loss::QueueFull, lines));
+                if !queue.add(bytes, ends) {
+                    self.ledger.passthrough(|place| place.lose(Loss::QueueFull, count));
                 }
             }
         }
     }
 
-    /// Whether events wait.
+    /// Returns whether events wait for others.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.pack.is_empty()
     }
 
-    /// Looks, once a second, whether lines of the rest come back.
+    /// Checks, once a second, whether passthrough lines come back.
     pub fn begin_second(&mut self) {
-        if let Rest::Udp(outlet) = &self.rest {
-            self.rest_loop.begin_second(outlet);
+        if let Passthrough::Udp(outlet) = &self.passthrough {
+            self.passthrough_loop.begin_second(outlet);
         }
     }
 
-    /// Returns how many lines are where.
-    #[must_use]
-    pub fn totals(&self) -> LedgerTotals {
-        self.ledger.totals()
-    }
-
-    /// Enters what was added into the ledger.
+    /// Enters the lines that were added into the ledger.
     pub fn commit(&mut self) {
         self.ledger.take_in(&std::mem::take(&mut self.intake));
     }
 
-    /// Sends the events that wait to every node.
+    /// Sends the open pack to every node.
     pub fn flush(&mut self) {
         self.commit();
         let lines = self.pack.lines();
@@ -302,9 +298,18 @@ impl Forwarder {
         self.pack.clear();
     }
 
-    /// Takes the first line of each reason that was sent nowhere since the last call.
-    pub fn take_samples(&mut self) -> Vec<RefusedLine<Unsent>> {
-        self.samples.take()
+    /// Takes the samples of lines that were sent nowhere, each with the total of its reason.
+    pub fn take_samples(&mut self) -> Vec<(RefusedLine<Unsent>, u64)> {
+        let samples = self.samples.take();
+        if samples.is_empty() {
+            return Vec::new();
+        }
+        let totals = self.ledger.totals();
+        let total = |sample: RefusedLine<Unsent>| {
+            let total = sample.reason.total(&totals);
+            (sample, total)
+        };
+        samples.into_iter().map(total).collect()
     }
 }
 

@@ -18,10 +18,10 @@ fn socket() -> UdpSocket {
 }
 
 fn outlet(to: &UdpSocket) -> Arc<Outlet> {
-    Arc::new(Outlet::new(&to.local_addr().unwrap().to_string()))
+    Arc::new(Outlet::new(&to.local_addr().unwrap().to_string(), &[]))
 }
 
-fn forwarder(nodes: Vec<Arc<Outlet>>, rest: Rest) -> Forwarder {
+fn forwarder(nodes: Vec<Arc<Outlet>>, passthrough: Passthrough) -> Forwarder {
     let stamps = Stamps::new(7, Precision::Nanoseconds);
     let ledger = Ledger::new(nodes.len());
     Forwarder::new(
@@ -29,7 +29,7 @@ fn forwarder(nodes: Vec<Arc<Outlet>>, rest: Rest) -> Forwarder {
         73,
         Arc::new(stamps),
         nodes,
-        rest,
+        passthrough,
         Arc::new(ledger),
     )
 }
@@ -43,7 +43,7 @@ fn received(socket: &UdpSocket) -> String {
 #[test]
 fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
     let [one, two, rest] = [(); 3].map(|()| socket());
-    let way = Rest::Udp(outlet(&rest));
+    let way = Passthrough::Udp(outlet(&rest));
     let mut forwarder = forwarder(vec![outlet(&one), outlet(&two)], way);
     // Whole, comments and all.
     let others = "# cpu\r\ncpu,host=a usage=1 5\r\n\nmem free=2\n";
@@ -72,14 +72,14 @@ fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
     assert_eq!((totals.received, totals.events), (7, 4));
-    assert_eq!((totals.rest.sent, totals.nodes[1].sent), (3, 4));
+    assert_eq!((totals.passthrough.sent, totals.nodes[1].sent), (3, 4));
     assert_eq!(totals.lost(), 0);
 }
 
 #[test]
 fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
     let queue = Arc::new(Queue::new(1000));
-    let mut forwarder = forwarder(Vec::new(), Rest::Server(Arc::clone(&queue)));
+    let mut forwarder = forwarder(Vec::new(), Passthrough::Server(Arc::clone(&queue)));
     forwarder.add(Received::from("# a comment\n"), NOW);
     assert!(queue.take().is_none());
     let other = Received {
@@ -91,7 +91,7 @@ fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
     forwarder.commit();
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
-    assert_eq!((totals.rest.queued, totals.rest.lost()), (2, 0));
+    assert_eq!((totals.passthrough.queued, totals.passthrough.lost()), (2, 0));
     for reason in [Rejection::NotUtf8, Rejection::TrailingBackslash, Rejection::QuoteUnclosed] {
         assert_eq!(totals.rejected[reason.index()], 1, "{reason}");
     }
@@ -100,10 +100,10 @@ fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
 
 #[test]
 fn what_no_node_was_sent_is_lost() {
-    let away = || Arc::new(Outlet::new("somewhere:1"));
+    let away = || Arc::new(Outlet::new("somewhere:1", &[]));
     let node = socket();
     for (nodes, lost) in [(vec![away(), away()], 1), (vec![away(), outlet(&node)], 0)] {
-        let mut forwarder = forwarder(nodes, Rest::Nowhere);
+        let mut forwarder = forwarder(nodes, Passthrough::Nowhere);
         forwarder.add(Received::from("a=b value=u 5\nx"), NOW);
         forwarder.flush();
         let totals = forwarder.ledger.totals();
@@ -116,11 +116,11 @@ fn what_no_node_was_sent_is_lost() {
 #[test]
 fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
     let rest = socket();
-    let mut forwarder = forwarder(Vec::new(), Rest::Udp(outlet(&rest)));
+    let mut forwarder = forwarder(Vec::new(), Passthrough::Udp(outlet(&rest)));
     let cut = Received { truncated: true, ..Received::from("cpu usage=1 5\ncpu usage=2") };
     forwarder.add(cut, NOW);
     assert_eq!(received(&rest), "cpu usage=1 5\n");
-    let sample = forwarder.take_samples().remove(0);
+    let sample = forwarder.take_samples().remove(0).0;
     assert_eq!(sample.reason, Unsent::Rejected(Rejection::Truncated));
     forwarder.commit();
     let totals = forwarder.ledger.totals();
@@ -130,7 +130,7 @@ fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
 #[test]
 fn datagram_that_passed_too_many_relays_goes_no_further() {
     let node = socket();
-    let mut forwarder = forwarder(vec![outlet(&node)], Rest::Nowhere);
+    let mut forwarder = forwarder(vec![outlet(&node)], Passthrough::Nowhere);
     for (passed, expected) in [(1, "#eds-relay 2\n"), (3, "#eds-relay 4\n")] {
         let datagram = format!("#eds-relay {passed}\na=b value=u 5\n");
         forwarder.add(Received::from(&*datagram), NOW);
@@ -143,20 +143,20 @@ fn datagram_that_passed_too_many_relays_goes_no_further() {
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
     assert_eq!((totals.looped, totals.lost()), (2, 0));
-    assert_eq!(forwarder.take_samples()[0].reason, Unsent::Looped);
+    assert_eq!(forwarder.take_samples()[0].0.reason, Unsent::Looped);
 }
 
 #[test]
 fn lines_that_nobody_gets_are_discarded_and_not_lost() {
-    let mut forwarder = forwarder(Vec::new(), Rest::Nowhere);
+    let mut forwarder = forwarder(Vec::new(), Passthrough::Nowhere);
     forwarder.add(Received::from("gorets:1|c\ngorets:1|c"), NOW);
     forwarder.commit();
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
-    assert_eq!((totals.rest.discarded(), totals.lost()), (2, 0));
+    assert_eq!((totals.passthrough.discarded(), totals.lost()), (2, 0));
     let samples = forwarder.take_samples();
     assert_eq!(samples.len(), 1);
-    assert_eq!((samples[0].reason, &*samples[0].line), (Unsent::Discarded, "gorets:1|c"));
+    assert_eq!((samples[0].0.reason, &*samples[0].0.line), (Unsent::Discarded, "gorets:1|c"));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn timestamps_differ_within_a_relay_and_between_relays() {
 #[test]
 fn probe_for_a_circle_is_empty_lines_and_only_where_a_datagram_repeats() {
     let rest = socket();
-    let mut forwarder = forwarder(Vec::new(), Rest::Udp(outlet(&rest)));
+    let mut forwarder = forwarder(Vec::new(), Passthrough::Udp(outlet(&rest)));
     for second in 0..3 {
         for line in 0..10 {
             let line = format!("gorets:{second}{line}|c");
@@ -204,6 +204,6 @@ fn probe_for_a_circle_is_empty_lines_and_only_where_a_datagram_repeats() {
     }
     forwarder.add(Received::from("gorets:1|c"), NOW);
     forwarder.commit();
-    let rest = forwarder.ledger.totals().rest;
+    let rest = forwarder.ledger.totals().passthrough;
     assert_eq!(rest.dropped[Loss::Looped as usize], 1);
 }

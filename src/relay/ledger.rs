@@ -1,13 +1,13 @@
-//! The ledger: what became of every line that this relay read from a socket.
+//! The ledger of a relay: the fate of every line that it read from a socket.
 //!
-//! received = events + rest + rejected + looped, and for each node events = sent + dropped + queued, at every moment; the same of the
-//! rest. Each movement is one step under a lock, taken once for what one system call read and once for each pack.
+//! received = events + passthrough + rejected + looped, and for each node and for passthrough lines = sent + dropped + queued, at
+//! every moment. Each change is one step under a lock, taken once for the datagrams of one system call and once for each pack.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::event::Rejection;
 
-/// Why a line did not get to where it belongs.
+/// Why a line was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// No address is known for the name.
@@ -18,11 +18,11 @@ pub enum Loss {
     Unreachable,
     /// The queue for the server was full.
     QueueFull,
-    /// The server refused the line, or a write that it was in.
+    /// The server refused the line.
     Refused,
-    /// The relay had to end before.
+    /// The relay stopped before.
     Shutdown,
-    /// What is sent there comes back to this relay.
+    /// It would come back to this relay.
     Looped,
     /// `rest.url` is `none:`.
     Discarded,
@@ -41,7 +41,7 @@ impl Loss {
         Self::Discarded,
     ];
 
-    /// The reason's name in the metrics.
+    /// Returns the reason's name in the metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -57,114 +57,114 @@ impl Loss {
     }
 }
 
-/// What became of the lines for one place: a node, or the rest.
+/// The lines for one place: a node, or the place of passthrough lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The kernel took them, or a server confirmed them.
+    /// Lines that the kernel took, or a server confirmed.
     pub sent: u64,
-    /// Those that did not get there, by place in [`Loss::ALL`].
+    /// Dropped lines, by place in [`Loss::ALL`].
     pub dropped: [u64; Loss::ALL.len()],
-    /// Those that wait.
+    /// Lines that wait.
     pub queued: u64,
 }
 
 impl Place {
-    /// So many of the lines that wait were sent.
+    /// Moves this many queued lines to the sent ones.
     pub const fn send(&mut self, lines: u64) {
         self.queued -= lines;
         self.sent += lines;
     }
 
-    /// So many of them were dropped.
+    /// Moves this many queued lines to the dropped ones.
     pub const fn lose(&mut self, reason: Loss, lines: u64) {
         self.queued -= lines;
         self.dropped[reason as usize] += lines;
     }
 
-    /// Those that should have got there and did not.
+    /// Returns the number of dropped lines, without [`Self::discarded`].
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() - self.discarded()
     }
 
-    /// Those that the configuration sends nowhere.
+    /// Returns the number of lines that the configuration discards.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.dropped[Loss::Discarded as usize]
     }
 
-    /// All of them.
+    /// Returns the number of all lines.
     #[must_use]
     pub fn lines(&self) -> u64 {
-        self.sent + self.lost() + self.discarded() + self.queued
+        self.sent + self.queued + self.dropped.iter().sum::<u64>()
     }
 
-    /// Takes in what became of further lines.
-    fn join(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.queued += other.queued;
-        for (all, more) in self.dropped.iter_mut().zip(other.dropped) {
-            *all += more;
-        }
+        add_all(&mut self.dropped, &other.dropped);
     }
 }
 
-/// How many lines are where. All but what is queued only grows.
+fn add_all(totals: &mut [u64], more: &[u64]) {
+    for (total, more) in totals.iter_mut().zip(more) {
+        *total += more;
+    }
+}
+
+/// The number of lines in each place. All but the queued ones only grow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerTotals {
     /// Lines read from the sockets.
     pub received: u64,
-    /// Lines that are for nobody, by [`Rejection::index`].
+    /// Rejected lines, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
-    /// Lines that have passed too many relays: they circle among relays.
+    /// Lines that have passed too many relays.
     pub looped: u64,
     /// Lines for the nodes, each once.
     pub events: u64,
-    /// Those of them that no node was sent.
+    /// Events that no node was sent.
     pub nowhere: u64,
-    /// What became of them, for each node.
+    /// The events of each node.
     pub nodes: Vec<Place>,
     /// All other lines.
-    pub rest: Place,
+    pub passthrough: Place,
 }
 
 impl LedgerTotals {
-    /// Whether every line is in exactly one place, for each node.
+    /// Returns whether every line is in exactly one place, for each node.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let rejected: u64 = self.rejected.iter().sum();
-        self.received == self.events + self.rest.lines() + rejected + self.looped
+        self.received == self.events + self.passthrough.lines() + rejected + self.looped
             && self.nodes.iter().all(|node| node.lines() == self.events)
     }
 
-    /// The totals once the process ends: what waits is dropped.
+    /// Returns the totals after the end of the process, which drops the queued lines.
     #[must_use]
     pub fn at_end(mut self) -> Self {
         let waiting = self.nodes.iter().map(|node| node.queued).min();
         self.nowhere += waiting.unwrap_or_default();
-        for place in self.nodes.iter_mut().chain([&mut self.rest]) {
+        for place in self.nodes.iter_mut().chain([&mut self.passthrough]) {
             place.lose(Loss::Shutdown, place.queued);
         }
         self
     }
 
-    /// Lines that this process had taken and that got nowhere.
+    /// Returns the number of lines that were accepted and sent nowhere.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.nowhere + self.rest.lost()
+        self.nowhere + self.passthrough.lost()
     }
 }
 
-/// What one thread did with the lines that it read since it last updated the ledger.
+/// The lines that one thread read since it last updated the ledger.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Intake {
-    /// Lines for the nodes; they wait.
+    /// Lines for the nodes; they are queued.
     pub(super) events: u64,
-    /// Lines for the rest.
-    pub(super) rest: Place,
-    /// Lines that circle among relays.
+    pub(super) passthrough: Place,
     pub(super) looped: u64,
-    /// Lines for nobody.
     pub(super) rejected: [u64; Rejection::ALL.len()],
 }
 
@@ -173,56 +173,49 @@ pub(super) struct Intake {
 pub struct Ledger(Mutex<LedgerTotals>);
 
 impl Ledger {
-    /// Of a relay to so many nodes.
+    /// Returns the ledger of a relay to this many nodes.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
-        Self(Mutex::new(LedgerTotals {
-            nodes: vec![Place::default(); nodes],
-            ..LedgerTotals::default()
-        }))
+        let nodes = vec![Place::default(); nodes];
+        Self(Mutex::new(LedgerTotals { nodes, ..LedgerTotals::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, LedgerTotals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many lines are where, all at the same moment.
+    /// Returns the number of lines in each place, all at the same moment.
     #[must_use]
     pub fn totals(&self) -> LedgerTotals {
         self.lock().clone()
     }
 
-    /// Enters what was read.
     pub(super) fn take_in(&self, intake: &Intake) {
         let mut totals = self.lock();
-        totals.received += intake.events
-            + intake.rest.lines()
-            + intake.looped
-            + intake.rejected.iter().sum::<u64>();
+        let rejected: u64 = intake.rejected.iter().sum();
+        totals.received += intake.events + intake.passthrough.lines() + intake.looped + rejected;
         totals.looped += intake.looped;
         totals.events += intake.events;
         for node in &mut totals.nodes {
             node.queued += intake.events;
         }
-        totals.rest.join(&intake.rest);
-        for (total, rejected) in totals.rejected.iter_mut().zip(&intake.rejected) {
-            *total += rejected;
-        }
+        totals.passthrough.add(&intake.passthrough);
+        add_all(&mut totals.rejected, &intake.rejected);
     }
 
-    /// A pack of so many lines went out: what became of them for each node, and how many no node was sent.
+    /// Enters a sent pack of this many lines: the outcome of each node, and the number of lines that no node was sent.
     pub(super) fn flushed(&self, lines: u64, outcomes: &[Place], nowhere: u64) {
         let mut totals = self.lock();
         totals.nowhere += nowhere;
         for (node, outcome) in totals.nodes.iter_mut().zip(outcomes) {
             node.queued -= lines;
-            node.join(outcome);
+            node.add(outcome);
         }
     }
 
-    /// What waited for the rest has got there, or not.
-    pub(super) fn rest(&self, change: impl FnOnce(&mut Place)) {
-        change(&mut self.lock().rest);
+    /// Changes the place of passthrough lines.
+    pub(super) fn passthrough(&self, change: impl FnOnce(&mut Place)) {
+        change(&mut self.lock().passthrough);
     }
 }
 
@@ -235,9 +228,9 @@ mod tests {
         let ledger = Ledger::new(2);
         let mut intake = Intake { events: 10, ..Intake::default() };
         intake.rejected[Rejection::NotUtf8.index()] = 1;
-        intake.rest.queued = 4;
-        intake.rest.sent = 2;
-        intake.rest.dropped[Loss::Discarded as usize] = 3;
+        intake.passthrough.queued = 4;
+        intake.passthrough.sent = 2;
+        intake.passthrough.dropped[Loss::Discarded as usize] = 3;
         intake.looped = 5;
         ledger.take_in(&intake);
         assert!(ledger.totals().is_balanced());
@@ -245,8 +238,8 @@ mod tests {
         outcomes[0].sent = 6;
         outcomes[1].dropped[Loss::Busy as usize] = 6;
         ledger.flushed(6, &outcomes, 0);
-        ledger.rest(|rest| rest.send(1));
-        ledger.rest(|rest| rest.lose(Loss::Refused, 1));
+        ledger.passthrough(|place| place.send(1));
+        ledger.passthrough(|place| place.lose(Loss::Refused, 1));
         let totals = ledger.totals();
         assert!(totals.is_balanced(), "{totals:?}");
         assert_eq!((totals.received, totals.nodes[0].queued), (25, 4));

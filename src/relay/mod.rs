@@ -1,37 +1,34 @@
-//! What a relay does with lines: events go to every node, all others to the rest.
+//! The relay: sends events to every node, and passes all other lines through.
 //!
 //! ```text
 //!                                              ┌──▶ Outlet: a node
 //! datagrams ──▶ Reader ──▶ Forwarder ──▶ Pack ─┴──▶ Outlet: another node
-//!               a thread        └──▶ Rest: a UDP address, or a server of lines
+//!               a thread        └──▶ Passthrough: a UDP address, or a server of lines
 //! ```
 //!
-//! | file | what it is |
+//! | file | content |
 //! | --- | --- |
 //! | `reader.rs` | the thread that reads a socket |
 //! | `forwarder.rs` | splits datagrams into lines, and sends each kind where it belongs |
 //! | `sorter.rs` | whether a line is an event |
-//! | `pack.rs` | lines of many datagrams in few |
-//! | `outlet.rs`, `names.rs` | a UDP address to send to, and where its name is |
-//! | `rest_loop.rs` | whether lines of the rest come back from a UDP address |
-//! | `rest_line.rs` | whether a server ends a line where it ends |
-//! | `queue.rs`, `writer.rs` | what is no event: lines that wait, and the task that writes them to a server |
-//! | `ledger.rs` | what became of every line |
-//! | `metrics.rs` | the same as metrics |
+//! | `pack.rs` | joins the lines of many datagrams |
+//! | `outlet.rs` | a UDP address to send to, and the look-up of its name |
+//! | `passthrough_line.rs` | whether a server ends a line where it ends |
+//! | `passthrough_loop.rs` | whether passthrough lines come back from a UDP address |
+//! | `writer.rs` | the queue of passthrough lines, and the task that writes them to a server |
+//! | `ledger.rs`, `metrics.rs` | the fate of every line |
 //!
 //! A copy of a line is the same bytes. A line without a timestamp gets one, since the nodes would give each copy another.
-//! Nothing waits for a node: what the kernel does not take at once is dropped for that node, and counted.
+//! No send waits for a node: a datagram that the kernel does not take at once is dropped for that node, and counted.
 
 mod forwarder;
 mod ledger;
 mod metrics;
-mod names;
 mod outlet;
 mod pack;
-mod queue;
+mod passthrough_line;
+mod passthrough_loop;
 mod reader;
-mod rest_line;
-mod rest_loop;
 mod sorter;
 mod writer;
 
@@ -42,26 +39,24 @@ use std::time::Duration;
 pub use forwarder::{Forwarder, Stamps, Unsent};
 pub use ledger::{Ledger, LedgerTotals, Loss, Place};
 pub use metrics::Metrics;
-pub use names::follow_name;
-pub use outlet::{Outlet, leads_to_any};
+pub use outlet::{Outlet, follow_name, leads_to_any};
 pub use pack::{HOPS_MAX, Pack, hops};
-pub use queue::Queue;
+pub use passthrough_line::check_passthrough_line;
 pub use reader::{READ_TIMEOUT, Reader};
-pub use rest_line::check_rest_line;
 pub use sorter::{EventRule, Kind, Sorter};
-pub use writer::Writer;
+pub use writer::{Queue, Writer};
 
 use crate::event::LineRules;
 use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 
-/// The longest datagram that is read: there are no longer ones.
+/// The longest datagram that is read; UDP has no longer ones.
 pub const READ_MAX: usize = 65_536;
 
 /// How a relay behaves.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// Where lines come in.
+    /// The addresses of its sockets.
     pub listen: Vec<ListenAddress>,
     /// The receive buffer of each UDP socket, in bytes.
     pub receive_buffer: u64,
@@ -69,55 +64,55 @@ pub struct RelaySettings {
     pub socket_mode: u32,
     /// The threads that read each socket.
     pub threads: usize,
-    /// What is a line of a node.
+    /// The grammar of the nodes.
     pub rules: LineRules,
-    /// Which lines are events; none: those that the rules take.
+    /// Selects events; without rules every line that the grammar accepts is one.
     pub events: Vec<EventRule>,
     /// The nodes, as `HOST:PORT`.
     pub to: Vec<String>,
     /// The longest datagram that lines are packed into, in bytes.
     pub datagram_max: usize,
-    /// The longest that an event waits for others.
+    /// The longest time that an event waits for others.
     pub linger: Duration,
-    /// What the timestamps of this relay end in; `None`: by chance.
+    /// The last digits of this relay's timestamps; `None`: random.
     pub number: Option<u16>,
     /// Where all other lines go.
-    pub rest: RestSettings,
-    /// Where its page, health and metrics are served.
+    pub passthrough: PassthroughSettings,
+    /// The address of its page, health and metrics.
     pub http: Option<SocketAddr>,
-    /// The names by which they may be asked for.
+    /// The host names that its page answers to.
     pub http_hosts: Vec<String>,
 }
 
 /// Where lines go that are no events.
 #[derive(Debug, Clone)]
-pub enum RestSettings {
+pub enum PassthroughSettings {
     /// Nowhere: they are counted.
     Nowhere,
     /// To a UDP address, as `HOST:PORT`.
     Udp(String),
     /// To a server of line protocol.
-    Http(Box<RestHttp>),
+    Http(Box<PassthroughHttp>),
+}
+
+/// A server of line protocol, and its queue.
+#[derive(Debug, Clone)]
+pub struct PassthroughHttp {
+    /// The address and the credentials.
+    pub server: influxdb::Settings,
+    /// The unit of the timestamps, as its API names it.
+    pub precision: String,
+    /// The most bytes of lines that wait.
+    pub queue_bytes: usize,
 }
 
 /// The way of the lines that are no events.
 #[derive(Debug, Clone)]
-pub enum Rest {
+pub enum Passthrough {
     /// Nowhere: they are discarded, and counted.
     Nowhere,
     /// To a UDP address, byte for byte.
     Udp(Arc<Outlet>),
     /// To a server, by a [`Writer`].
     Server(Arc<Queue>),
-}
-
-/// A server of line protocol, and what may wait for it.
-#[derive(Debug, Clone)]
-pub struct RestHttp {
-    /// Where it is, and as whom to write.
-    pub server: influxdb::Settings,
-    /// The unit of the timestamps, as its API names it.
-    pub precision: String,
-    /// The most bytes of lines that wait.
-    pub queue_bytes: usize,
 }

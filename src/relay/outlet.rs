@@ -1,8 +1,9 @@
-//! [`Outlet`]: a UDP address that datagrams are sent to, by name.
+//! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up.
 //!
-//! Its socket is connected, so that the kernel reports a port at which nobody listens: when the next datagram is sent, of one
-//! that was sent before. It never blocks: what the kernel does not take at once is dropped and counted, so an outlet in
-//! trouble costs the others nothing. A line that the kernel took counts as sent, whoever listens: UDP promises no more.
+//! The socket is connected, so that the kernel reports a port at which no process listens: when the next datagram is sent, for one
+//! that was sent before. It never blocks: a datagram that the kernel does not take at once is dropped and counted, so an outlet in
+//! trouble does not delay the others. A line that the kernel took counts as sent, whether or not a process listens: UDP promises
+//! no more.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,31 +20,35 @@ use crate::diagnosis::Cause;
 use crate::ingest::ListenAddress;
 use crate::node::Throttle;
 
-/// Linux' number of the option by which it cuts one buffer into datagrams.
+/// Linux' number of the option by which the kernel cuts one buffer into datagrams.
 const UDP_SEGMENT: i32 = 103;
-/// What the kernel may hold of what was sent; it gives what `net.core.wmem_max` allows.
+/// The send buffer of a socket; the kernel gives at most `net.core.wmem_max`.
 const SEND_BUFFER: usize = 4 << 20;
-/// How often a send is tried that is answered by the error of one before.
+/// The most attempts of a send that returns the error of an earlier one.
 const TRIES_MAX: usize = 4;
-/// How long after its last failure an outlet counts as in trouble. Refusals come once a second at most.
+/// How long after its last failure an outlet counts as down. The kernel reports refusals once a second at most.
 const TROUBLE_LASTS: Duration = Duration::from_secs(5);
-/// How often the trouble is logged.
+/// The interval of log lines about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval of look-ups of a name.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// The shortest time between two look-ups.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A UDP address that datagrams are sent to.
 #[derive(Debug)]
 pub struct Outlet {
     name: String,
     /// `None` while no address is known.
     link: RwLock<Option<Arc<Link>>>,
     trouble: Mutex<Trouble>,
-    /// Where this relay listens: it never sends there.
+    /// The addresses at which this relay listens. It never sends to them.
     listens: Vec<ListenAddress>,
-    /// Notified when another address may help, so that the name is looked up again.
-    pub(super) failed: Notify,
+    /// Notified when another address may help, which starts a look-up of the name.
+    failed: Notify,
     datagrams: AtomicU64,
     refusals: AtomicU64,
-    /// Whether what is sent there comes back to this relay.
+    /// Whether datagrams come back to this relay.
     is_loop: AtomicBool,
 }
 
@@ -52,88 +57,76 @@ pub struct Outlet {
 struct Link {
     socket: Socket,
     address: SocketAddr,
-    /// Whether the kernel cuts buffers on the way there.
+    /// Whether the kernel cuts buffers on the way to this address.
     segments: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Trouble {
     last: Option<Instant>,
-    /// That of the address in use, or that there is none: another one may help, and the name is looked up soon.
+    /// The last failure for which another address may help.
     of_address: Option<Instant>,
     /// An address of the name at which this relay itself listens.
     own: Option<SocketAddr>,
-    logged: Throttle,
+    throttle: Throttle,
 }
 
 impl Outlet {
-    /// An outlet to this `HOST:PORT`. An address can be sent to at once, a name when it was looked up.
+    /// Returns an outlet to this `HOST:PORT` for a relay that listens at these addresses. An address can be sent to at once, a
+    /// name after its first look-up.
     #[must_use]
-    pub fn new(name: &str) -> Self {
-        Self::of_relay(name, &[])
-    }
-
-    /// The same of a relay that listens at these addresses.
-    #[must_use]
-    pub fn of_relay(name: &str, listens: &[ListenAddress]) -> Self {
+    pub fn new(name: &str, listens: &[ListenAddress]) -> Self {
+        let throttle = Throttle::new(LOG_INTERVAL);
         let outlet = Self {
             name: name.to_owned(),
             link: RwLock::new(None),
             listens: listens.to_vec(),
-            trouble: Mutex::new(Trouble {
-                last: None,
-                of_address: None,
-                own: None,
-                logged: Throttle::new(LOG_INTERVAL),
-            }),
+            trouble: Mutex::new(Trouble { last: None, of_address: None, own: None, throttle }),
             failed: Notify::new(),
             datagrams: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
             is_loop: AtomicBool::new(false),
         };
         if let Ok(address) = name.parse() {
-            outlet.lead_to(address);
+            outlet.connect(address);
         }
         outlet
     }
 
-    /// As it is configured.
+    /// Returns the configured `HOST:PORT`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The datagrams that the kernel took.
+    /// Returns the number of datagrams that the kernel took.
     #[must_use]
     pub fn datagrams(&self) -> u64 {
         self.datagrams.load(Ordering::Relaxed)
     }
 
-    /// How often the kernel reported that nobody listens there.
+    /// Returns the number of reports of the kernel that no process listens at the address.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refusals.load(Ordering::Relaxed)
     }
 
-    /// Whether all that was sent lately got on its way, as far as is known; but for what is too long for it, which whoever sends
-    /// is to blame for.
+    /// Returns whether there is an address and no send failed recently, except for a datagram that was too long.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.address().is_some() && !is_lately(self.trouble().last)
+        self.address().is_some() && !is_recent(self.trouble().last)
     }
 
-    /// Whether the address in use is none to leave for another one of the name.
-    pub(super) fn has_good_address(&self) -> bool {
-        self.address().is_some() && !is_lately(self.trouble().of_address)
+    fn has_good_address(&self) -> bool {
+        self.address().is_some() && !is_recent(self.trouble().of_address)
     }
 
-    /// Returns whether what is sent there comes back to this relay, so that no more is sent.
+    /// Returns whether datagrams come back to this relay, so that no more are sent.
     #[must_use]
     pub fn is_loop(&self) -> bool {
         self.is_loop.load(Ordering::Relaxed)
     }
 
-    /// Sets whether what is sent there comes back to this relay, and logs it.
     pub(super) fn set_loop(&self, is_loop: bool) {
         let was_loop = self.is_loop.swap(is_loop, Ordering::Relaxed);
         if is_loop && !was_loop {
@@ -146,21 +139,21 @@ impl Outlet {
         }
     }
 
-    /// Where it sends to.
+    /// Returns the address in use.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.link().map(|link| link.address)
     }
 
-    /// Returns an address of the name at which this relay itself listens, if there is no other one to send to.
+    /// Returns an address of the name at which this relay itself listens, if the name has no other one.
     #[must_use]
     pub fn leads_back(&self) -> Option<SocketAddr> {
         self.trouble().own.filter(|_| self.address().is_none())
     }
 
-    /// Sends to this address from now on, by a new socket. Answers whether one can be had; otherwise the address that was known
-    /// stays. One at which this relay itself listens is never had.
-    pub(super) fn lead_to(&self, address: SocketAddr) -> bool {
+    /// Connects a new socket to this address. If that fails, or this relay listens there, returns false and keeps the
+    /// former address.
+    fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
             self.trouble().own = Some(address);
             Err(io::Error::other(format!("{address} is this relay itself")))
@@ -169,7 +162,7 @@ impl Outlet {
         };
         match link {
             Ok(link) => {
-                *self.write() = Some(Arc::new(link));
+                *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
                 self.trouble().of_address = None;
                 true
             }
@@ -180,8 +173,8 @@ impl Outlet {
         }
     }
 
-    /// The name leads nowhere, or nowhere else. An address that was known stays.
-    pub(super) fn has_no_address(&self, error: &io::Error) {
+    /// Reports that the name has no address, or no other one. The former address stays.
+    fn has_no_address(&self, error: &io::Error) {
         match self.address() {
             None => self.report(error, "has no address", true),
             Some(address) => {
@@ -191,19 +184,14 @@ impl Outlet {
     }
 
     fn link(&self) -> Option<Arc<Link>> {
-        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
-        link.clone()
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Option<Arc<Link>>> {
-        self.link.write().unwrap_or_else(PoisonError::into_inner)
+        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the datagrams of a pack. Answers what became of the lines, and marks the datagrams that were `taken`.
+    /// Sends the datagrams of a pack and marks the datagrams that the kernel took. Returns how many lines were sent and dropped.
     pub fn send(&self, pack: &Pack, taken: &mut [bool]) -> Place {
         let mut outcome = Place::default();
         let Some(link) = self.link() else {
@@ -212,15 +200,14 @@ impl Outlet {
         };
         let (bytes, length) = pack.whole();
         if bytes.len() > length && link.segments.load(Ordering::Relaxed) {
-            let sent = self.attempt(|| link.send_cut(bytes, length));
-            match sent {
+            match self.attempt(|| link.send_cut(bytes, length)) {
                 Ok(()) => {
                     self.datagrams.fetch_add(taken.len() as u64, Ordering::Relaxed);
                     taken.fill(true);
                     outcome.sent = pack.lines();
                     return outcome;
                 }
-                Err(error) if is_of_the_option(&error) => {
+                Err(error) if is_of_segmentation(&error) => {
                     link.segments.store(false, Ordering::Relaxed);
                     tracing::debug!(to = self.name, %error, "the kernel cuts no buffers on this way; sending one by one");
                 }
@@ -265,45 +252,37 @@ impl Outlet {
         Ok(())
     }
 
-    /// Tries again what met the error of a datagram before it.
+    /// Sends, and tries again if the error is that of an earlier datagram.
     fn attempt(&self, send: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let mut result = send();
         for _ in 1..TRIES_MAX {
-            match &result {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let Err(error) = &result else { break };
+            match error.raw_os_error() {
+                Some(libc::ECONNREFUSED) => {
                     self.refusals.fetch_add(1, Ordering::Relaxed);
                     self.report(error, "refuses: nobody listens there", true);
-                    result = send();
                 }
-                // Too long was perhaps one before it, of which somebody on the way says so.
-                Err(error)
-                    if error.kind() == ErrorKind::Interrupted
-                        || error.raw_os_error() == Some(libc::EMSGSIZE) =>
-                {
-                    result = send();
-                }
+                // A router may report an earlier datagram as too long.
+                Some(libc::EINTR | libc::EMSGSIZE) => {}
                 _ => break,
             }
+            result = send();
         }
         result
     }
 
     fn fails(&self, error: &io::Error) -> Loss {
+        const WHAT: &str = "cannot be sent to";
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
-                self.report(error, "cannot be sent to", false);
-                Loss::Busy
+                self.report(error, WHAT, false);
+                return Loss::Busy;
             }
-            // Of this datagram.
-            Some(libc::EMSGSIZE) => {
-                self.log(&mut self.trouble(), error, "cannot be sent to");
-                Loss::Unreachable
-            }
-            _ => {
-                self.report(error, "cannot be sent to", true);
-                Loss::Unreachable
-            }
+            // This datagram is too long; others are sent.
+            Some(libc::EMSGSIZE) => self.log(&mut self.trouble(), error, WHAT),
+            _ => self.report(error, WHAT, true),
         }
+        Loss::Unreachable
     }
 
     fn report(&self, error: &io::Error, what: &str, is_of_address: bool) {
@@ -318,7 +297,7 @@ impl Outlet {
     }
 
     fn log(&self, trouble: &mut Trouble, error: &io::Error, what: &str) {
-        if trouble.logged.is_due() {
+        if trouble.throttle.is_due() {
             tracing::error!(
                 %error,
                 "{} {what}: lines for it may be lost, and are counted; others get theirs; {}",
@@ -329,11 +308,11 @@ impl Outlet {
     }
 }
 
-/// Returns whether what is sent to this address arrives at one of these, which are of this host.
+/// Returns whether a datagram to this address arrives at one of these addresses of this host.
 #[must_use]
 pub fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
     let to = match address.ip().to_canonical() {
-        // The kernel takes them for the host itself.
+        // The kernel sends to the host itself.
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
@@ -350,21 +329,15 @@ pub fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
     })
 }
 
-fn is_lately(at: Option<Instant>) -> bool {
+fn is_recent(at: Option<Instant>) -> bool {
     at.is_some_and(|at| at.elapsed() < TROUBLE_LASTS)
 }
 
 impl Link {
     fn open(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        let any: SocketAddr = if address.is_ipv4() {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        };
         socket.set_nonblocking(true)?;
         socket.set_send_buffer_size(SEND_BUFFER)?;
-        socket.bind(&any.into())?;
         socket.connect(&address.into())?;
         Ok(Self { socket, address, segments: AtomicBool::new(true) })
     }
@@ -379,12 +352,12 @@ impl Link {
     }
 }
 
-/// What a `cmsghdr` has before its data: its length, a level and a type. Both are aligned as its length is.
+/// The size of a `cmsghdr` without its data: its length, a level and a type. Both are aligned as the length is.
 const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
-/// With the data, two bytes.
+/// The size with the data, two bytes.
 const CONTROL: usize = HEAD + size_of::<usize>();
 
-/// The control message by which the kernel cuts a buffer.
+/// Returns the control message by which the kernel cuts a buffer.
 fn control(length: u16) -> [u8; CONTROL] {
     let mut control = [0; CONTROL];
     let with_data = HEAD + size_of::<u16>();
@@ -399,12 +372,50 @@ fn control(length: u16) -> [u8; CONTROL] {
     control
 }
 
-/// Whether this is said of the option, and not of where it goes: an old kernel, a tunnel, datagrams beyond the way's MTU.
-fn is_of_the_option(error: &io::Error) -> bool {
+/// Returns whether sending without segmentation may work: an old kernel, a tunnel, datagrams beyond the path's MTU.
+fn is_of_segmentation(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
     )
+}
+
+/// Looks the name of an outlet up now, at an interval, and soon after a send failed. Never ends; `first` is called
+/// after the first answer.
+pub async fn follow_name(outlet: Arc<Outlet>, first: impl FnOnce()) {
+    let mut first = Some(first);
+    loop {
+        match tokio::net::lookup_host(outlet.name()).await {
+            Ok(found) => {
+                let before = outlet.address();
+                let others = others(found.collect(), before, outlet.has_good_address());
+                let connected = others.into_iter().find(|address| outlet.connect(*address));
+                if let Some(address) = connected.filter(|address| before != Some(*address)) {
+                    tracing::info!(to = outlet.name(), %address, "sending to this address");
+                }
+            }
+            Err(error) => outlet.has_no_address(&error),
+        }
+        if let Some(first) = first.take() {
+            first();
+        }
+        tokio::time::sleep(LOOK_PAUSE).await;
+        let _ = tokio::time::timeout(LOOK_INTERVAL, outlet.failed.notified()).await;
+    }
+}
+
+/// Returns the addresses to connect to, in order. IPv4 comes before IPv6. Where the address in use does not
+/// work, the next one comes first, and the same one last, for this host's own address may have changed.
+fn others(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
+    if works && in_use.is_some_and(|address| found.contains(&address)) {
+        return Vec::new();
+    }
+    let mut others = found;
+    others.sort_by_key(|address| (address.is_ipv6(), *address));
+    others.dedup();
+    let place = others.iter().position(|address| Some(*address) == in_use);
+    others.rotate_left(place.map_or(0, |place| place + 1));
+    others
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::*;
 fn receiver() -> (UdpSocket, Outlet) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let outlet = Outlet::new(&socket.local_addr().unwrap().to_string());
+    let outlet = Outlet::new(&socket.local_addr().unwrap().to_string(), &[]);
     (socket, outlet)
 }
 
@@ -56,7 +56,7 @@ fn nobody_who_listens_is_told_and_takes_no_time() {
 
 #[test]
 fn without_an_address_lines_are_dropped() {
-    let outlet = Outlet::new("somewhere:8094");
+    let outlet = Outlet::new("somewhere:8094", &[]);
     let outcome = outlet.send(&pack(&["a=1", "b=2"]), &mut [false]);
     assert_eq!(outcome.dropped[Loss::NoAddress as usize], 2);
     assert!(!outlet.is_up());
@@ -77,7 +77,7 @@ fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
     let (socket, outlet) = receiver();
     let first = outlet.address();
     // No socket of ours may be connected to it.
-    outlet.lead_to("255.255.255.255:9".parse().unwrap());
+    outlet.connect("255.255.255.255:9".parse().unwrap());
     assert!(outlet.address() == first && outlet.is_up() && outlet.has_good_address());
     drop(socket);
     for _ in 0..2 {
@@ -85,7 +85,7 @@ fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
     }
     assert!(!outlet.has_good_address());
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    outlet.lead_to(other.local_addr().unwrap());
+    outlet.connect(other.local_addr().unwrap());
     assert!(outlet.has_good_address(), "it is judged by itself");
     assert!(!outlet.is_up(), "lines were lost lately");
 }
@@ -94,7 +94,7 @@ fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
 fn address_of_the_relay_itself_is_never_sent_to() {
     let check = |listens: &str, to: &str, expected: bool| {
         let listens = [listens.parse().unwrap()];
-        let outlet = Outlet::of_relay(to, &listens);
+        let outlet = Outlet::new(to, &listens);
         let to = to.parse().unwrap();
         assert_eq!(outlet.address().is_none(), expected, "{listens:?} {to}");
         assert_eq!(outlet.leads_back(), expected.then_some(to));
@@ -110,4 +110,20 @@ fn address_of_the_relay_itself_is_never_sent_to() {
     check("[::]:8092", "[::1]:8092", true);
     check("0.0.0.0:8092", "[::1]:8092", false);
     check("unix:/run/x.sock", "127.0.0.1:8092", false);
+}
+
+#[test]
+fn an_address_that_works_stays_and_one_that_does_not_makes_room() {
+    let [a, b, v6] = ["10.0.0.1:1", "10.0.0.2:1", "[::1]:1"].map(|at| at.parse().unwrap());
+    let check = |found: &[SocketAddr], in_use, works, expected: &[SocketAddr]| {
+        let others = others(found.to_vec(), in_use, works);
+        assert_eq!(others, expected, "{found:?} {in_use:?}");
+    };
+    check(&[v6, a, b], None, false, &[a, b, v6]);
+    check(&[v6, a, b], Some(b), true, &[]);
+    check(&[v6, a, b], Some(a), false, &[b, v6, a]);
+    check(&[v6, a, b], Some(v6), false, &[a, b, v6]);
+    check(&[a, a], Some(a), false, &[a]);
+    check(&[b], Some(a), true, &[b]);
+    check(&[], Some(a), false, &[]);
 }

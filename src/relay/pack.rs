@@ -1,30 +1,30 @@
 //! [`Pack`]: lines of many datagrams in few.
 //!
 //! All datagrams of a pack but the last have one length, padded by line ends, which make empty lines: so the kernel can cut
-//! them from one buffer (`UDP_SEGMENT`). A line that is longer than a datagram has a pack of its own.
+//! them from one buffer (`UDP_SEGMENT`). A line that is longer than a datagram is alone in its pack.
 //!
 //! Each datagram begins with a comment that says how many relays its lines have passed, so that relays that send to each other in a
 //! circle notice it. Nodes skip comments.
 
 use std::io::Write;
 
-/// The most bytes that the kernel cuts at a time, less the headers of IPv6.
+/// The most bytes that the kernel cuts at a time, without the headers of IPv6.
 const BYTES_MAX: usize = 65_535 - 48;
 /// The most datagrams that every kernel with `UDP_SEGMENT` cuts at a time.
 const DATAGRAMS_MAX: usize = 64;
-/// A node leaves out one at the beginning of a line.
+/// A node skips one at the beginning of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// What a datagram of a relay begins with. A digit and a line end follow.
+/// The beginning of a relay's datagram. A digit and a line end follow.
 const PASSED: &[u8] = b"#eds-relay ";
-/// The bytes of that comment.
+/// The length of that comment.
 const HEAD: usize = PASSED.len() + 2;
-/// A datagram that has passed so many relays goes no further.
+/// A datagram that has passed this many relays goes no further.
 pub const HOPS_MAX: u8 = 4;
-/// Lines that passed no more relays than this may share a datagram; the others share it with their like only, so that
-/// a line that comes to a circle of relays is not dropped for those that have circled.
+/// Lines that passed at most this many relays may share a datagram. Others share it only with lines that passed as many, so that
+/// a fresh line that enters a circle of relays is not dropped early.
 const HOPS_MIXED_MAX: u8 = 1;
 
-/// Returns how many relays the lines of a datagram have passed.
+/// Returns the number of relays that the lines of a datagram have passed.
 #[must_use]
 pub fn hops(datagram: &[u8]) -> u8 {
     match datagram.strip_prefix(PASSED) {
@@ -33,22 +33,22 @@ pub fn hops(datagram: &[u8]) -> u8 {
     }
 }
 
-/// See the module.
+/// Lines that are sent together.
 #[derive(Debug)]
 pub struct Pack {
     bytes: Vec<u8>,
     datagram_max: usize,
     count_max: usize,
-    /// How many lines are in each datagram.
+    /// The number of lines in each datagram.
     lines: Vec<u64>,
-    /// The most relays that a line of it has passed.
+    /// The most relays that one of its lines has passed.
     hops: u8,
-    /// The timestamp of the line that is added, with a space before it.
+    /// A buffer for a space and the timestamp of a line.
     stamp: Vec<u8>,
 }
 
 impl Pack {
-    /// A pack of no lines, for datagrams of at most so many bytes.
+    /// Returns an empty pack, for datagrams of at most this many bytes.
     #[must_use]
     pub fn new(datagram_max: usize) -> Self {
         let count_max = (BYTES_MAX / datagram_max.max(1)).clamp(1, DATAGRAMS_MAX);
@@ -62,7 +62,7 @@ impl Pack {
         }
     }
 
-    /// Adds a line that has passed so many relays, with this timestamp behind it. Returns whether there was room; in an empty pack there is.
+    /// Adds a line that has passed `hops` relays, and this timestamp. Returns whether there was room; an empty pack has room.
     pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
         if hops != self.hops && !self.is_empty() {
             if hops.max(self.hops) > HOPS_MIXED_MAX {
@@ -87,7 +87,6 @@ impl Pack {
         } else if self.is_empty()
             || (HEAD + length <= self.datagram_max && self.lines.len() < self.count_max && is_whole)
         {
-            // One that is too long for a datagram is alone in its pack.
             self.bytes.resize(end, b'\n');
             if self.is_empty() {
                 self.hops = hops;
@@ -104,7 +103,7 @@ impl Pack {
         true
     }
 
-    /// Has every datagram say that its lines passed so many relays, if that is more.
+    /// Raises the number of relays in every datagram.
     fn raise_hops(&mut self, hops: u8) {
         self.hops = self.hops.max(hops);
         let digit = passed(self.hops);
@@ -117,40 +116,40 @@ impl Pack {
         }
     }
 
-    /// Whether there is no line in it.
+    /// Returns whether the pack has no lines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// The number of lines.
+    /// Returns the number of lines.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.iter().sum()
     }
 
-    /// All of it, and the length of each datagram but the last.
+    /// Returns all bytes, and the length of each datagram but the last.
     pub(super) fn whole(&self) -> (&[u8], usize) {
         let is_one = self.lines.len() <= 1;
         let length = if is_one { self.bytes.len() } else { self.datagram_max };
         (&self.bytes, length)
     }
 
-    /// The datagrams, each with the number of its lines.
+    /// Returns the datagrams, each with the number of its lines.
     pub fn datagrams(&self) -> impl Iterator<Item = (&[u8], u64)> {
         let (bytes, length) = self.whole();
         let datagrams = bytes.chunks(length.max(1));
         datagrams.zip(self.lines.iter().copied())
     }
 
-    /// Takes all lines out.
+    /// Removes all lines.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.lines.clear();
     }
 }
 
-/// The digit of a relay behind so many others.
+/// Returns the digit of a relay after this many others.
 const fn passed(hops: u8) -> u8 {
     let hops = if hops < 9 { hops + 1 } else { 9 };
     b'0' + hops

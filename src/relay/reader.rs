@@ -1,8 +1,8 @@
 //! [`Reader`]: the thread that reads one socket into its [`Forwarder`].
 //!
-//! While events wait for others it does not wait for datagrams: it reads what is there, and sleeps until the events have
-//! waited long enough, so that the next read finds many. When `stop` is cancelled it reads what the kernel still holds (unless
-//! the socket outlives the process, which leaves it to the next), sends what waits, and ends.
+//! While events wait for others it does not wait for datagrams: it reads the arrived ones, and sleeps until the linger is
+//! over, so that the next read finds many. When `stop` is cancelled it reads the datagrams in the kernel (unless
+//! the socket outlives the process, and the next one reads them), sends the open pack, and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use super::{Forwarder, Metrics};
 use crate::ingest::{Failure, Receiver};
 use crate::node::{Clock, Heartbeat};
 
-/// How long a read of the socket waits, and the pause while it fails.
+/// The timeout of a read of the socket, and the pause while it fails.
 pub const READ_TIMEOUT: Duration = Duration::from_millis(25);
-/// How often the kernel is asked what it dropped, and whether lines of the rest come back is looked for.
+/// How often dropped datagrams are counted and returning passthrough lines are detected.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the socket is read after the stop.
+/// The longest time of reading after the stop.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The thread of one socket.
 #[derive(Debug)]
 pub struct Reader {
     /// The socket.
     pub receiver: Receiver,
-    /// Where its datagrams go.
+    /// The forwarder of its datagrams.
     pub forwarder: Forwarder,
-    /// The longest that an event waits for others.
+    /// The longest time that an event waits for others.
     pub linger: Duration,
     /// The wall clock.
     pub clock: Arc<Clock>,
-    /// Where it counts.
+    /// The metrics of the relay.
     pub metrics: Arc<Metrics>,
     /// Its heartbeat.
     pub heartbeat: Heartbeat,
@@ -46,7 +46,7 @@ impl Reader {
         let mut failure = Failure::default();
         let mut now = Instant::now();
         let mut reported = now;
-        // When the first of the events came that wait.
+        // When the first event of the open pack arrived.
         let mut since = None;
         while !self.stop.is_cancelled() {
             let mut arrived = Some(false);
@@ -61,7 +61,7 @@ impl Reader {
             }
             if arrived == Some(true) {
                 self.take_datagrams();
-                // Younger than that if a full pack went meanwhile, which does no harm.
+                // An event may be younger after a full pack was sent, which does no harm.
                 since = self.forwarder.has_events().then(|| since.unwrap_or(now));
             }
             let due = since.map(|since| since + self.linger);
@@ -89,7 +89,7 @@ impl Reader {
         self.drain();
     }
 
-    /// Hands over what was read last.
+    /// Hands over the datagrams of the last read.
     fn take_datagrams(&mut self) {
         let now_nanos = self.clock.now_nanos();
         let mut datagrams = 0;
@@ -101,22 +101,16 @@ impl Reader {
         self.forwarder.commit();
     }
 
-    /// Counts what the kernel dropped, and shows a line of each reason that is sent nowhere.
+    /// Counts the datagrams that the kernel dropped, and shows a sample of the lines that are sent nowhere.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
-        let samples = self.forwarder.take_samples();
-        if samples.is_empty() {
-            return;
-        }
-        let totals = self.forwarder.totals();
-        for sample in samples {
-            let total = sample.reason.total(&totals);
+        for (sample, total) in self.forwarder.take_samples() {
             self.metrics.notices.refused(sample, total);
         }
     }
 
-    /// Reads what the kernel holds, though not for ever what goes on arriving, and sends all of it.
+    /// Reads and sends the datagrams in the kernel, for a limited time, because more may arrive.
     fn drain(mut self) {
         if !self.receiver.outlives() {
             self.receiver.refuse_senders();

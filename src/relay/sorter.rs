@@ -1,13 +1,13 @@
-//! [`Sorter`]: whether a line is an event, for the nodes, or belongs to the rest.
+//! [`Sorter`]: whether a line is an event, for the nodes, or a passthrough line.
 //!
-//! Without rules an event is what a node counts. With rules it is what one of them names; one that no node could read is
-//! rejected here, since its quotes might swallow the line behind it in a datagram.
+//! Without rules every line that a node counts is an event. With rules the lines that one of them selects are events; a line that no
+//! node could read is rejected here, since its quotes might swallow the line behind it in a datagram.
 
 use std::str::FromStr;
 
 use crate::event::{LineRules, Parser, Rejection, escape, head};
 
-/// Names lines, by their measurement or one of their tags.
+/// Selects lines by their measurement or one of their tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventRule {
     /// Lines of this measurement, as it is written in a line.
@@ -37,26 +37,26 @@ impl FromStr for EventRule {
 }
 
 impl EventRule {
-    /// Whether it names lines with this measurement (which has no key) or tag.
+    /// Returns whether it selects lines with this measurement (which has no key) or tag.
     fn names(&self, key: &[u8], value: &[u8]) -> bool {
         match self {
             Self::Measurement(name) => key.is_empty() && name == value,
             Self::TagKey(name) => name == key,
-            Self::Tag(name, of) => name == key && of == value,
+            Self::Tag(name, expected) => name == key && expected == value,
         }
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// For every node.
     Event {
-        /// Whether it says when it happened.
+        /// Whether it has a timestamp.
         has_time: bool,
     },
-    /// For the rest.
-    Rest,
+    /// For the place of `rest.url`.
+    Passthrough,
     /// An event that no node can count.
     Rejected(Rejection),
 }
@@ -69,26 +69,26 @@ pub struct Sorter {
 }
 
 impl Sorter {
-    /// By these rules; none: an event is what a node counts by `grammar`.
+    /// Sorts by these rules. Without rules an event is a line that a node counts by `grammar`.
     #[must_use]
     pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
         Self { parser: Parser::new(grammar), rules }
     }
 
-    /// Says what a line is, without its end.
+    /// Returns the kind of a line, without its line end.
     pub fn sort(&mut self, line: &[u8]) -> Kind {
         let is_named = |(key, value)| self.rules.iter().any(|rule| rule.names(key, value));
         if !self.rules.is_empty() && !head(line).any(is_named) {
-            return Kind::Rest;
+            return Kind::Passthrough;
         }
         match self.parser.parse(line) {
-            // What is appended would be a part of its last field.
+            // A timestamp would extend its last field.
             Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
                 Kind::Rejected(Rejection::TrailingBackslash)
             }
             Ok(parsed) => Kind::Event { has_time: parsed.timestamp.is_some() },
             Err(reason) if !self.rules.is_empty() => Kind::Rejected(reason),
-            Err(_) => Kind::Rest,
+            Err(_) => Kind::Passthrough,
         }
     }
 }
@@ -119,10 +119,10 @@ mod tests {
                 ("login value=u", UNTIMED),
                 ("a=b value=u  ", UNTIMED),
                 (r"a=b value=u\ ", UNTIMED),
-                ("cpu,host=a usage=0.5 5", Kind::Rest),
-                ("a=b value=\"u", Kind::Rest),
-                ("gorets:1|c", Kind::Rest),
-                ("a=b value=u x", Kind::Rest),
+                ("cpu,host=a usage=0.5 5", Kind::Passthrough),
+                ("a=b value=\"u", Kind::Passthrough),
+                ("gorets:1|c", Kind::Passthrough),
+                ("a=b value=u x", Kind::Passthrough),
             ],
         );
     }
@@ -138,11 +138,11 @@ mod tests {
                 (" x=y,event_type=paid value=u 5", TIMED),
                 (r"kind=a\ b value=u 5", TIMED),
                 (r"web\ page,x=y value=u 5", TIMED),
-                (r"kind=a\ bc value=u 5", Kind::Rest),
-                ("logins,a=b value=u 5", Kind::Rest),
-                ("a=login value=u 5", Kind::Rest),
-                ("a=b,event_types=paid value=u 5", Kind::Rest),
-                ("a=b event_type=paid,value=u 5", Kind::Rest),
+                (r"kind=a\ bc value=u 5", Kind::Passthrough),
+                ("logins,a=b value=u 5", Kind::Passthrough),
+                ("a=login value=u 5", Kind::Passthrough),
+                ("a=b,event_types=paid value=u 5", Kind::Passthrough),
+                ("a=b event_type=paid,value=u 5", Kind::Passthrough),
                 ("login,a=b value=\"u", rejected(Rejection::QuoteUnclosed)),
                 ("event_type=paid n=1", rejected(Rejection::UserMissing)),
             ],

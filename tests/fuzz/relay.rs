@@ -2,7 +2,7 @@
 
 use event_data_service::event::datagram::{Piece, pieces};
 use event_data_service::event::{LineLimits, LineRules, Parser, Precision};
-use event_data_service::relay::{EventRule, Kind, Pack, Sorter, check_rest_line, hops};
+use event_data_service::relay::{EventRule, Kind, Pack, Sorter, check_passthrough_line, hops};
 use influxdb_line_protocol::parse_lines;
 
 use crate::line::Event;
@@ -51,7 +51,7 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
                     }
                     expected.push(event);
                 }
-                Kind::Rest => assert!(!rules.is_empty() || parsed.is_err()),
+                Kind::Passthrough => assert!(!rules.is_empty() || parsed.is_err()),
                 Kind::Rejected(_) => {
                     let is_unstampable = parsed.is_ok_and(|event| event.timestamp.is_none());
                     assert!(!rules.is_empty() || is_unstampable && line.ends_with(b"\\"));
@@ -82,7 +82,7 @@ fn check_rest(line: &[u8]) {
         return;
     };
     let points: Vec<_> = parse_lines(line).collect();
-    let checked = check_rest_line(line.as_bytes());
+    let checked = check_passthrough_line(line.as_bytes());
     // InfluxDB reads NUL as a blank; the parser used here reads it as a part of a name.
     if let [Ok(point)] = &points[..]
         && point.to_string() == line

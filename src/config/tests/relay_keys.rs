@@ -1,7 +1,7 @@
 //! What the configuration of a relay may hold.
 
 use super::*;
-use crate::relay::{EventRule, RestSettings};
+use crate::relay::{EventRule, PassthroughSettings};
 
 /// One without mistakes.
 pub(super) const RELAY: &str = "[relay]\nto = [\"node-1:8094\", \"[::1]:8094\"]\n";
@@ -38,7 +38,7 @@ fn a_relay_needs_its_nodes_and_nothing_else() {
     assert_eq!(settings.listen, ["127.0.0.1:8092".parse().unwrap()]);
     assert_eq!(settings.datagram_max, 1432);
     assert!(settings.events.is_empty() && settings.number.is_none());
-    assert!(matches!(settings.rest, RestSettings::Nowhere));
+    assert!(matches!(settings.passthrough, PassthroughSettings::Nowhere));
     assert_eq!(config.warnings(), [""; 0]);
 }
 
@@ -61,7 +61,7 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
     fn load(url: &str, more: &[(&str, &str)]) -> String {
         let variables = [&[("EDS_REST__URL", url)][..], more].concat();
         let config = load_relay_with(RELAY, &variables).unwrap();
-        format!("{:?}", config.settings.rest)
+        format!("{:?}", config.settings.passthrough)
     }
     assert_eq!(load("udp://host:8089", &[]), r#"Udp("host:8089")"#);
     for (url, expected) in [

@@ -1,13 +1,13 @@
-//! [`check_rest_line`]: whether a line of the rest is a line for a server of line protocol.
+//! [`check_passthrough_line`]: whether a passthrough line is a line for a server of line protocol.
 //!
-//! A server cuts a request into lines before it parses them. InfluxDB takes a line feed for a part of the line behind a backslash, and
+//! A server cuts a request into lines before it parses them. InfluxDB reads on after a line feed behind a backslash, and
 //! inside a quote of a field value that it counts as open, also where the line can be no point at all. The line of another
-//! sender behind such a line would be lost in silence, so a relay rejects it. It also rejects a line that has not the form of a point:
+//! sender after such a line would be lost silently, so a relay rejects it. It also rejects a line that does not have the form of a point:
 //! a server refuses the request for it, or fails, and the lines of other senders wait while the request is divided.
 
 use crate::event::Rejection;
 
-/// What a server has counted of a line so far. Quotes matter behind the first space, in the value of a field.
+/// A server's counts of a line. Quotes matter after the first space, in the value of a field.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fields {
     has_begun: bool,
@@ -15,14 +15,14 @@ struct Fields {
     commas: usize,
 }
 
-/// Returns why no server takes this line, or why it might read on behind its end.
-pub fn check_rest_line(line: &[u8]) -> Result<(), Rejection> {
+/// Returns why no server accepts this line, or why it might read on after its end.
+pub fn check_passthrough_line(line: &[u8]) -> Result<(), Rejection> {
     let text = str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
     check_end(line)?;
     check_form(text)
 }
 
-/// Returns why a server might read on behind the end of this line.
+/// Returns why a server might read on after the end of this line.
 pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if memchr::memchr2(b'\\', b'"', line).is_none() {
         return Ok(());
@@ -50,7 +50,7 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Returns why a line has not the form of a point: a key, fields, and perhaps a timestamp. What the key says, and how large numbers are,
+/// Returns why a line does not have the form of a point: a key, fields, and perhaps a timestamp. What the key says, and how large numbers are,
 /// is for the server to judge.
 fn check_form(line: &str) -> Result<(), Rejection> {
     let line = line.trim_start_matches(BLANK);
@@ -138,7 +138,7 @@ mod tests {
             (b"cpu note=1\ncpu note=\"", Err(quote)),
             (b"\xff", Err(Rejection::NotUtf8)),
         ] {
-            assert_eq!(check_rest_line(line), expected, "{}", line.escape_ascii());
+            assert_eq!(check_passthrough_line(line), expected, "{}", line.escape_ascii());
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
             ("cpu a=1 x", Err(time)),
             ("cpu a=1 5 6", Err(time)),
         ] {
-            assert_eq!(check_rest_line(line.as_bytes()), expected, "{line}");
+            assert_eq!(check_passthrough_line(line.as_bytes()), expected, "{line}");
         }
     }
 }

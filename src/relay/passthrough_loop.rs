@@ -1,15 +1,15 @@
-//! [`RestLoop`]: detects that datagrams which a relay passes on to the `udp://` address of the rest come back to it.
+//! [`PassthroughLoop`]: detects passthrough datagrams that come back to the relay from the `udp://` address of `rest.url`.
 //!
-//! Lines of the rest carry no mark, for their receivers are foreign. Each second a reader takes one datagram as a sample. If the
+//! Passthrough lines carry no mark, for their receivers are foreign. Each second a reader takes one datagram as a sample. If the
 //! same bytes arrive again several times within that second, it sends a probe: three datagrams of line feeds, of random lengths.
 //! To a receiver of lines they are empty lines, and a relay passes them on as they are. If they come back one after the
-//! other, relays send the rest to each other in a circle: the outlet is closed until no probe comes back any more. Lines that
-//! repeat for another reason cost their receiver nothing but empty lines. A datagram that takes longer than a second for the circle
-//! is not noticed, and does little harm.
+//! other, relays send passthrough lines in a circle: the outlet is closed until no probe comes back. Lines that
+//! repeat for another reason cost their receiver only empty lines. A datagram that takes longer than a second for the circle
+//! is not detected, and does little harm.
 
 use super::Outlet;
 
-/// The sample must arrive so often again before a probe is sent.
+/// The number of repetitions of the sample that starts a probe.
 const AGAIN_MIN: u32 = 3;
 /// The datagrams of a probe. With fewer, a stranger could close the outlet by guessing their lengths.
 const PROBE_DATAGRAMS: usize = 3;
@@ -18,20 +18,20 @@ const PROBE_BYTES_MAX: usize = 1024;
 /// The seconds without a probe that came back, after which the outlet is opened again.
 const CLOSED_SECONDS: u32 = 3;
 
-/// See the module. Each reader has its own: what comes back from one relay comes to one reader.
+/// Detects a circle. Each reader has one: the datagrams of one relay come back to one reader.
 #[derive(Debug, Default)]
-pub(super) struct RestLoop {
+pub(super) struct PassthroughLoop {
     sample: Vec<u8>,
     again: u32,
     /// The lengths of the datagrams of the last probe.
     probe: Option<[usize; PROBE_DATAGRAMS]>,
-    /// How many of them came back, in their order.
+    /// The number of them that came back, in their order.
     returned: usize,
     closed_seconds: u32,
 }
 
-impl RestLoop {
-    /// Looks at a datagram without events. Returns whether it is part of a probe of this relay, which goes no further.
+impl PassthroughLoop {
+    /// Checks a datagram without events. Returns whether it is part of a probe of this relay, which goes no further.
     pub(super) fn is_probe(&mut self, datagram: &[u8], outlet: &Outlet) -> bool {
         if datagram.iter().any(|byte| *byte != b'\n') {
             if self.sample.is_empty() {
@@ -57,7 +57,7 @@ impl RestLoop {
         is_ours
     }
 
-    /// Begins another second: takes another sample, and sends a probe if the last one came again or the outlet is closed.
+    /// Starts another second: takes another sample, and sends a probe if the last one came again or the outlet is closed.
     pub(super) fn begin_second(&mut self, outlet: &Outlet) {
         if self.closed_seconds > 0 {
             self.closed_seconds -= 1;
