@@ -34,18 +34,3 @@ impl fmt::Display for Secret {
 
 /// What is shown in place of a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";
-
-/// A PEM file's bytes. Its `Debug` shows only the path, for one of them may be a private key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Pem {
-    /// The file that was read.
-    pub path: std::path::PathBuf,
-    /// What it held.
-    pub bytes: Vec<u8>,
-}
-
-impl fmt::Debug for Pem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pem").field("path", &self.path).finish_non_exhaustive()
-    }
-}

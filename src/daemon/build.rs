@@ -4,7 +4,8 @@
 //! A connection that anybody may open never takes the descriptor of a socket, of a segment on disk, of Redis or of the
 //! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use coordination::Arbiter;
@@ -88,7 +89,7 @@ pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Pa
 pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     let named = |output: &config::Output| {
         let to: Arc<dyn Output> = match &output.target {
-            Target::Stdout => Arc::new(Lines::stdout()),
+            Target::Stdout => Arc::new(Lines(Arc::new(Mutex::new(io::stdout())))),
             Target::InfluxDb(settings) => {
                 Arc::new(InfluxDb::new(settings)?.with_probe_measurement(&output.probe_measurement))
             }

@@ -1,28 +1,27 @@
-//! Counts as line protocol: two lines for each, in the form that the service has always written.
+//! Counts as line protocol: two lines each.
 //!
-//! A series comes here canonical and escaped. Nothing is escaped a second time; but nothing is believed either:
-//! a series that could end its line early, or turn into fields of its own, is [`Unwritable`], so that no tag,
-//! whatever its history, can forge a point.
+//! A series is already canonical and escaped, and is not escaped again. But it is checked: a series that could end its line
+//! early, or add fields, is [`Unwritable`], so that no tag can forge a point.
 
 use std::fmt::{self, Write as _};
 
 use super::{SealedCounts, WriteError};
 use crate::diagnosis::{Cause, Diagnosis};
 
-/// The measurement of the number of different users.
+/// The measurement of distinct users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
-/// The measurement of the number of different events.
+/// The measurement of distinct events.
 pub const CUMULATIVE_MEASUREMENT: &str = "cumulative_user_event";
-/// How many lines one [`SealedCounts`] makes.
+/// The number of lines per [`SealedCounts`].
 pub const LINES_PER_COUNT: usize = 2;
 
-/// A series that line protocol cannot carry as it stands.
+/// A series that line protocol cannot represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritable {
-    /// A newline would begin a line of the series' own making; other control characters upset some servers.
+    /// A newline would begin a forged line; some servers reject other control characters.
     #[error("not sent: the series holds a control character")]
     ControlCharacter,
-    /// What follows a bare space is read as fields.
+    /// Text after a bare space is parsed as fields.
     #[error("not sent: the series holds a space that is not escaped")]
     BareSpace,
     /// It would escape the space after the series.
@@ -30,7 +29,7 @@ pub enum Unwritable {
     TrailingBackslash,
 }
 
-/// The two points of one count, known to be writable. Displayed as two lines, each with its newline.
+/// The two points of one count, checked to be writable. `Display` writes two lines, each with its newline.
 #[derive(Debug, Clone, Copy)]
 pub struct Points<'a>(&'a SealedCounts);
 
@@ -41,8 +40,7 @@ impl<'a> Points<'a> {
         for byte in counts.series.bytes() {
             match byte {
                 byte if byte.is_ascii_control() => return Err(Unwritable::ControlCharacter),
-                // InfluxDB's own rule: a space is escaped when the byte before it is a backslash,
-                // whatever stands before that.
+                // InfluxDB's rule: a space is escaped when the byte before it is a backslash, even an escaped one.
                 b' ' if previous != Some(b'\\') => return Err(Unwritable::BareSpace),
                 byte => previous = Some(byte),
             }
@@ -55,15 +53,13 @@ impl fmt::Display for Points<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SealedCounts { minute, series, unique, cumulative } = self.0;
         let nanos = minute.start_nanos();
-        // A point may have no tags at all, but then no comma either.
         let comma = if series.is_empty() { "" } else { "," };
         writeln!(f, "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}")?;
         writeln!(f, "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}")
     }
 }
 
-/// The lines of these counts. One that line protocol cannot carry makes the body [`WriteError::Rejected`], before
-/// anything is sent.
+/// Returns the lines of these counts, or [`WriteError::Rejected`] if line protocol cannot represent one of them.
 pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     let mut body = String::new();
     for counts in counts {

@@ -1,12 +1,12 @@
-//! Where the counts go: the [`Output`] trait and its errors.
+//! The [`Output`] trait, its implementations and its errors.
 //!
-//! An output is given counts that are sealed. It may be given the same ones again, after a crash or
-//! a doubtful answer, and writes the same bytes each time; so none needs a memory of what it has written.
+//! An output receives sealed counts. It may receive the same ones again, after a crash or a doubtful answer, and writes the
+//! same bytes each time; so it needs no memory of its writes.
 
 pub(crate) mod delivery;
 pub mod influxdb;
 pub mod line_protocol;
-pub mod stdout;
+pub(crate) mod stdout;
 
 use std::time::Duration;
 
@@ -30,32 +30,31 @@ pub struct SealedCounts {
 
 /// Why a write was not confirmed. Part of it may have been written all the same.
 ///
-/// The kind says what one answer looks like, not what it means: a message may quote a tag, and a firewall or a fault of
-/// the server may answer to a tag's text. Whoever writes finds out by other writes whether it is about these counts.
+/// The kind classifies one answer. It does not decide whether these counts are at fault: a message may quote a tag, and a
+/// firewall or a server error may depend on a tag's text. The writer finds that out by further writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Not these counts as they are: 400, 413, 422. The remedy is for a server that refuses every count so.
+    /// The server refuses these counts: 400, 413, 422. The remedy applies if it refuses every count.
     #[error("output refuses these counts: {}", .0.why)]
     Rejected(Diagnosis),
-    /// No answer to a request that was sent, or a fault of the server: time-out, broken connection, 408, most of 5xx.
+    /// The request has no answer, or the server failed: timeout, broken connection, 408, most of 5xx.
     #[error("output fails: {}", .0.why)]
     Failed(Diagnosis),
-    /// The server is away, or asks to be left alone: refused connection, 425, 429, 503, any `Retry-After`.
+    /// The server is unavailable, or asks for a pause: refused connection, 425, 429, 503, any `Retry-After`.
     #[error("output is unavailable: {}", .found.why)]
     Unavailable {
         /// What happened.
         found: Diagnosis,
-        /// How long the server asked to be left alone (`Retry-After`).
+        /// The pause that the server asked for (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server looks as if it turned every write away until somebody fixes the configuration: 401, 403, 404, a
-    /// certificate that does not hold.
+    /// The server seems to refuse every write until the configuration is fixed: 401, 403, 404, an invalid certificate.
     #[error("output refuses this configuration: {}", .0.reason())]
     Misconfigured(Diagnosis),
 }
 
 impl WriteError {
-    /// Away, without a time when it comes back.
+    /// Returns the error of an unreachable server.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable { found: Diagnosis::new(Cause::OutputDown, why), retry_after: None }
     }
@@ -72,26 +71,26 @@ impl WriteError {
     }
 }
 
-/// A place that takes counts.
+/// A destination of counts.
 #[async_trait]
 pub trait Output: Send + Sync + std::fmt::Debug {
     /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped
-    /// with the minute's start. Answers `Ok` only when every one of them is confirmed. On `Err` any part of them may
-    /// have been written.
+    /// with the minute's start. Returns `Ok` only when all of them are confirmed. On `Err` any part of them may have been
+    /// written.
     ///
-    /// Safe to drop half-way, and to call from several tasks at once. Bounded by the output's own time-out.
+    /// Cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Writes a point of no count, at this minute's start, to find out whether the output takes points. It goes into a measurement
-    /// of its own, never into those of the counts. Nothing is written where no server could refuse it, which is the default.
+    /// Writes a probe point at this minute's start, into a measurement without counts, to find out whether the output accepts
+    /// points. The default writes nothing, for outputs without a server.
     async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
         Ok(())
     }
 
-    /// Where the points go, for the log, without secrets.
+    /// Returns the destination for the log, without secrets.
     fn describe(&self) -> String;
 
-    /// Whether a server answers, who may turn writes away: that is worth knowing before there is anything to write.
+    /// Returns whether a server may refuse writes, so that it is probed before there are counts to write.
     fn has_server(&self) -> bool {
         true
     }

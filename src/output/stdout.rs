@@ -1,8 +1,8 @@
-//! Lines to a [`Write`]: standard output for a first try and for pipes, a buffer in tests.
+//! [`Lines`]: an output of line protocol to standard output, for a first try and for pipes.
 //!
-//! Owns its writer. Each call of [`Output::write`] is one locked write and a flush, so lines of concurrent
-//! batches never mix. A reader that stalls holds back only the blocking thread that writes to it; that thread
-//! cannot be stopped, so a process that ends should not wait for it without limit.
+//! Each call of [`Output::write`] is one locked write and a flush, so lines of concurrent batches never mix. A reader that
+//! stalls blocks only the blocking thread that writes to it. That thread cannot be stopped, so the end of the process must not
+//! wait for it without a limit.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,34 +13,14 @@ use async_trait::async_trait;
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
 
-/// An output of line protocol to any writer.
-pub struct Lines<W> {
-    writer: Arc<Mutex<W>>,
-    name: &'static str,
-}
+const NAME: &str = "standard output";
 
-impl Lines<io::Stdout> {
-    /// Lines to the standard output of this process.
-    #[must_use]
-    pub fn stdout() -> Self {
-        Self::new(io::stdout(), "standard output")
-    }
-}
-
-impl<W> Lines<W> {
-    /// Lines to this writer, which logs know by this name.
-    pub fn new(writer: W, name: &'static str) -> Self {
-        Self { writer: Arc::new(Mutex::new(writer)), name }
-    }
-
-    fn unavailable(&self, reason: &dyn fmt::Display) -> WriteError {
-        WriteError::unavailable(format!("{}: {reason}", self.name))
-    }
-}
+/// An output to a writer; only tests use another one than standard output.
+pub(crate) struct Lines<W>(pub(crate) Arc<Mutex<W>>);
 
 impl<W> fmt::Debug for Lines<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lines").field("name", &self.name).finish_non_exhaustive()
+        f.write_str("Lines")
     }
 }
 
@@ -48,20 +28,21 @@ impl<W> fmt::Debug for Lines<W> {
 impl<W: Write + Send + 'static> Output for Lines<W> {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         let lines = body(counts)?;
-        let writer = Arc::clone(&self.writer);
+        let writer = Arc::clone(&self.0);
+        let unavailable = |error: io::Error| WriteError::unavailable(format!("{NAME}: {error}"));
         tokio::task::spawn_blocking(move || {
-            // A writer that panicked once may be tried again: a batch is written from its start.
+            // After a panic the writer is usable: a batch is written from its start.
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
             writer.write_all(lines.as_bytes())?;
             writer.flush()
         })
         .await
-        .map_err(|error| self.unavailable(&error))?
-        .map_err(|error: io::Error| self.unavailable(&error))
+        .map_err(|error| unavailable(error.into()))?
+        .map_err(unavailable)
     }
 
     fn describe(&self) -> String {
-        self.name.to_owned()
+        NAME.to_owned()
     }
 
     fn has_server(&self) -> bool {
@@ -108,11 +89,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_batch_is_written_and_flushed_at_once() {
-        let output = Lines::new(Pipe::default(), "pipe");
+        let output = Lines(Arc::new(Mutex::new(Pipe::default())));
         output.write(&[counts("a=1"), counts("a=3")]).await.unwrap();
         let forged = output.write(&[counts("a=1"), counts("a=2\n")]).await;
         assert!(matches!(forged, Err(WriteError::Rejected(_))), "{forged:?}");
-        let pipe = output.writer.lock().unwrap();
+        let pipe = output.0.lock().unwrap();
         assert_eq!(
             String::from_utf8_lossy(&pipe.bytes),
             "unique_user_event,a=1 value=1 0\ncumulative_user_event,a=1 value=2 0\n\
@@ -123,10 +104,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_pipe_is_unavailable() {
-        let output = Lines::new(Pipe { closed: true, ..Pipe::default() }, "pipe");
+        let output = Lines(Arc::new(Mutex::new(Pipe { closed: true, ..Pipe::default() })));
         match output.write(&[counts("a=1")]).await.unwrap_err() {
             WriteError::Unavailable { found, retry_after: None } => {
-                assert!(found.why.contains("pipe: "), "{found}");
+                assert!(found.why.contains("standard output: "), "{found}");
             }
             other => panic!("{other:?}"),
         }

@@ -1,26 +1,32 @@
-//! What a server's answer means. Pure: a status and a message in, a verdict out.
+//! Maps the answer of a server to a result.
 //!
-//! | status | meaning |
+//! | status | result |
 //! | --- | --- |
-//! | 204; 200 with nothing in it | done |
+//! | 204; 200 with an empty body | done |
 //! | 400, 413, 422 | [`WriteError::Rejected`] |
 //! | 425, 429, 503; 408 and any 5xx with `Retry-After` | [`WriteError::Unavailable`] |
 //! | 408, other 5xx, but for 501 and 505 | [`WriteError::Failed`] |
-//! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to look at |
+//! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to check |
 //!
-//! A 200 with a page in it is what some other web server says to anything at all; to believe it would lose the
-//! counts, so it counts as a misconfiguration.
+//! Another web server may answer any request with a page and status 200. Taking that for success would lose the counts, so it is a
+//! misconfiguration.
 //!
-//! The server's message decides nothing: it may quote a tag, and so say whatever a sender likes. It only helps to find
-//! the key to look at, for the case that every count gets this answer.
+//! The server's message decides nothing: it may quote a tag, and so contain any text of a sender. It only helps to find
+//! the key to check when every count gets this answer.
 
-use std::time::Duration;
+use std::error::Error;
+use std::time::{Duration, SystemTime};
 
-use super::message::message;
+use chrono::{DateTime, Utc};
+
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
+use crate::text::{chain, on_one_line};
 
-/// Which write API a server is spoken to by.
+/// The limit on `Retry-After`.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// The write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// `/write?db=…`
@@ -29,18 +35,16 @@ pub(super) enum Dialect {
     V2,
 }
 
-/// An HTTP answer, as far as it matters here.
-#[derive(Debug, Clone)]
+/// An HTTP answer.
 pub(super) struct Reply {
-    /// The HTTP status code.
     pub(super) status: u16,
-    /// The `Retry-After` header, where headers are at hand.
+    /// The `Retry-After` header, if the client has the headers.
     pub(super) retry_after: Option<Duration>,
-    /// The body, or as much of it as was read.
+    /// The body, or the part of it that was read.
     pub(super) text: String,
 }
 
-/// What a 400 says that is about the request as a whole, in lower case.
+/// Phrases, in lower case, of a 400 that concerns the request as a whole.
 const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("database is required", Cause::OutputNoDatabase),
     ("please provide either orgid or org", Cause::OutputNoOrg),
@@ -50,7 +54,7 @@ const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("invalid precision", Cause::OutputPrecision),
 ];
 
-/// The verdict on an answer.
+/// Returns the result of a write by its answer.
 pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
     let message = message(&reply.text);
     let reason = if message.is_empty() {
@@ -82,12 +86,12 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
     })
 }
 
-/// What an operator should look at, by status and the message in lower case.
+/// Returns the cause to show to the operator, by the status and the message in lower case.
 fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
     match (dialect, status) {
         (Dialect::V1, 401) => Cause::OutputPassword,
         (Dialect::V1, 403) => Cause::OutputUserRight,
-        // InfluxDB 1.x answers 404 for a path that it does not have, too.
+        // InfluxDB 1.x also answers 404 for an unknown path.
         (Dialect::V1, 404) if message.contains("database") => Cause::OutputDatabase,
         (Dialect::V1, 404) => Cause::OutputNoWrite,
         (Dialect::V2, 401) => Cause::OutputToken,
@@ -98,6 +102,40 @@ fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
         (_, 300..=399) => Cause::OutputMoved,
         _ => Cause::NotInfluxDb,
     }
+}
+
+/// Returns the message in an answer: InfluxDB 1.x has it under `error`, 2.x under `message`, others send plain text.
+fn message(text: &str) -> String {
+    let json = serde_json::from_str::<serde_json::Value>(text).ok();
+    let found = json.as_ref().and_then(|json| json.get("message").or_else(|| json.get("error")));
+    on_one_line(found.and_then(serde_json::Value::as_str).unwrap_or(text))
+}
+
+/// Classifies a request without an answer, or whose answer is not HTTP.
+pub(super) fn unanswered(
+    error: &(dyn Error + 'static),
+    is_connect: bool,
+    is_timeout: bool,
+) -> WriteError {
+    let why = on_one_line(&chain(error));
+    if is_connect {
+        return WriteError::unavailable(why);
+    }
+    let cause = if is_timeout { Cause::OutputDown } else { Cause::OutputHangsUp };
+    WriteError::Failed(Diagnosis::new(cause, why))
+}
+
+/// Parses `Retry-After`: seconds, or a date (RFC 9110, IMF-fixdate). Returns at most [`RETRY_AFTER_MAX`].
+pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
+        // Digits that do not fit are a very long time.
+        Duration::from_secs(value.parse().unwrap_or(u64::MAX))
+    } else {
+        let date = DateTime::parse_from_rfc2822(value).ok()?.with_timezone(&Utc);
+        SystemTime::from(date).duration_since(now).unwrap_or_default()
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]

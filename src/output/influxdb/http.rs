@@ -1,43 +1,36 @@
-//! Own requests: the v1 API, and either API over `https://` or below a path.
-//!
-//! Owns one client with its pool of connections. It reads no more of an answer than [`ANSWER_BYTES_MAX`].
+//! [`LineWriter`]: requests to the v1 API, and to either API over `https://` or below a path.
 
+use std::error::Error;
 use std::fmt;
 use std::time::SystemTime;
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use reqwest::{Body, Client, Response, Url};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Body, Certificate, Client, Response, Url};
+use rustls::crypto::{CryptoProvider, ring};
 
-use super::answer::{Dialect, Reply, judge};
-use super::message::{retry_after, unanswered};
-use super::settings::{Api, Settings, SettingsError};
-use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
-use crate::diagnosis::Diagnosis;
+use super::answer::{Dialect, Reply, judge, retry_after, unanswered};
+use super::{Api, CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 use crate::secret::Secret;
-use crate::text::{chain, on_one_line};
+use crate::text::{chain, find_tls, on_one_line};
 
-/// How much of an answer is read. InfluxDB 1.x quotes every line that it cannot parse.
+/// The limit on the part of an answer that is read. InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// How a request says who sends it.
-enum Credentials {
-    None,
-    Token(HeaderValue),
-    Basic { username: String, password: Option<Secret> },
-}
-
-/// A client of one database or bucket.
-pub(super) struct Http {
+/// Writes lines to one database or bucket, through the v1 or v2 API.
+pub struct LineWriter {
     client: Client,
-    /// Where to post, with the query that names database or bucket.
+    /// With the query that names the database or bucket.
     url: Url,
+    headers: HeaderMap,
     dialect: Dialect,
-    credentials: Credentials,
+    description: String,
 }
 
-impl Http {
-    pub(super) fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
+impl LineWriter {
+    /// Creates the client without connecting. `precision` is the unit of the timestamps, as the API names it.
+    pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
         let timeout = settings.timeout;
         let mut builder = Client::builder()
             .user_agent(USER_AGENT)
@@ -46,76 +39,42 @@ impl Http {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
-        tls::choose_provider();
+        if CryptoProvider::get_default().is_none() {
+            // It fails when another thread has installed a provider in the meantime.
+            let _ = ring::default_provider().install_default();
+        }
         if let Some(pem) = &settings.ca {
-            let certificates = tls::certificates(pem).map_err(SettingsError)?;
+            let certificates = certificates(pem).map_err(SettingsError)?;
             builder = builder.tls_certs_only(certificates);
         } else if settings.url.scheme() == "http" {
-            // Nothing to verify; and a system without certificates must not hinder a plain connection.
+            // A system without certificates must not prevent a plain connection.
             builder = builder.tls_certs_only([]);
         }
-        let client = builder.build();
-        Ok(Self {
-            client: client.map_err(|error| SettingsError(chain(&error)))?,
-            url: write_url(&settings.url, &settings.api, precision),
-            dialect: settings.api.dialect(),
-            credentials: credentials(&settings.api)?,
-        })
-    }
-}
-
-fn credentials(api: &Api) -> Result<Credentials, SettingsError> {
-    Ok(match api {
-        Api::V2 { token: Some(token), .. } => {
-            let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
-            let mut header = header.map_err(|error| SettingsError(chain(&error)))?;
-            header.set_sensitive(true);
-            Credentials::Token(header)
-        }
-        Api::V1 { username: Some(username), password, .. } => {
-            Credentials::Basic { username: username.clone(), password: password.clone() }
-        }
-        Api::V2 { .. } | Api::V1 { .. } => Credentials::None,
-    })
-}
-
-/// The API's path below that of `base`, and its query.
-fn write_url(base: &Url, api: &Api, precision: &str) -> Url {
-    let mut url = base.clone();
-    let below = base.path().trim_end_matches('/');
-    match api {
-        Api::V1 { database, .. } => {
-            url.set_path(&format!("{below}/write"));
-            url.query_pairs_mut().append_pair("db", database);
-        }
-        Api::V2 { org, bucket, .. } => {
-            url.set_path(&format!("{below}/api/v2/write"));
-            url.query_pairs_mut().append_pair("org", org).append_pair("bucket", bucket);
-        }
-    }
-    url.query_pairs_mut().append_pair("precision", precision);
-    url
-}
-
-impl fmt::Debug for Http {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http").field("url", &self.url.as_str()).finish_non_exhaustive()
-    }
-}
-
-impl Http {
-    /// Posts the lines, once.
-    pub(super) async fn post(&self, body: impl Into<Body>) -> Result<(), WriteError> {
-        let request = self.client.post(self.url.clone()).body(body);
-        let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8");
-        let request = match &self.credentials {
-            Credentials::None => request,
-            Credentials::Token(token) => request.header(AUTHORIZATION, token.clone()),
-            Credentials::Basic { username, password } => {
+        let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
+        let client = builder.build().map_err(|error| unusable(&error))?;
+        let (url, dialect) = write_url(&settings.url, &settings.api, precision);
+        let request = client.post(url.clone());
+        let request = match &settings.api {
+            Api::V2 { token: Some(token), .. } => {
+                let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
+                let mut header = header.map_err(|error| unusable(&error))?;
+                header.set_sensitive(true);
+                request.header(AUTHORIZATION, header)
+            }
+            Api::V1 { username: Some(username), password, .. } => {
                 request.basic_auth(username, password.as_ref().map(Secret::expose))
             }
+            Api::V2 { .. } | Api::V1 { .. } => request,
         };
-        let reply = match request.send().await {
+        let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8").build();
+        let headers = request.map_err(|error| unusable(&error))?.headers().clone();
+        Ok(Self { client, url, headers, dialect, description: settings.describe() })
+    }
+
+    /// Writes the lines in one request. On `Err` any part of them may have been written.
+    pub async fn write(&self, lines: impl Into<Body>) -> Result<(), WriteError> {
+        let request = self.client.post(self.url.clone()).headers(self.headers.clone());
+        let reply = match request.body(lines).send().await {
             Ok(response) => read(response).await,
             Err(error) => Err(error),
         };
@@ -124,11 +83,52 @@ impl Http {
             Err(error) => Err(failure(&error.without_url())),
         }
     }
+
+    /// Returns the destination for the log, without secrets.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+}
+
+impl fmt::Debug for LineWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LineWriter").field(&self.description).finish()
+    }
+}
+
+/// Returns the certificates of a PEM file, or why it has none.
+pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
+    let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
+    if certificates.is_empty() {
+        return Err("there is no certificate in it".to_owned());
+    }
+    Ok(certificates)
+}
+
+/// Appends the API's path and its query to a URL.
+fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
+    let mut url = base.clone();
+    let below = base.path().trim_end_matches('/');
+    let dialect = match api {
+        Api::V1 { database, .. } => {
+            url.set_path(&format!("{below}/write"));
+            url.query_pairs_mut().append_pair("db", database);
+            Dialect::V1
+        }
+        Api::V2 { org, bucket, .. } => {
+            url.set_path(&format!("{below}/api/v2/write"));
+            url.query_pairs_mut().append_pair("org", org).append_pair("bucket", bucket);
+            Dialect::V2
+        }
+    };
+    url.query_pairs_mut().append_pair("precision", precision);
+    (url, dialect)
 }
 
 async fn read(mut response: Response) -> reqwest::Result<Reply> {
-    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let retry_after = asked.and_then(|value| retry_after(value, SystemTime::now()));
+    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(|value| retry_after(value, SystemTime::now()));
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX
         && let Some(chunk) = response.chunk().await?
@@ -140,19 +140,26 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
     Ok(Reply { status: response.status().as_u16(), retry_after, text })
 }
 
-/// A request that got no answer: mostly a server that is away, sometimes one that must not be trusted.
+/// Classifies a request without an answer.
 fn failure(error: &reqwest::Error) -> WriteError {
-    let why = || on_one_line(&chain(error));
-    match tls::cause(error) {
-        Some(cause) => WriteError::Misconfigured(Diagnosis::new(cause, why())),
-        None if error.is_connect() => WriteError::unavailable(why()),
-        None => unanswered(error, error.is_timeout()),
-    }
+    let cause = match find_tls(error) {
+        Some(rustls::Error::InvalidCertificate(_)) => Cause::OutputCertificate,
+        Some(rustls::Error::InvalidMessage(_)) => Cause::OutputNotTls,
+        _ => return unanswered(error, error.is_connect(), error.is_timeout()),
+    };
+    WriteError::Misconfigured(Diagnosis::new(cause, on_one_line(&chain(error))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_certificates_is_refused() {
+        for pem in [&b"no certificate"[..], b"-----BEGIN CERTIFICATE-----\nx\n"] {
+            certificates(pem).unwrap_err();
+        }
+    }
 
     #[test]
     fn the_path_of_the_url_is_kept_and_names_are_encoded() {
@@ -167,7 +174,7 @@ mod tests {
                 "http://h/a/b/api/v2/write?org=o%2F%C3%BC&bucket=b%3D1&precision=ns",
             ),
         ] {
-            assert_eq!(write_url(&Url::parse(base).unwrap(), api, "ns").as_str(), expected);
+            assert_eq!(write_url(&Url::parse(base).unwrap(), api, "ns").0.as_str(), expected);
         }
     }
 }

@@ -147,3 +147,40 @@ fn a_misconfiguration_names_the_key_to_look_at() {
     check_hint(V2, 405, "", "output.url");
     check_hint(V1, 101, "", "output.url");
 }
+
+#[test]
+fn the_message_is_found() {
+    for (text, expected) in [
+        (r#"{"error":"database is required"}"#, "database is required"),
+        (r#"{"code":"invalid","message":"bad\nline"}"#, "bad line"),
+        (r#"{"error":"a","message":"b"}"#, "b"),
+        (r#"{"error":{"nested":1}}"#, r#"{"error":{"nested":1}}"#),
+        ("404 page not found\n", "404 page not found"),
+        ("a\r\n\tb\u{1b}[31mc", "a b [31mc"),
+        ("", ""),
+        (" \n", ""),
+    ] {
+        assert_eq!(message(text), expected);
+    }
+}
+
+#[test]
+fn retry_after_is_seconds_or_a_date() {
+    // RFC 9110's example of a date, 30 seconds before it.
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 30);
+    let seconds = |n| Some(Duration::from_secs(n));
+    for (value, expected) in [
+        ("120", seconds(120)),
+        (" 0 ", seconds(0)),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", seconds(30)),
+        ("Sat, 05 Nov 1994 08:49:37 GMT", seconds(0)),
+        ("Fri, 06 Nov 2065 08:49:37 GMT", seconds(3600)),
+        ("99999999999999999999999", seconds(3600)),
+        ("-1", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+    ] {
+        assert_eq!(retry_after(value, now), expected, "{value:?}");
+    }
+}
