@@ -18,7 +18,7 @@ use super::{Delivery, QueueLimits, RETRY_MAX, RETRY_MIN};
 use crate::diagnosis::LossCause;
 use crate::event::{Batch, Minute, Partition, Partitions};
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::spool::{Spool, Taken, is_gone, segment};
+use crate::spool::{Segment, Spool, is_gone, segment};
 use crate::telemetry::Metrics;
 
 /// The segments in memory at a time: one is recorded while the next is read.
@@ -161,7 +161,7 @@ impl Unspooler {
     }
 
     /// Reads a segment, and enters its events into the ledger.
-    async fn load(&self, taken: &Taken) -> Option<Loaded> {
+    async fn load(&self, taken: &Segment) -> Option<Loaded> {
         let mut loaded = self.read(&taken.path).await?;
         let segment::Contents { events, damaged, torn_bytes } = loaded.contents;
         match taken.events {

@@ -1,37 +1,45 @@
-//! [`Directory`]: the segment files of one node, and the bound on them.
+//! [`Directory`]: the segment files of one node, and their size limit.
 //!
-//! The files are numbered and never change once another was begun. A lock keeps a second process out. Blocks;
-//! only the keeper's thread uses it.
+//! The files are numbered. A file never changes once the next one exists. A lock keeps other processes out. All calls block;
+//! only the keeper's thread makes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::SpoolSettings;
-use super::segment::{self, Frame};
+use super::segment::{self, Frame, MAGIC};
 use crate::event::Batch;
 use crate::node::files;
 
-/// A segment of so many bytes is followed by another. It is read into memory as a whole.
+/// The size at which a new segment is begun. A segment is read into memory as a whole.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// The segments that fit below the bound, at least, so that room comes back before all of it is read.
+/// The minimum number of segments within the size limit, so that space is freed before all events are read.
 const SEGMENTS_MIN: u64 = 4;
 const EXTENSION: &str = "spool";
-/// The extension of a segment that could not be read whole. It is not looked at again.
+/// The extension of a segment that could not be read completely. It is ignored from then on.
 const DAMAGED: &str = "damaged";
 const LOCK: &str = "lock";
 
-/// A directory that cannot be used.
+/// The settings of the spool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolSettings {
+    /// The directory, which no other node uses.
+    pub directory: PathBuf,
+    /// The limit on the bytes of all segments.
+    pub bytes_max: u64,
+}
+
+/// An unusable directory.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error(
         "{} (input.spool_dir) is in use by another process; give each node a directory of its own",
         .0.display()
     )]
     InUse(PathBuf),
-    /// It cannot be made, read or written.
+    /// It cannot be created, read or written.
     #[error(
         "cannot use {} (input.spool_dir): {source}; name a directory that the service's user may write to",
         .path.display()
@@ -39,59 +47,56 @@ pub enum SpoolError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A segment that nobody writes to any more.
+/// A segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Closed {
-    pub(super) number: u64,
-    pub(super) bytes: u64,
-    /// How many events were written; `None` when that was by an earlier process.
-    pub(super) events: Option<u64>,
+pub struct Segment {
+    /// Its number, for [`Spool::done`](super::Spool::done).
+    pub number: u64,
+    /// Its path.
+    pub path: PathBuf,
+    /// The number of events that this process wrote into it; `None` if an earlier process wrote it.
+    pub events: Option<u64>,
+    bytes: u64,
 }
 
-#[derive(Debug)]
-struct Growing {
-    file: File,
-    segment: Closed,
-}
-
-/// How many events were kept, and what became of the others.
+/// The numbers of events that were kept or lost.
 #[derive(Debug, Default)]
 pub(super) struct Appended {
     pub(super) kept: usize,
-    /// For which there is no room.
+    /// Lost because of the size limit.
     pub(super) full: usize,
-    /// Which could not be written, and why.
+    /// Lost because of the last write error.
     pub(super) failed: usize,
     pub(super) error: Option<io::Error>,
 }
 
-/// The segments of one node.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     bytes_max: u64,
     segment_bytes: u64,
-    /// Of all segments.
+    /// The size of all segments.
     bytes: u64,
+    /// The number of the next segment.
     next: u64,
-    growing: Option<Growing>,
-    closed: VecDeque<Closed>,
-    taken: BTreeMap<u64, Closed>,
-    unsynced: bool,
+    growing: Option<(File, Segment)>,
+    closed: VecDeque<Segment>,
+    taken: BTreeMap<u64, Segment>,
+    is_unsynced: bool,
     sync_failed: Option<io::Error>,
-    /// The directory itself, so that syncing it needs no other descriptor.
+    /// Kept open, so that a sync needs no further descriptor.
     opened: File,
-    /// Held as long as this is.
+    /// Locked until it is dropped.
     _lock: File,
 }
 
 impl Directory {
-    /// Takes a directory, with the segments that are in it.
+    /// Opens and locks the directory, with the segments of earlier processes.
     pub(super) fn open(settings: &SpoolSettings) -> Result<Self, SpoolError> {
         let path = settings.directory.clone();
         let failed = |source| SpoolError::Io { path: path.clone(), source };
@@ -109,14 +114,11 @@ impl Directory {
             let Some(number) = number(&found) else {
                 continue;
             };
-            // Also of what is kept as damaged, which another of the same number would replace.
+            // A damaged segment counts, too: a new one of its number would replace it.
             last = last.max(number);
             if found == path_of(&path, number) {
-                closed.push(Closed {
-                    number,
-                    bytes: entry.metadata().map_err(failed)?.len(),
-                    events: None,
-                });
+                let bytes = entry.metadata().map_err(failed)?.len();
+                closed.push(Segment { number, path: found, events: None, bytes });
             }
         }
         closed.sort_unstable_by_key(|segment| segment.number);
@@ -128,7 +130,7 @@ impl Directory {
             growing: None,
             closed: closed.into(),
             taken: BTreeMap::new(),
-            unsynced: false,
+            is_unsynced: false,
             sync_failed: None,
             opened,
             _lock: lock,
@@ -136,23 +138,23 @@ impl Directory {
         })
     }
 
-    /// The bytes of all segments.
+    /// Returns the size of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether nothing is in it, not even what is being recorded.
+    /// Returns whether there is no segment, not even one whose events are being recorded.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_more() && self.taken.is_empty()
     }
 
-    /// Whether there is a segment that is not taken yet.
+    /// Returns whether there is a segment to take.
     pub(super) fn has_more(&self) -> bool {
         self.growing.is_some() || !self.closed.is_empty()
     }
 
-    /// Writes a batch behind all others, as much of it as there is room for. What failed for want of a descriptor or
-    /// of memory is tried again for as long as `again` wants.
+    /// Appends as much of a batch as the size limit permits. `again` decides whether a write that failed for want of a
+    /// descriptor or of memory is retried.
     pub(super) fn append(
         &mut self,
         batch: &Batch,
@@ -161,7 +163,7 @@ impl Directory {
         let (frames, unwritten) = segment::frames(batch);
         let mut appended = Appended { failed: unwritten, ..Appended::default() };
         for frame in &frames {
-            if self.bytes + (segment::MAGIC.len() + frame.bytes.len()) as u64 > self.bytes_max {
+            if self.bytes + (MAGIC.len() + frame.bytes.len()) as u64 > self.bytes_max {
                 appended.full += frame.events;
                 continue;
             }
@@ -181,113 +183,103 @@ impl Directory {
     }
 
     fn write(&mut self, frame: &Frame) -> io::Result<()> {
-        let before = self.growing.as_ref().map_or(0, |it| it.segment.bytes);
-        let growing = match &mut self.growing {
+        let (file, segment) = match &mut self.growing {
             Some(growing) => growing,
-            none => {
-                let begun = Growing::begin(&self.path, &mut self.next)?;
-                // A file is found after the machine's crash only when its directory was synced, too.
-                self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
-                none.insert(begun)
+            None => {
+                let begun = self.begin()?;
+                self.growing.insert(begun)
             }
         };
-        let written = growing.append(frame);
-        self.bytes += growing.segment.bytes - before;
-        self.unsynced = true;
-        if written.is_err() || growing.segment.bytes >= self.segment_bytes {
+        let written = file.write_all(&frame.bytes);
+        if written.is_ok() {
+            segment.bytes += frame.bytes.len() as u64;
+            segment.events = segment.events.map(|events| events + frame.events as u64);
+            self.bytes += frame.bytes.len() as u64;
+        } else {
+            // A partial frame would hide all frames behind it.
+            let _ = file.set_len(segment.bytes);
+        }
+        self.is_unsynced = true;
+        if written.is_err() || segment.bytes >= self.segment_bytes {
             self.close();
         }
         written
     }
 
+    fn begin(&mut self) -> io::Result<(File, Segment)> {
+        let number = self.next;
+        let path = path_of(&self.path, number);
+        let mut file = files::create(&path)?;
+        self.next += 1;
+        if let Err(error) = file.write_all(MAGIC) {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        // Without a sync of the directory the file may be gone after a crash of the machine.
+        self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
+        let bytes = MAGIC.len() as u64;
+        self.bytes += bytes;
+        Ok((file, Segment { number, path, events: Some(0), bytes }))
+    }
+
     fn close(&mut self) {
-        if let Some(Growing { file, segment }) = self.growing.take() {
+        if let Some((file, segment)) = self.growing.take() {
             if segment.events == Some(0) {
-                // A full disk has room for the beginning of ever new segments.
+                // A full disk may have room for the header of each new segment, and for no event.
                 self.bytes -= segment.bytes;
-                let _ = fs::remove_file(path_of(&self.path, segment.number));
+                let _ = fs::remove_file(segment.path);
                 return;
             }
             self.closed.push_back(segment);
-            self.unsynced = false;
+            self.is_unsynced = false;
             self.sync_failed = file.sync_data().err().or(self.sync_failed.take());
         }
     }
 
-    /// Sees to it that what was written outlives the machine, too. Answers what kept a segment from it.
+    /// Makes the written events outlive a crash of the machine. Returns the first sync error since the last call.
     pub(super) fn sync(&mut self) -> io::Result<()> {
-        if let (Some(growing), true) = (&self.growing, self.unsynced) {
-            self.unsynced = false;
-            growing.file.sync_data()?;
+        if let (Some((file, _)), true) = (&self.growing, self.is_unsynced) {
+            self.is_unsynced = false;
+            file.sync_data()?;
         }
         self.sync_failed.take().map_or(Ok(()), Err)
     }
 
-    /// The oldest segment that is not taken yet, and where it lies.
-    pub(super) fn take(&mut self) -> Option<(Closed, PathBuf)> {
+    /// Takes the oldest segment.
+    pub(super) fn take(&mut self) -> Option<Segment> {
         if self.closed.is_empty() {
             self.close();
         }
         let segment = self.closed.pop_front()?;
-        let path = path_of(&self.path, segment.number);
         self.taken.insert(segment.number, segment.clone());
-        Some((segment, path))
+        Some(segment)
     }
 
-    /// Deletes a segment that was taken, or renames it to keep it.
+    /// Deletes a segment that was taken, or renames it if it is to be kept.
     pub(super) fn done(&mut self, number: u64, keep: bool) -> io::Result<()> {
-        let Some(segment) = self.taken.remove(&number) else {
+        let Some(Segment { path, bytes, .. }) = self.taken.remove(&number) else {
             return Ok(());
         };
-        self.bytes -= segment.bytes;
-        let path = path_of(&self.path, number);
-        let put_away = if keep {
+        self.bytes -= bytes;
+        let removed = if keep {
             fs::rename(&path, path.with_extension(DAMAGED))
         } else {
             fs::remove_file(&path)
         };
-        match put_away {
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-impl Growing {
-    fn begin(directory: &Path, next: &mut u64) -> io::Result<Self> {
-        let number = *next;
-        let path = path_of(directory, number);
-        let mut file = files::create(&path)?;
-        *next += 1;
-        if let Err(error) = file.write_all(segment::MAGIC) {
-            let _ = fs::remove_file(&path);
-            return Err(error);
-        }
-        let segment = Closed { number, bytes: segment::MAGIC.len() as u64, events: Some(0) };
-        Ok(Self { file, segment })
-    }
-
-    fn append(&mut self, frame: &Frame) -> io::Result<()> {
-        if let Err(error) = self.file.write_all(&frame.bytes) {
-            // A part of a frame would hide what comes behind it.
-            let _ = self.file.set_len(self.segment.bytes);
-            return Err(error);
-        }
-        self.segment.bytes += frame.bytes.len() as u64;
-        if let Some(events) = &mut self.segment.events {
-            *events += frame.events as u64;
-        }
-        Ok(())
-    }
-}
-
-/// Whether the process or the system lacks something that comes back, and the disk is not to blame.
+/// Returns whether a temporary shortage of the process or the system caused the error, and not the disk.
 fn is_shortage(error: &io::Error) -> bool {
     let codes = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Whether a segment is not there any more, although its directory is: somebody took it away.
+/// Returns whether a segment was removed from a directory that still exists.
 pub(crate) fn is_gone(segment: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && segment.with_file_name(LOCK).exists()
 }

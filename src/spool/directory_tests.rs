@@ -33,8 +33,8 @@ fn read(path: &Path) -> Vec<i64> {
 /// Takes all there is, in order.
 fn drain(directory: &mut Directory) -> Vec<i64> {
     let mut all = Vec::new();
-    while let Some((segment, path)) = directory.take() {
-        all.extend(read(&path));
+    while let Some(segment) = directory.take() {
+        all.extend(read(&segment.path));
         directory.done(segment.number, false).unwrap();
     }
     all
@@ -59,7 +59,7 @@ fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
     let home = TempDir::new().unwrap();
     let mut first = open(&home, 1 << 20);
     assert_eq!(first.append(&batch(0..10), never).kept, 10);
-    let (taken, _) = first.take().unwrap();
+    let taken = first.take().unwrap();
     assert_eq!(taken.events, Some(10));
     // It dies before all of that is recorded, and while it writes.
     assert_eq!(first.append(&batch(10..20), never).kept, 10);
@@ -70,8 +70,8 @@ fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
 
     let mut second = open(&home, 1 << 20);
     assert_eq!(second.append(&batch(20..30), never).kept, 10);
-    let (taken, path) = second.take().unwrap();
-    assert_eq!((taken.events, read(&path)), (None, (0..10).collect()));
+    let taken = second.take().unwrap();
+    assert_eq!((taken.events, read(&taken.path)), (None, (0..10).collect()));
     assert_eq!(drain(&mut second), (10..30).collect::<Vec<_>>());
 }
 
@@ -93,7 +93,7 @@ fn the_bound_holds_and_room_comes_back() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
     assert_eq!(directory.bytes(), on_disk);
-    let (oldest, _) = directory.take().unwrap();
+    let oldest = directory.take().unwrap();
     directory.done(oldest.number, false).unwrap();
     assert_eq!(directory.append(&batch(0..1000), never).kept, 1000);
 }
@@ -116,7 +116,7 @@ fn nobody_else_may_read_it() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     directory.append(&batch(0..10), never);
-    let (_, path) = directory.take().unwrap();
+    let path = directory.take().unwrap().path;
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o077;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0, 0));
 }
@@ -137,15 +137,15 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     directory.append(&batch(0..10), never);
-    let (segment, path) = directory.take().unwrap();
-    directory.done(segment.number, true).unwrap();
+    let Segment { number, path, .. } = directory.take().unwrap();
+    directory.done(number, true).unwrap();
     assert!(!path.exists());
     assert!(path.with_extension("damaged").exists());
     drop(directory);
     let mut directory = open(&home, 1 << 20);
     assert!(directory.is_empty());
     directory.append(&batch(10..20), never);
-    let (next, _) = directory.take().unwrap();
+    let next = directory.take().unwrap();
     directory.done(next.number, true).unwrap();
     assert_eq!(read(&path.with_extension("damaged")), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
@@ -156,7 +156,7 @@ fn events_written_before_the_disk_failed_are_kept() {
     let mut directory = open(&home, 1 << 20);
     assert_eq!(directory.append(&batch(0..10), never).kept, 10);
     // Nobody can write into a directory that is gone; the file that is open still takes what comes.
-    let (_, path) = directory.take().unwrap();
+    let path = directory.take().unwrap().path;
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
     let appended = directory.append(&batch(10..20), never);
     assert_eq!((appended.kept, appended.failed), (0, 10));
@@ -167,9 +167,7 @@ fn events_written_before_the_disk_failed_are_kept() {
 fn a_segment_into_which_nothing_went_leaves_no_file() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
-    let begun = Growing::begin(&directory.path, &mut directory.next).unwrap();
-    directory.bytes += begun.segment.bytes;
-    directory.growing = Some(begun);
+    directory.growing = Some(directory.begin().unwrap());
     directory.close();
     assert!(directory.is_empty());
     assert_eq!(directory.bytes(), 0);

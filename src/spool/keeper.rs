@@ -1,34 +1,32 @@
-//! [`Keeper`], the thread that owns the directory, and [`Spool`], by which others reach it.
+//! [`Keeper`], the thread that owns the directory, and [`Spool`], the handle of all other threads.
 //!
-//! It waits for orders and for the disk, never for the store. It stops when the last [`Spool`] is dropped and
-//! every order is carried out; then everything it wrote is on the disk.
+//! The keeper waits for orders and for the disk, never for the store. It stops when the last [`Spool`] is dropped and
+//! all orders are executed; then all its writes are synced.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::{self, error::SendError, error::TrySendError};
+use tokio::sync::{Notify, oneshot};
 
-use super::State;
-use super::directory::Directory;
-use super::{SpoolError, SpoolSettings};
+use super::directory::{Directory, Segment, SpoolError, SpoolSettings};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::Batch;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
-/// The batches that may wait for the disk.
+/// The capacity of the queue of orders.
 const ORDERS: usize = 8;
-/// How long what was written may be in the kernel's hands alone, while the disk keeps up.
+/// The interval of syncs, while the disk keeps up.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long writing is tried again while there is no descriptor or no memory for it. Meanwhile listeners keep what memory
-/// has room for; later what cannot be written is dropped at once, until something can.
+/// How long writes are retried without a free descriptor or memory. In that time listeners keep events in memory while it has
+/// room; after it events are dropped at once, until a write succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
-/// The pause before writing is tried again.
+/// The pause before such a retry.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-/// How often the log says that events are lost here, or wait.
+/// The minimum interval of log lines about lost or delayed events.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The thread that owns the directory.
@@ -41,37 +39,33 @@ pub struct Keeper {
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     logged: Throttle,
-    /// Since when there is no descriptor or no memory.
+    /// The beginning of a shortage of descriptors or memory.
     short_since: Option<Instant>,
 }
 
-/// What others hold of the spool.
+/// A handle of the spool.
 #[derive(Debug, Clone)]
 pub struct Spool {
     orders: mpsc::Sender<Order>,
     state: Arc<State>,
 }
 
-/// A segment to be recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
-    /// Its number, for [`Spool::done`].
-    pub number: u64,
-    /// Where it lies.
-    pub path: PathBuf,
-    /// How many events this process wrote into it; `None` when it was another.
-    pub events: Option<u64>,
+#[derive(Debug, Default)]
+struct State {
+    is_spilling: AtomicBool,
+    /// Notified of each attempt to write a batch.
+    arrived: Notify,
 }
 
 #[derive(Debug)]
 enum Order {
     Keep(Batch),
-    Take(oneshot::Sender<Option<Taken>>),
+    Take(oneshot::Sender<Option<Segment>>),
     Done { number: u64, keep: bool },
 }
 
 impl Keeper {
-    /// Takes the directory, which must be this process' alone.
+    /// Opens the directory, which no other process may use.
     pub fn open(
         settings: &SpoolSettings,
         node: Arc<Node>,
@@ -86,11 +80,12 @@ impl Keeper {
             );
         }
         let (sender, orders) = mpsc::channel(ORDERS);
-        let state = Arc::new(State::default());
+        let state = Arc::<State>::default();
+        let spool = Spool { orders: sender, state: Arc::clone(&state) };
         let keeper = Self {
             directory,
             orders,
-            state: Arc::clone(&state),
+            state,
             heartbeat: node.progress.watch("the keeper of the spool"),
             node,
             metrics,
@@ -98,11 +93,10 @@ impl Keeper {
             short_since: None,
         };
         keeper.report_state();
-        let orders = sender;
-        Ok((keeper, Spool { orders, state }))
+        Ok((keeper, spool))
     }
 
-    /// Carries out orders until nobody is left to give any. Blocks; must be called inside a tokio runtime.
+    /// Executes orders until all handles are dropped. Blocks; must be called inside a tokio runtime.
     pub fn run(mut self) {
         let runtime = Handle::current();
         let mut synced = Instant::now();
@@ -110,10 +104,10 @@ impl Keeper {
             self.heartbeat.beat();
             let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
             let order = runtime.block_on(next);
-            // A disk that hangs holds up nobody else; a node that ended because of it would lose what is in memory.
+            // A disk that hangs blocks no other thread, and a restart because of it would lose the events in memory.
             self.heartbeat.rest();
             match order {
-                Ok(Some(order)) => self.carry_out(order),
+                Ok(Some(order)) => self.execute(order),
                 Ok(None) => break,
                 Err(_idle) => {}
             }
@@ -125,21 +119,17 @@ impl Keeper {
         self.sync();
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn execute(&mut self, order: Order) {
         match order {
             Order::Keep(batch) => self.keep(&batch),
             Order::Take(answer) => {
-                let taken = self.directory.take().map(|(segment, path)| Taken {
-                    number: segment.number,
-                    path,
-                    events: segment.events,
-                });
+                let taken = self.directory.take();
                 if !self.directory.has_more() {
-                    // Whatever is still on its way here is not of this overflow, but its last drops. To wait until
-                    // nothing comes would be to wait for ever, where new drops come faster than the disk syncs.
-                    self.state.spill(false);
+                    // Batches still in the queue are the last ones of this overflow. Waiting for an empty queue could
+                    // take forever, if events arrive faster than the disk syncs.
+                    self.state.is_spilling.store(false, Ordering::Relaxed);
                 }
-                // Whoever asked is gone only when the node ends; then the segment is for the next.
+                // The receiver is dropped only at the end of the node; then the next one takes the segment.
                 let _ = answer.send(taken);
             }
             Order::Done { number, keep } => {
@@ -173,8 +163,8 @@ impl Keeper {
         self.node.ledger.refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
-        // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
-        // disk is full are better off in memory.
+        // Also when nothing was kept: the unspooler then finds no segment, which ends spilling, so that events go to memory
+        // while the disk is full.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
         if lost > 0
@@ -199,60 +189,57 @@ impl Keeper {
 }
 
 impl Spool {
-    /// Whether new events go to the disk, behind those that are there.
+    /// Returns whether new events must go to the disk, behind the events there.
     #[must_use]
     pub fn is_spilling(&self) -> bool {
-        self.state.spilling()
+        self.state.is_spilling.load(Ordering::Relaxed)
     }
 
-    /// From now on new events go to the disk, until it is empty.
+    /// Sends new events to the disk until all segments are taken.
     pub fn begin_spilling(&self) {
-        self.state.spill(true);
+        self.state.is_spilling.store(true, Ordering::Relaxed);
     }
 
-    /// Gives a batch to the disk, whose events the ledger holds for spooled. Gives it back when the disk is busy.
+    /// Writes a batch to the disk. Its events must be spooled in the ledger. Returns the batch if the disk is busy.
     pub fn try_keep(&self, batch: Batch) -> Result<(), Batch> {
         match self.orders.try_send(Order::Keep(batch)) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(order) | TrySendError::Closed(order)) => match order {
-                Order::Keep(batch) => Err(batch),
-                // It was what was sent.
-                Order::Take(_) | Order::Done { .. } => Ok(()),
-            },
-        }
-    }
-
-    /// The same, but waits until the disk is ready. Gives the batch back when there is no keeper.
-    pub async fn keep(&self, batch: Batch) -> Result<(), Batch> {
-        match self.orders.send(Order::Keep(batch)).await {
-            Err(mpsc::error::SendError(Order::Keep(batch))) => Err(batch),
+            Err(
+                TrySendError::Full(Order::Keep(batch)) | TrySendError::Closed(Order::Keep(batch)),
+            ) => Err(batch),
             _ => Ok(()),
         }
     }
 
-    /// The oldest segment that was not taken yet; when no other is left, new events need not spill any more.
-    pub async fn take(&self) -> Option<Taken> {
+    /// Like [`Self::try_keep`], but waits for the disk. Returns the batch if there is no keeper.
+    pub async fn keep(&self, batch: Batch) -> Result<(), Batch> {
+        match self.orders.send(Order::Keep(batch)).await {
+            Err(SendError(Order::Keep(batch))) => Err(batch),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the oldest segment. Spilling ends when it is the last one.
+    pub async fn take(&self) -> Option<Segment> {
         let (answer, taken) = oneshot::channel();
         self.orders.send(Order::Take(answer)).await.ok()?;
         taken.await.ok()?
     }
 
-    /// Waits until something was to be written after the last [`Spool::take`].
+    /// Waits for an attempt to write a batch after the last [`Spool::take`].
     pub async fn arrived(&self) {
         self.state.arrived.notified().await;
     }
 
-    /// Everything in this segment is recorded that can be: it is deleted, or, where a part of it could not be read,
-    /// kept under another name for whoever can make something of it.
+    /// Deletes a segment whose events are recorded, or renames it if `keep` is set because a part of it is unreadable.
     pub async fn done(&self, number: u64, keep: bool) {
-        // Without a keeper the segment stays, and is recorded again: nothing is lost by it.
+        // Without a keeper the segment stays, and recording it again changes nothing.
         let _ = self.orders.send(Order::Done { number, keep }).await;
     }
 }
 
 #[cfg(test)]
 impl Keeper {
-    /// One with room for a MiB, for the tests of all that has a spool.
+    /// Opens a spool of one MiB, for tests.
     pub(crate) fn of_a_mib(
         directory: &std::path::Path,
         node: &Arc<Node>,

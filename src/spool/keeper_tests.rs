@@ -34,7 +34,7 @@ impl Running {
     }
 
     /// What the unspooler does when something was to be written.
-    async fn take_what_arrived(&self) -> Option<Taken> {
+    async fn take_what_arrived(&self) -> Option<Segment> {
         let arrived = tokio::time::timeout(Duration::from_secs(30), self.spool.arrived());
         arrived.await.expect("nobody is notified of events");
         self.spool.take().await

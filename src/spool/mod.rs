@@ -1,47 +1,14 @@
-//! Events on disk: what does not fit into memory while the store is away.
+//! Events on disk, for which memory has no room while the store is unavailable.
 //!
 //! A [`Keeper`] is a thread that owns the directory: it appends batches to segment files ([`segment`]), counts
-//! what it cannot keep, and hands out the segments again, oldest first. A [`Spool`] is what all others hold of
-//! it. A segment is deleted when everything in it is recorded, and not before; so what a node leaves behind,
-//! however it ends, the next one that starts on the directory takes up.
+//! the events that it cannot keep, and gives out the segments, oldest first. All other threads use it through a [`Spool`]. A
+//! segment is deleted only when all its events are recorded. So the events of a node that ends in any way are recorded by the
+//! next one that starts on the directory.
 
 mod directory;
 mod keeper;
 pub mod segment;
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use tokio::sync::Notify;
-
-pub use directory::SpoolError;
 pub(crate) use directory::is_gone;
-pub use keeper::{Keeper, Spool, Taken};
-
-/// Where events go that do not fit into memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpoolSettings {
-    /// The directory, of this node alone.
-    pub directory: PathBuf,
-    /// The most bytes of all segments in it.
-    pub bytes_max: u64,
-}
-
-/// What all threads may know of the spool without asking the keeper.
-#[derive(Debug, Default)]
-struct State {
-    /// New events go behind those on disk.
-    spilling: AtomicBool,
-    /// Something was to be written.
-    arrived: Notify,
-}
-
-impl State {
-    fn spilling(&self) -> bool {
-        self.spilling.load(Ordering::Relaxed)
-    }
-
-    fn spill(&self, spilling: bool) {
-        self.spilling.store(spilling, Ordering::Relaxed);
-    }
-}
+pub use directory::{Segment, SpoolError, SpoolSettings};
+pub use keeper::{Keeper, Spool};

@@ -1,26 +1,23 @@
-//! The form of a segment file. Pure: from batches to bytes and back.
+//! The format of a segment file. Pure: from batches to bytes and back.
 //!
 //! A segment begins with [`MAGIC`]; frames follow. A frame is the length of its payload (4 bytes), the xxh3-64 of
 //! that length and the payload (8 bytes), both little-endian, and the payload: groups of events of one series,
-//! in the encoding of postcard. A process that dies while it writes leaves a frame that ends too early, and a machine
-//! that does, zeros or not even the beginning; these are passed over, as is a frame whose bytes are not what was
-//! written; only a length that changed hides what is behind it.
+//! encoded by postcard. A process that dies while it writes leaves a truncated frame; a crash of the machine leaves zeros or a
+//! truncated header. The reader skips these, and frames with a wrong checksum; only a corrupt length hides the frames behind it.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::event::Batch;
 
-/// What a segment begins with; the digit is the version of the form.
+/// The header of a segment; the digit is the version of the format.
 pub const MAGIC: &[u8] = b"eds spool 1\n";
-/// The bytes before a payload.
 const HEADER: usize = 12;
-/// A payload is closed when it has so many bytes, roughly.
+/// The approximate size at which a payload is closed.
 const PAYLOAD_BYTES: usize = 512 * 1024;
-/// A longer payload was not written by us: one event more than [`PAYLOAD_BYTES`], whose names are 64 KiB each at
-/// most.
+/// The maximum size of a payload: one event more than [`PAYLOAD_BYTES`], whose names have at most 64 KiB each.
 const PAYLOAD_MAX: usize = PAYLOAD_BYTES + 256 * 1024;
-/// What an event takes beside its user's name, roughly.
+/// The approximate size of an event without its user's name.
 const EVENT_BYTES: usize = 12;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,16 +34,16 @@ struct Event<'a> {
     user: &'a str,
 }
 
-/// The bytes of some events.
+/// A frame of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Header and payload.
+    /// The header and the payload.
     pub bytes: Vec<u8>,
-    /// How many events they hold.
+    /// The number of its events.
     pub events: usize,
 }
 
-/// An event that was read.
+/// An event of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept<'a> {
     /// The canonical series.
@@ -57,23 +54,23 @@ pub struct Kept<'a> {
     pub timestamp: i64,
 }
 
-/// What a segment held.
+/// The result of reading a segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Events that were read.
+    /// The number of events that were read.
     pub events: u64,
-    /// Frames that are not what was written.
+    /// The number of corrupt frames.
     pub damaged: u64,
-    /// Bytes after the last frame that was found.
+    /// The number of bytes after the last frame.
     pub torn_bytes: u64,
 }
 
-/// A file that is no segment.
+/// The file is not a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it does not begin as a segment of this version does")]
 pub struct NotASegment;
 
-/// A frame that is being filled.
+/// A frame that is not full yet.
 #[derive(Debug, Default)]
 struct Filling<'a> {
     groups: Vec<Group<'a>>,
@@ -81,14 +78,14 @@ struct Filling<'a> {
     events: usize,
 }
 
-/// The frames of a batch, and how many events there was no way to write down.
+/// Returns the frames of a batch, and the number of events that could not be encoded.
 #[must_use]
 pub fn frames(batch: &Batch) -> (Vec<Frame>, usize) {
     let mut frames = Vec::new();
     let mut unwritten = 0;
-    let mut close = |filling: Filling<'_>| match filling.close() {
-        Ok(frame) => frames.push(frame),
-        Err(events) => unwritten += events,
+    let mut close = |filling: Filling<'_>| match filling.frame() {
+        Some(frame) => frames.push(frame),
+        None => unwritten += filling.events,
     };
     let mut filling = Filling::default();
     for group in batch.groups() {
@@ -96,8 +93,7 @@ pub fn frames(batch: &Batch) -> (Vec<Frame>, usize) {
             if filling.bytes >= PAYLOAD_BYTES {
                 close(std::mem::take(&mut filling));
             }
-            let user = batch.user(occurrence);
-            let timestamp = occurrence.timestamp;
+            let (timestamp, user) = (occurrence.timestamp, batch.user(occurrence));
             filling.push(&group.series, Event { timestamp, user });
         }
     }
@@ -115,15 +111,9 @@ impl<'a> Filling<'a> {
             Some(last) if std::ptr::eq(last.series, series) => last.events.push(event),
             _ => {
                 self.bytes += series.len();
-                let events = vec![event];
-                self.groups.push(Group { series, events });
+                self.groups.push(Group { series, events: vec![event] });
             }
         }
-    }
-
-    /// The frame; where that cannot be had, how many events it would have held.
-    fn close(self) -> Result<Frame, usize> {
-        self.frame().ok_or(self.events)
     }
 
     fn frame(&self) -> Option<Frame> {
@@ -136,8 +126,7 @@ impl<'a> Filling<'a> {
         let sum = checksum(len, payload).to_le_bytes();
         bytes.get_mut(..4)?.copy_from_slice(&len);
         bytes.get_mut(4..HEADER)?.copy_from_slice(&sum);
-        let events = self.events;
-        Some(Frame { bytes, events })
+        Some(Frame { bytes, events: self.events })
     }
 }
 
@@ -148,7 +137,7 @@ fn checksum(len: [u8; 4], payload: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// Reads a segment, event by event. Takes any bytes.
+/// Reads a segment and calls `each` for every event. Accepts any bytes.
 pub fn read<'a>(
     segment: &'a [u8],
     mut each: impl FnMut(Kept<'a>),
@@ -166,7 +155,7 @@ pub fn read<'a>(
             break;
         }
         if payload_len == 0 || payload_len > PAYLOAD_MAX {
-            // Never written, so it was changed; where the next frame begins nobody knows.
+            // The length is corrupt, so the next frame cannot be found.
             contents.damaged += 1;
             break;
         }
@@ -174,19 +163,16 @@ pub fn read<'a>(
             break;
         };
         rest = next;
-        let groups = if checksum(len, payload) == sum {
-            postcard::from_bytes::<Vec<Group<'a>>>(payload).ok()
-        } else {
-            None
-        };
-        let Some(groups) = groups else {
+        let is_intact = checksum(len, payload) == sum;
+        let groups = is_intact.then(|| postcard::from_bytes::<Vec<Group<'a>>>(payload).ok());
+        let Some(groups) = groups.flatten() else {
             contents.damaged += 1;
             continue;
         };
-        for group in groups {
-            for event in group.events {
-                contents.events += 1;
-                each(Kept { series: group.series, user: event.user, timestamp: event.timestamp });
+        for Group { series, events } in groups {
+            contents.events += events.len() as u64;
+            for Event { timestamp, user } in events {
+                each(Kept { series, user, timestamp });
             }
         }
     }
@@ -194,7 +180,7 @@ pub fn read<'a>(
     Ok(contents)
 }
 
-/// Whether a file system made room for these bytes, and then the machine died: they are all zero.
+/// Returns whether all bytes are zero: the file system allocated them before the machine crashed.
 fn is_unwritten(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
