@@ -1,18 +1,19 @@
-//! Time and chance of a node: [`Clock`], [`Rng`] and [`Throttle`]. They are handed in, so that a simulation sets the one and
-//! repeats the other.
+//! [`Clock`], [`Rng`] and [`Throttle`]. Clock and random numbers are passed in, so that a simulation is repeatable.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-/// What stands for a difference of clocks that is not known.
+use super::lock;
+
+/// The offset of the store's clock before it is known.
 const UNKNOWN_MS: i64 = i64::MIN;
 
-/// The wall clock of a node: for stamps and ages, never for closing a minute.
+/// The wall clock of a node, for timestamps and ages; minutes are closed by the store's clock.
 pub struct Clock {
     now_nanos: Box<dyn Fn() -> i64 + Send + Sync>,
     store_ahead_ms: AtomicI64,
@@ -25,32 +26,31 @@ impl std::fmt::Debug for Clock {
 }
 
 impl Default for Clock {
-    /// This machine's.
     fn default() -> Self {
         Self::new(|| chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX))
     }
 }
 
 impl Clock {
-    /// A clock that reads nanoseconds since the epoch.
+    /// Creates a clock from a function that returns nanoseconds since the epoch.
     #[must_use]
     pub fn new(now_nanos: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         Self { now_nanos: Box::new(now_nanos), store_ahead_ms: AtomicI64::new(UNKNOWN_MS) }
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns nanoseconds since the epoch.
     #[must_use]
     pub fn now_nanos(&self) -> i64 {
         (self.now_nanos)()
     }
 
-    /// Returns how far the store's clock was ahead of this one when it was last read; `None` until then.
+    /// Returns the offset of the store's clock, in ms, once it is known.
     #[must_use]
     pub fn store_ahead_ms(&self) -> Option<i64> {
         Some(self.store_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN_MS)
     }
 
-    /// The same in seconds; 0 until it is known.
+    /// Returns the offset of the store's clock in seconds; 0 until it is known.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -60,20 +60,20 @@ impl Clock {
         self.store_ahead_ms().unwrap_or(0) as f64 / 1000.0
     }
 
-    /// Returns the time of the store's clock in ms since the epoch, as far as it is known.
+    /// Returns the time of the store's clock, in ms since the epoch.
     #[must_use]
     pub fn store_now_ms(&self) -> i64 {
         self.store_ms_at(self.now_nanos())
     }
 
-    /// Returns what the store's clock showed at a time of this clock.
+    /// Converts a time of this clock to a time of the store's clock, in ms since the epoch.
     #[must_use]
     pub fn store_ms_at(&self, nanos: i64) -> i64 {
         let ahead_ms = self.store_ahead_ms.load(Ordering::Relaxed);
         nanos.div_euclid(1_000_000).saturating_add(ahead_ms)
     }
 
-    /// Keeps how far the store's clock is ahead.
+    /// Sets the offset of the store's clock.
     pub fn set_store_ahead_ms(&self, ms: i64) {
         self.store_ahead_ms.store(ms, Ordering::Relaxed);
     }
@@ -84,28 +84,26 @@ impl Clock {
 pub struct Rng(Mutex<StdRng>);
 
 impl Default for Rng {
-    /// Seeded by the system.
     fn default() -> Self {
         Self::new(rand::random())
     }
 }
 
 impl Rng {
-    /// The same numbers for the same seed.
+    /// Creates a generator that is determined by the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(StdRng::seed_from_u64(seed)))
     }
 
-    /// A factor from 0.5 to 1 for a pause, so that nodes do not try in step.
+    /// Returns a random factor from 0.5 to 1 for a pause, so that nodes do not retry in step.
     #[must_use]
     pub fn jitter(&self) -> f64 {
-        let mut rng = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rng.random_range(0.5..1.0)
+        lock(&self.0).random_range(0.5..1.0)
     }
 }
 
-/// Lets something be logged, or done, at once and then again only after a while.
+/// Limits how often something is logged or done.
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
@@ -113,14 +111,13 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// At most once in this time.
+    /// Creates a throttle that is due at once, and then at most once per interval.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
-        let last = None;
-        Self { interval, last }
+        Self { interval, last: None }
     }
 
-    /// Whether it is time. Then the next time is an interval from now.
+    /// Returns whether it is due, and if so, begins the next interval.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.last.is_none_or(|at| at.elapsed() >= self.interval);
         if is_due {
@@ -129,7 +126,7 @@ impl Throttle {
         is_due
     }
 
-    /// Makes it time at once. Answers whether it was ever due since the last reset.
+    /// Makes it due at once. Returns whether it was due since the last reset.
     pub const fn reset(&mut self) -> bool {
         self.last.take().is_some()
     }

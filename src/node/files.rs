@@ -1,23 +1,18 @@
-//! Files of this process alone: they name users, so nobody else may read them, and nobody else can make this process write
-//! to or read from another file in their place.
+//! Private files of this process. They contain names of users, so no other user may read them, or redirect this process to
+//! another file.
 
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
-
-/// The permissions of a file: of its user alone.
 const FILE_MODE: u32 = 0o600;
-/// The same of a directory.
 const DIRECTORY_MODE: u32 = 0o700;
 const ROOT: u32 = 0;
 
-/// Opens a directory, and makes it where it is missing. Fails where others than this process' user could put files into it.
+/// Opens a directory, and creates it if it is missing. Fails if other users could put files into it.
 pub fn open_directory(path: &Path) -> io::Result<File> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(DIRECTORY_MODE).create(path)?;
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     let directory = File::open(path)?;
     let found = directory.metadata()?;
     let (owner, own) = (found.uid(), own_user());
@@ -35,26 +30,26 @@ pub fn open_directory(path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Opens a file to lock it, and creates it where it is missing. Leaves what is in it.
+/// Opens a file to lock it, and creates it if it is missing.
 pub fn open_lock(path: &Path) -> io::Result<File> {
-    let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
+    let file = open(path, OpenOptions::new().read(true).write(true).create(true))?;
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(file)
 }
 
-/// Creates a file that is not there yet.
+/// Creates a new file.
 pub fn create(path: &Path) -> io::Result<File> {
-    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
+    open(path, OpenOptions::new().write(true).create_new(true))
 }
 
 /// Reads a whole file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut open(path, OFlags::RDONLY)?, &mut bytes)?;
+    open(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Replaces a file, so that a power cut leaves the old one or the new one.
+/// Replaces a file atomically, also with regard to a power cut.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
@@ -65,34 +60,31 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_data()?;
     fs::rename(&new, path)?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Opens a regular file of this process' user, which has no other name. Does not follow a symbolic link.
-fn open(path: &Path, how: OFlags) -> io::Result<File> {
-    // NONBLOCK: a pipe in its place is an error, and nothing to wait for.
-    let how = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let named = |what: &str| {
+/// Opens a regular file of this process' user without hard links. Does not follow a symbolic link.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // O_NONBLOCK: opening a pipe must not block.
+    options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let refused = |what: &str| {
         let path = path.display();
-        io::Error::other(format!("{path} {what}; move it away"))
+        Err(io::Error::other(format!("{path} {what}; move it away")))
     };
-    let opened = rustix::fs::open(path, how, Mode::from_raw_mode(FILE_MODE));
-    let file = match opened {
-        Ok(file) => File::from(file),
-        Err(rustix::io::Errno::LOOP) => return Err(named("is a symbolic link")),
-        Err(error) => return Err(error.into()),
+    let file = match options.open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return refused("is a symbolic link");
+        }
+        opened => opened?,
     };
     let found = file.metadata()?;
     let (owner, own) = (found.uid(), own_user());
     if !found.is_file() {
-        Err(named("is not a regular file"))
+        refused("is not a regular file")
     } else if owner != own {
-        Err(named(&format!("belongs to user {owner}, and this process runs as user {own}")))
+        refused(&format!("belongs to user {owner}, and this process runs as user {own}"))
     } else if found.nlink() > 1 {
-        Err(named("has another name (a hard link)"))
+        refused("has another name (a hard link)")
     } else {
         Ok(file)
     }
@@ -143,7 +135,7 @@ mod tests {
     fn a_pipe_is_refused_and_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
-        let mode = Mode::from_raw_mode(FILE_MODE);
+        let mode = rustix::fs::Mode::from_raw_mode(FILE_MODE);
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
         assert_refused(read(&pipe), "is not a regular file");
         assert_refused(open_lock(&pipe), "is not a regular file");

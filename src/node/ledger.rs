@@ -1,40 +1,41 @@
-//! The ledger: what became of every event that this node read from a socket.
+//! The ledger: the number of events in each state.
 //!
-//! received = recorded + rejected + dropped + queued, at every moment. Each movement is one step under a lock,
-//! taken once a batch and not once an event, so no reader ever sees an event in two places or in none.
+//! received = recorded + rejected + dropped + queued, always. Each change is one step under a lock, once per batch, so no reader
+//! sees an event in two states or in none.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use super::lock;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
 
-/// How many events are where. All but `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
+/// The number of events in each state. All but `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerTotals {
-    /// Lines read from the sockets that are events, valid or not, and events that an earlier run left on disk.
+    /// Events read from the sockets, valid or not, and events that an earlier process left on disk.
     pub received: u64,
     /// Events that the store confirmed.
     pub recorded: u64,
-    /// Those of them that are counted under an overflow series.
+    /// Recorded events that are counted under an overflow series.
     pub overflowed: u64,
-    /// Different events among the recorded ones that ended with the process, unpublished: 0 until it ends.
+    /// Distinct recorded events that were lost with the process before they were published; 0 until its end.
     pub unpublished: u64,
-    /// Lines that are not counted, by [`Rejection::index`].
+    /// Rejected lines, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
-    /// Events that were not kept, by cause.
+    /// Dropped events, by cause.
     pub dropped: ByCause,
-    /// Events on the way to the store.
+    /// Events that wait for the store, in memory or on disk.
     pub queued: u64,
-    /// Events among them that are on disk only, or on their way there.
+    /// Queued events that are on disk, or are being written there.
     pub spooled: u64,
-    /// Events among these that are on their way there.
+    /// Spooled events that are being written.
     pub unwritten: u64,
-    /// The memory that the others take, in bytes; roughly.
+    /// The approximate memory of the other queued events, in bytes.
     pub queued_bytes: u64,
 }
 
 impl LedgerTotals {
-    /// Whether every event is in exactly one place.
+    /// Returns whether every event is in exactly one state.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let rejected: u64 = self.rejected.iter().sum();
@@ -42,7 +43,7 @@ impl LedgerTotals {
         self.received == self.recorded + rejected + dropped + self.queued
     }
 
-    /// The totals once the process ends: what is not on disk is dropped, and so many recorded events stay unpublished.
+    /// Returns the totals at the end of the process: events that are not on disk are dropped.
     #[must_use]
     pub const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
@@ -52,31 +53,31 @@ impl LedgerTotals {
         self
     }
 
-    /// Events that this process had taken and that nobody has any more.
+    /// Returns the number of lost events.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() + self.unpublished
     }
 
-    /// Events on the way to the store that take memory.
+    /// Returns the number of queued events in memory.
     #[must_use]
     pub const fn in_memory(&self) -> u64 {
         self.queued.saturating_sub(self.spooled)
     }
 }
 
-/// What one thread did with the lines that it read since it last updated the ledger.
+/// The lines that one thread read since its last update of the ledger.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Intake {
-    /// Events put into batches.
+    /// Events in batches for the store.
     pub queued: u64,
-    /// The memory that these take.
+    /// The memory of these, in bytes.
     pub queued_bytes: u64,
-    /// Events put into batches for the spool.
+    /// Events in batches for the spool.
     pub spooled: u64,
-    /// Lines that are not counted.
+    /// Rejected lines, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
-    /// Events for which there was no room.
+    /// Events dropped because the queue was full.
     pub dropped: u64,
 }
 
@@ -85,19 +86,15 @@ pub struct Intake {
 pub struct Ledger(Mutex<LedgerTotals>);
 
 impl Ledger {
-    fn lock(&self) -> MutexGuard<'_, LedgerTotals> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many events are where, all at the same moment.
+    /// Returns a consistent copy of the totals.
     #[must_use]
     pub fn totals(&self) -> LedgerTotals {
-        *self.lock()
+        *lock(&self.0)
     }
 
-    /// Enters what was read, and returns the totals after it.
+    /// Adds lines that were read, and returns the new totals.
     pub fn take_in(&self, intake: &Intake) -> LedgerTotals {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.received +=
             intake.queued + intake.spooled + intake.dropped + intake.rejected.iter().sum::<u64>();
         totals.queued += intake.queued + intake.spooled;
@@ -111,83 +108,83 @@ impl Ledger {
         *totals
     }
 
-    /// Events of the queue were recorded.
+    /// Moves queued events to the recorded ones.
     pub fn recorded(&self, events: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.recorded += events as u64;
     }
 
-    /// So many of the events that were recorded went to an overflow series.
+    /// Counts recorded events of an overflow series.
     pub fn overflowed(&self, events: usize) {
         if events > 0 {
-            self.lock().overflowed += events as u64;
+            lock(&self.0).overflowed += events as u64;
         }
     }
 
-    /// Events of the queue turned out not to be counted after all.
+    /// Moves queued events to the rejected ones.
     pub fn rejected(&self, reason: Rejection, events: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.rejected[reason.index()] += events as u64;
     }
 
-    /// Events of the queue were dropped.
+    /// Moves queued events to the dropped ones.
     pub fn dropped(&self, reason: LossCause, events: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.dropped[reason as usize] += events as u64;
     }
 
-    /// Events of the queue go to the spool after all; their memory is given back apart.
+    /// Marks queued events as to be spooled; their memory is released separately.
     pub fn to_be_spooled(&self, events: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.spooled += events as u64;
         totals.unwritten += events as u64;
     }
 
-    /// Events that came from the spool stay there; their memory is given back apart.
+    /// Returns events from the spool to it; their memory is released separately.
     pub fn stay_spooled(&self, events: usize) {
-        self.lock().spooled += events as u64;
+        lock(&self.0).spooled += events as u64;
     }
 
-    /// Events that were to go to the spool are there.
+    /// Marks spooled events as written.
     pub fn written(&self, events: usize) {
-        self.lock().unwritten -= events as u64;
+        lock(&self.0).unwritten -= events as u64;
     }
 
-    /// The spool could not keep events that were to go there.
+    /// Drops events that the spool could not write.
     pub fn refused_by_spool(&self, reason: LossCause, events: usize) {
         self.written(events);
         self.lost_in_spool(reason, events);
     }
 
-    /// Events of the spool cannot be read again.
+    /// Drops events of the spool that cannot be read.
     pub fn lost_in_spool(&self, reason: LossCause, events: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.spooled -= events as u64;
         totals.dropped[reason as usize] += events as u64;
     }
 
-    /// Events that an earlier run left in the spool are there.
+    /// Adds events that an earlier process left in the spool.
     pub fn restored(&self, events: u64) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.received += events;
         totals.queued += events;
         totals.spooled += events;
     }
 
-    /// Events of the spool are in memory again, where they take so many bytes.
+    /// Moves events from the spool to memory, where they take `bytes`.
     pub fn unspooled(&self, events: u64, bytes: usize) {
-        let mut totals = self.lock();
+        let mut totals = lock(&self.0);
         totals.spooled -= events;
         totals.queued_bytes += bytes as u64;
     }
 
-    /// Memory of the queue was given back.
+    /// Releases memory of the queue.
     pub fn released(&self, bytes: usize) {
-        self.lock().queued_bytes -= bytes as u64;
+        lock(&self.0).queued_bytes -= bytes as u64;
     }
 }
 

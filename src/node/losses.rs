@@ -1,37 +1,38 @@
-//! [`Losses`]: what this process lost, by minute and cause, for the record of losses in the store.
+//! [`Losses`]: the losses of this process by minute and cause, for the record of losses in the store.
 //!
-//! Each entry is a total that only grows, so that it can be told to the store again after any doubt.
+//! Each entry is a total that only grows, so that recording it again changes nothing.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use super::lock;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
 
-/// The most entries. The oldest give way, and what is lost of their minutes later has no minute.
+/// The maximum number of entries. Beyond it the oldest ones are merged, and later losses of their minutes have no minute.
 const ENTRIES_MAX: usize = 256;
 
-/// What was lost of a minute for one cause.
+/// The loss of a minute for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// The minute of the events, or, where that is not known, in which they were lost; `None`: an earlier one.
+    /// The minute of the events, or, if unknown, of the loss; `None`: an earlier one.
     pub minute: Option<Minute>,
-    /// Why.
+    /// The cause.
     pub cause: LossCause,
-    /// How many, in total.
+    /// The total number of events.
     pub amount: u64,
 }
 
-/// See the module.
+/// The losses of this process.
 #[derive(Debug, Default)]
 pub struct Losses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<(Option<Minute>, LossCause), Amount>,
-    /// The newest minute whose entry gave way.
+    /// The newest minute whose entry was merged.
     given_up: Option<Minute>,
-    /// What [`Losses::count`] was told last.
+    /// The last totals that were passed to [`Losses::count`].
     counted: ByCause,
     totals: ByCause,
     unacknowledged: ByCause,
@@ -40,50 +41,42 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Amount {
     lost: u64,
-    /// What the record has of it.
+    /// The part of it that is in the record.
     recorded: u64,
 }
 
 impl Losses {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds so many lost events of this minute.
+    /// Adds lost events of this minute.
     pub fn add(&self, cause: LossCause, minute: Minute, amount: u64) {
-        self.lock().add(cause, minute, amount);
+        lock(&self.0).add(cause, minute, amount);
     }
 
-    /// Adds what was lost in this minute by a counter that only grows.
+    /// Adds the increase of a counter since the last call as a loss in this minute.
     pub fn count(&self, cause: LossCause, total: u64, minute: Minute) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let before = std::mem::replace(&mut state.counted[cause as usize], total);
         state.add(cause, minute, total.saturating_sub(before));
     }
 
-    /// Returns what this process lost in all.
+    /// Returns the total losses of this process.
     #[must_use]
     pub fn totals(&self) -> ByCause {
-        self.lock().totals
+        lock(&self.0).totals
     }
 
-    /// Returns the entries that the record does not have in full.
+    /// Returns the entries that the record lacks, completely or in part.
     #[must_use]
     pub fn unrecorded(&self) -> Vec<Lost> {
-        let state = self.lock();
-        let entries = state.entries.iter();
-        let unrecorded = entries.filter(|(_, amount)| amount.lost > amount.recorded);
-        let lost = |(&(minute, cause), amount): (&(Option<Minute>, LossCause), &Amount)| Lost {
-            minute,
-            cause,
-            amount: amount.lost,
-        };
-        unrecorded.map(lost).collect()
+        let state = lock(&self.0);
+        let unrecorded = state.entries.iter().filter(|(_, amount)| amount.lost > amount.recorded);
+        unrecorded
+            .map(|(&(minute, cause), amount)| Lost { minute, cause, amount: amount.lost })
+            .collect()
     }
 
-    /// The record has these.
+    /// Marks entries as recorded.
     pub fn recorded(&self, entries: &[Lost]) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         for entry in entries {
             if let Some(amount) = state.entries.get_mut(&(entry.minute, entry.cause)) {
                 amount.recorded = amount.recorded.max(entry.amount);
@@ -91,20 +84,20 @@ impl Losses {
         }
     }
 
-    /// Returns what all nodes lost that is not acknowledged, as far as this one has heard.
+    /// Returns the unacknowledged losses of all nodes, as last read from the store.
     #[must_use]
     pub fn unacknowledged(&self) -> ByCause {
-        self.lock().unacknowledged
+        lock(&self.0).unacknowledged
     }
 
-    /// Sets what all nodes lost that is not acknowledged.
+    /// Sets the unacknowledged losses of all nodes.
     pub fn set_unacknowledged(&self, amounts: impl Iterator<Item = (LossCause, u64)>) {
         let mut unacknowledged = ByCause::default();
         for (cause, amount) in amounts {
             let sum = &mut unacknowledged[cause as usize];
             *sum = sum.saturating_add(amount);
         }
-        self.lock().unacknowledged = unacknowledged;
+        lock(&self.0).unacknowledged = unacknowledged;
     }
 }
 
@@ -119,9 +112,9 @@ impl State {
         if self.entries.len() <= ENTRIES_MAX {
             return;
         }
-        // Entries without a minute come first, and stay.
-        let oldest = self.entries.keys().find(|(minute, _)| minute.is_some());
-        let Some(&(oldest, cause)) = oldest else {
+        // Entries without a minute sort first, and stay.
+        let Some(&(oldest, cause)) = self.entries.keys().find(|(minute, _)| minute.is_some())
+        else {
             return;
         };
         if let Some(Amount { lost, recorded }) = self.entries.remove(&(oldest, cause)) {

@@ -1,4 +1,4 @@
-//! [`Node`]: what the parts of one node share and decide by. `telemetry` reads it to report it; nothing is decided by a
+//! [`Node`]: the state that the parts of one node share and use for decisions. `telemetry` reports it; no decision depends on a
 //! metric.
 
 mod clock;
@@ -25,39 +25,39 @@ pub use unstamped::{Sample, Unstamped, WINDOW_MS};
 use crate::diagnosis::{Diagnosis, LossCause};
 use crate::event::Partition;
 
-/// See the module. The default is a node on this machine's clock, with nothing known against it yet.
+/// The shared state of a node. The default uses this machine's clock.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// Its wall clock.
+    /// The wall clock.
     pub clock: Clock,
-    /// Its random numbers.
+    /// The random numbers.
     pub rng: Rng,
-    /// What became of every event.
+    /// The number of events in each state.
     pub ledger: Ledger,
-    /// What it lost, for the record of losses.
+    /// The losses, for the record of losses.
     pub losses: Arc<Losses>,
-    /// What it rejected and dropped, for the log and the status.
+    /// Refused lines and losses, for the log and the status.
     pub notices: Notices,
-    /// The partitions whose events it cannot record at the moment.
+    /// The partitions that lag.
     pub lag: Lag,
-    /// What the store has confirmed.
+    /// The events that the store has confirmed.
     pub confirmed: Confirmed,
-    /// The heartbeats of its workers.
+    /// The heartbeats of the workers.
     pub progress: Progress,
-    /// Events whose timestamps are too coarse.
+    /// Events with coarse timestamps.
     pub rounded: Rounded,
     /// Lines without a timestamp.
     pub unstamped: Unstamped,
-    /// The receiving threads whose socket cannot be read at the moment.
+    /// The number of receiving threads whose socket cannot be read.
     pub listeners_failing: AtomicUsize,
-    /// The outputs that refuse what this node writes, or do not answer.
+    /// The outputs that refuse writes or do not answer.
     pub outputs_down: OutputsDown,
     /// Whether another process uses this node's name.
     pub name_taken: AtomicBool,
 }
 
 impl Node {
-    /// Logs what is lost for certain, each cause once a minute at most.
+    /// Logs certain losses, each cause at most once a minute.
     pub fn log_losses(&self) {
         let totals = LossCause::ALL.into_iter().zip(self.losses.totals());
         for (cause, total) in totals.filter(|(cause, _)| cause.is_certain()) {
@@ -66,47 +66,49 @@ impl Node {
     }
 }
 
-/// The outputs that refuse what this node writes, or do not answer.
+/// Locks a mutex, also after a panic: all state in this module is valid between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The outputs that refuse writes or do not answer.
 #[derive(Debug, Default)]
 pub struct OutputsDown(Mutex<BTreeMap<String, Diagnosis>>);
 
 impl OutputsDown {
-    /// Reports whether an output does so.
+    /// Sets the state of an output; `None`: it accepts writes.
     pub fn set(&self, name: &str, trouble: Option<Diagnosis>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         match trouble {
             Some(trouble) => all.insert(name.to_owned(), trouble),
             None => all.remove(name),
         };
     }
 
-    /// Their names.
+    /// Returns their names.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.all().into_keys().collect()
     }
 
-    /// Their names, and why.
+    /// Returns their names with the causes.
     #[must_use]
     pub fn all(&self) -> BTreeMap<String, Diagnosis> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.clone()
+        lock(&self.0).clone()
     }
 }
 
-/// The partitions that lag: the store has refused or missed events that wait in this node, so no minute that looks idle
-/// there is.
+/// The partitions that lag: this node has events that are not in the store, so no minute of the partition is idle.
 #[derive(Debug, Default)]
 pub struct Lag {
-    /// Events of any partition lie on disk.
-    on_disk: AtomicBool,
+    is_on_disk: AtomicBool,
     partitions: Mutex<BTreeSet<usize>>,
 }
 
 impl Lag {
-    /// Reports whether events of this partition wait.
+    /// Sets whether a partition lags because of events in memory.
     pub fn set(&self, partition: Partition, is_lagging: bool) {
-        let mut partitions = self.lock();
+        let mut partitions = lock(&self.partitions);
         if is_lagging {
             partitions.insert(partition.index());
         } else {
@@ -114,68 +116,50 @@ impl Lag {
         }
     }
 
-    /// Reports whether events are on disk. They may be of every partition.
-    pub fn set_on_disk(&self, on_disk: bool) {
-        self.on_disk.store(on_disk, Ordering::Relaxed);
+    /// Sets whether there are events on disk, which may be of every partition.
+    pub fn set_on_disk(&self, is_on_disk: bool) {
+        self.is_on_disk.store(is_on_disk, Ordering::Relaxed);
     }
 
-    /// Whether events of this partition wait, in memory or on disk.
+    /// Returns whether a partition lags because of events in memory or on disk.
     #[must_use]
     pub fn is_lagging(&self, partition: Partition) -> bool {
-        self.on_disk.load(Ordering::Relaxed) || self.lock().contains(&partition.index())
+        self.is_on_disk.load(Ordering::Relaxed)
+            || lock(&self.partitions).contains(&partition.index())
     }
 
-    /// The number of partitions whose events wait in memory.
+    /// Returns the number of partitions that lag because of events in memory.
     #[must_use]
     pub fn partitions(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.partitions).len()
     }
 }
 
-/// How many events of each partition the store has confirmed to this process, and how many of them it can record again
-/// when the store forgets.
+/// For each partition, the number of events that the store has confirmed to this process, and the number of events that this
+/// process can record again.
 #[derive(Debug, Default)]
-pub struct Confirmed(Mutex<BTreeMap<usize, Events>>);
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Events {
-    recorded: u64,
-    kept: u64,
-}
+pub struct Confirmed(Mutex<BTreeMap<usize, (u64, u64)>>);
 
 impl Confirmed {
-    /// So many more events of the partition were recorded.
+    /// Adds events that were recorded.
     pub fn record(&self, partition: Partition, events: u64) {
-        self.lock().entry(partition.index()).or_default().recorded += events;
+        lock(&self.0).entry(partition.index()).or_default().0 += events;
     }
 
-    /// So many events of the partition are kept to be recorded again.
+    /// Sets the number of events that are kept to be recorded again.
     pub fn keep(&self, partition: Partition, events: u64) {
-        self.lock().entry(partition.index()).or_default().kept = events;
+        lock(&self.0).entry(partition.index()).or_default().1 = events;
     }
 
-    /// How many events of the partition were recorded.
+    /// Returns the number of recorded events.
     #[must_use]
     pub fn recorded(&self, partition: Partition) -> u64 {
-        self.of(partition).recorded
+        lock(&self.0).get(&partition.index()).map_or(0, |events| events.0)
     }
 
-    /// How many of them are kept.
+    /// Returns the number of kept events.
     #[must_use]
     pub fn kept(&self, partition: Partition) -> u64 {
-        self.of(partition).kept
-    }
-
-    fn of(&self, partition: Partition) -> Events {
-        let all = self.lock();
-        all.get(&partition.index()).copied().unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Events>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).get(&partition.index()).map_or(0, |events| events.1)
     }
 }

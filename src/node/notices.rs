@@ -1,25 +1,25 @@
-//! [`Notices`]: what a process refuses or loses, for its log and its status.
+//! [`Notices`]: refused lines and losses of a process, for its log and its status.
 //!
-//! The log shows each cause at once, and then once a minute at most, with the number since the line before. The status shows the
-//! last example of each cause. A cause is a label of a metric, so there are only as many as the program names.
+//! Each cause is logged at once, and then at most once a minute, with the number since the last time. The status shows the
+//! last example of each cause. A cause is a label of a metric, so their number is fixed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use super::Throttle;
+use super::{Throttle, lock};
 use crate::diagnosis::LossCause;
 use crate::event::Rejection;
 
-/// How often the log shows one cause, at most.
+/// The minimum interval of log lines of one cause.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A reason for which a process refuses lines.
+/// A reason to refuse lines.
 pub trait Refusal: Copy + PartialEq {
     /// Returns its label in the metrics.
     fn label(self) -> &'static str;
-    /// Returns what the log says of such lines: what happens to them, why, and what to do.
+    /// Returns the message for the log: the effect, the reason and the remedy.
     fn message(self) -> String;
 }
 
@@ -34,18 +34,18 @@ impl Refusal for Rejection {
     }
 }
 
-/// A line that is refused.
+/// A refused line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedLine<R> {
-    /// Why it is refused.
+    /// The reason.
     pub reason: R,
-    /// The address that it claims to come from, if that is known.
+    /// The source address that it claims, if known.
     pub source: Option<SocketAddr>,
-    /// Its beginning, escaped.
+    /// The beginning of the line, escaped.
     pub line: String,
 }
 
-/// The first refused line of each reason since they were taken.
+/// The first refused line of each reason since the last [`Samples::take`].
 #[derive(Debug)]
 pub struct Samples<R>(Vec<RefusedLine<R>>);
 
@@ -59,35 +59,34 @@ impl<R: Refusal> Samples<R> {
     /// Keeps the line if it is the first one of its reason.
     pub fn add(&mut self, reason: R, source: Option<SocketAddr>, line: impl FnOnce() -> String) {
         if self.0.iter().all(|sample| sample.reason != reason) {
-            let line = line();
-            self.0.push(RefusedLine { reason, source, line });
+            self.0.push(RefusedLine { reason, source, line: line() });
         }
     }
 
-    /// Takes them.
+    /// Takes the samples.
     pub fn take(&mut self) -> Vec<RefusedLine<R>> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// See the module.
+/// Refused lines and losses by cause.
 #[derive(Debug, Default)]
 pub struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 
 #[derive(Debug)]
 struct Notice {
     due: Throttle,
-    /// The total when the log showed it last.
+    /// The total that was logged last.
     logged: u64,
     example: Option<Example>,
 }
 
-/// The last line that was refused for a cause.
+/// The last refused line of a cause.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The address that it claims to come from, if that is known.
+    /// The source address that it claims, if known.
     pub source: Option<SocketAddr>,
-    /// Its beginning, escaped.
+    /// The beginning of the line, escaped.
     pub line: String,
 }
 
@@ -98,13 +97,9 @@ impl Default for Notice {
 }
 
 impl Notices {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Notice>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns how many were added to `total` since the log last showed this cause, if there are any and it is time to show it.
+    /// Returns the increase of `total` since the cause was last logged, if there is one and the cause is due.
     pub fn due(&self, cause: &'static str, total: u64) -> Option<u64> {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let notice = all.entry(cause).or_default();
         let new = total.saturating_sub(notice.logged);
         (new > 0 && notice.due.is_due()).then(|| {
@@ -116,13 +111,11 @@ impl Notices {
     /// Returns the last example of each cause that has one.
     #[must_use]
     pub fn examples(&self) -> BTreeMap<&'static str, Example> {
-        let all = self.lock();
-        let examples = all.iter();
-        let examples = examples.filter_map(|(cause, it)| Some((*cause, it.example.clone()?)));
-        examples.collect()
+        let all = lock(&self.0);
+        all.iter().filter_map(|(cause, notice)| Some((*cause, notice.example.clone()?))).collect()
     }
 
-    /// Keeps a line as the example of its reason, and logs it if it is time; `total` lines were refused for it.
+    /// Keeps a line as the example of its reason, and logs it if due; `total` lines were refused for that reason.
     pub fn refused<R: Refusal>(&self, sample: RefusedLine<R>, total: u64) {
         let RefusedLine { reason, source, line } = sample;
         let (label, shown) = (reason.label(), source.map(tracing::field::display));
@@ -132,10 +125,10 @@ impl Notices {
         } else {
             tracing::debug!(reason = label, source = shown, line, "refused a line");
         }
-        self.lock().entry(label).or_default().example = Some(Example { source, line });
+        lock(&self.0).entry(label).or_default().example = Some(Example { source, line });
     }
 
-    /// Logs a loss, if it is time; `total` were lost for this cause. To be called also when no more are.
+    /// Logs a loss if due; `total` were lost for this cause. Must be called repeatedly, also without new losses.
     pub fn lost(&self, cause: LossCause, total: u64) {
         if let Some(amount) = self.due(cause.label(), total) {
             let reason = cause.label();
@@ -169,10 +162,7 @@ mod tests {
             (Rejection::UserMissing, "other"),
             (Rejection::TagsMissing, "last"),
         ] {
-            let line = line.to_owned();
-            let source = None;
-            let sample = RefusedLine { reason, source, line };
-            notices.refused(sample, 1);
+            notices.refused(RefusedLine { reason, source: None, line: line.to_owned() }, 1);
         }
         let examples = notices.examples();
         assert_eq!(examples.len(), 2, "{examples:?}");

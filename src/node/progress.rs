@@ -1,84 +1,78 @@
-//! Heartbeats: each worker beats in every round of its loop, and a watchdog is fed only while all of them do.
+//! Heartbeats: each worker beats in every round of its loop, and the watchdog is fed only while all of them do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often a worker that waits for others beats.
+use super::lock;
+
+/// The interval of heartbeats while a worker waits for other work.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The heartbeat of one worker. Dropped, the worker has finished and is not watched any more.
+/// The heartbeat of one worker, which is watched until this is dropped.
 #[derive(Debug)]
-pub struct Heartbeat {
-    name: String,
-    began: Instant,
-    last_ms: Arc<AtomicU64>,
-    watched: Arc<Mutex<Vec<Watched>>>,
-}
+pub struct Heartbeat(Arc<Worker>);
 
 #[derive(Debug)]
-struct Watched {
+struct Worker {
     name: String,
-    last_ms: Arc<AtomicU64>,
+    began: Instant,
+    /// When it beat last, in ms since `began`.
+    last_ms: AtomicU64,
 }
 
 /// The heartbeats of all workers.
 #[derive(Debug, Clone)]
 pub struct Progress {
     began: Instant,
-    watched: Arc<Mutex<Vec<Watched>>>,
+    workers: Arc<Mutex<Vec<Weak<Worker>>>>,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { began: Instant::now(), watched: Arc::default() }
+        Self { began: Instant::now(), workers: Arc::default() }
     }
 }
 
-fn millis_since(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Progress {
     /// Begins to watch a worker of this name.
     #[must_use]
     pub fn watch(&self, name: impl Into<String>) -> Heartbeat {
-        let name = name.into();
-        let last_ms = Arc::new(AtomicU64::new(millis_since(self.began)));
-        self.watched
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Watched { name: name.clone(), last_ms: Arc::clone(&last_ms) });
-        Heartbeat { name, began: self.began, last_ms, watched: Arc::clone(&self.watched) }
+        let worker = Worker { name: name.into(), began: self.began, last_ms: AtomicU64::new(0) };
+        let heartbeat = Heartbeat(Arc::new(worker));
+        heartbeat.beat();
+        let mut workers = lock(&self.workers);
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.push(Arc::downgrade(&heartbeat.0));
+        heartbeat
     }
 
-    /// The workers that have not beaten for this long.
+    /// Returns the workers without a heartbeat for longer than this.
     #[must_use]
     pub fn stalled(&self, limit: Duration) -> Vec<String> {
-        let now_ms = millis_since(self.began);
-        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        self.watched
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .filter(|worker| {
-                now_ms.saturating_sub(worker.last_ms.load(Ordering::Relaxed)) > limit_ms
-            })
-            .map(|worker| worker.name.clone())
-            .collect()
+        let (now_ms, limit_ms) = (millis(self.began.elapsed()), millis(limit));
+        let workers = lock(&self.workers);
+        let workers = workers.iter().filter_map(Weak::upgrade);
+        let stalled = workers.filter(|worker| {
+            now_ms.saturating_sub(worker.last_ms.load(Ordering::Relaxed)) > limit_ms
+        });
+        stalled.map(|worker| worker.name.clone()).collect()
     }
 }
 
 impl Heartbeat {
-    /// Pauses the watch until the next beat: the worker turns to what takes as long as it takes, such as a disk, and a
-    /// restart would not help.
+    /// Suspends the watch until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
     pub fn rest(&self) {
-        self.last_ms.store(u64::MAX, Ordering::Relaxed);
+        self.0.last_ms.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Beats while it waits for work that has time limits of its own.
+    /// Beats while it waits for work that has its own time limits.
     pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);
@@ -93,17 +87,7 @@ impl Heartbeat {
 
     /// Records that the worker makes progress.
     pub fn beat(&self) {
-        self.last_ms.store(millis_since(self.began), Ordering::Relaxed);
-    }
-}
-
-impl Drop for Heartbeat {
-    fn drop(&mut self) {
-        tracing::trace!(worker = self.name, "finished");
-        self.watched
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|worker| !Arc::ptr_eq(&worker.last_ms, &self.last_ms));
+        self.0.last_ms.store(millis(self.0.began.elapsed()), Ordering::Relaxed);
     }
 }
 

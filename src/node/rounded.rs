@@ -1,33 +1,33 @@
-//! [`Rounded`]: finds timestamps that are so coarse that different events of a user become one.
+//! [`Rounded`]: detects timestamps so coarse that different events of a user count as one.
 //!
-//! Repeats of the store mean nothing: behind two relays, or on two nodes, each event arrives twice on purpose. So it looks at events
-//! that came to this node one behind the other. Three in a row with the same user and timestamp are hardly copies, whatever the
-//! precision: they count as one. And a clock of nanoseconds gives a whole millisecond once in a million times: events that have them
-//! are rounded, and those of a user in one series and millisecond will count as one, whether that has happened yet or not.
-//! Microseconds are no fault: many clocks have no more, and events of a user hardly coincide in them.
+//! Events that the store has already do not indicate it: behind two relays, or with two nodes, each event arrives twice. But
+//! three consecutive events at this node with the same user and timestamp are hardly copies: they coincide. And a nanosecond clock
+//! returns a whole millisecond once in a million times, so events with such timestamps are rounded; two of a user in the same
+//! series and millisecond would count as one. Microseconds are fine: many clocks have that resolution, and events of a user hardly
+//! coincide in them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lock;
 use crate::diagnosis::Cause;
 use crate::event::Precision;
 
 const MILLISECOND: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
-/// How long events are collected before they are forgotten.
+/// The period for which events are counted.
 const COLLECTED_FOR: Duration = Duration::from_secs(60);
-/// How often it warns of each kind, at most.
+/// The minimum interval of warnings of each kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
-/// Fewer events that are rounded prove nothing.
+/// The number of rounded events that indicates coarse timestamps.
 pub const ROUNDED_MIN: u64 = 100;
-/// Fewer events that coincide are no matter.
+/// The number of coinciding events that indicates a loss.
 pub const COINCIDING_MIN: u64 = 10;
-/// The characters of a series that are shown.
 const SERIES_CHARS: usize = 80;
 
-/// See the module.
+/// Counts rounded and coinciding events, and warns of them.
 #[derive(Debug, Default)]
 pub struct Rounded(Mutex<Collected>);
 
@@ -36,22 +36,22 @@ struct Collected {
     since: Option<Instant>,
     found: Found,
     warned: [Option<Instant>; 2],
-    /// The last example: the unit of the timestamps and a series.
+    /// The unit of the timestamps and the series of the last event that was found.
     example: Option<(&'static str, String)>,
 }
 
-/// Numbers of events.
+/// Numbers of events with coarse timestamps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Their timestamps are whole milliseconds, although the input has a finer unit.
+    /// Events with whole milliseconds, although the input has a finer unit.
     pub rounded: u64,
-    /// They have the user and timestamp of the two events before them.
+    /// Events with the user and timestamp of the two events before.
     pub coinciding: u64,
 }
 
 impl Found {
-    /// Looks at the timestamps of events of one series, in the order in which they came. `is_same_user` says whether the event at
-    /// a place has the user of the one before it. Returns also the unit that all of them are whole numbers of.
+    /// Examines consecutive events of one series. `is_same_user` returns whether the event at a place has the user of the
+    /// previous event. Also returns the coarse unit that all timestamps share.
     pub fn look(
         timestamps: impl Iterator<Item = i64>,
         is_same_user: impl Fn(usize) -> bool,
@@ -62,7 +62,7 @@ impl Found {
         let mut run = 0_u64;
         let mut last = None;
         for (place, timestamp) in timestamps.enumerate() {
-            // A sender whose first event is not rounded is not looked at further.
+            // If the first event is not rounded, the others are not examined.
             all_millis = all_millis && timestamp % MILLISECOND == 0;
             all_seconds = all_seconds && all_millis && timestamp % SECOND == 0;
             found.rounded += u64::from(all_millis);
@@ -77,7 +77,7 @@ impl Found {
             _ => "",
         };
         if precision.nanos() >= MILLISECOND {
-            // Coarse timestamps are what the configuration asks for.
+            // The configuration asks for coarse timestamps.
             found.rounded = 0;
         }
         (found, unit)
@@ -85,12 +85,12 @@ impl Found {
 }
 
 impl Rounded {
-    /// Adds what was found in events of a series. Warns as soon as it is enough. Returns whether it warned.
+    /// Adds numbers of a series, and warns when there are enough. Returns whether it warned.
     pub fn add(&self, found: Found, unit: &'static str, series: &str, now: Instant) -> bool {
         if found == Found::default() {
             return false;
         }
-        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut collected = lock(&self.0);
         if now - *collected.since.get_or_insert(now) >= COLLECTED_FOR {
             (collected.since, collected.found) = (Some(now), Found::default());
         }
@@ -118,10 +118,10 @@ impl Rounded {
         true
     }
 
-    /// Returns the unit of timestamps that were found to be coarse, and a series that has them.
+    /// Describes coarse timestamps by their unit and a series that has them.
     #[must_use]
     pub fn example(&self) -> Option<String> {
-        let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let collected = lock(&self.0);
         let (unit, series) = collected.example.as_ref()?;
         Some(match *unit {
             "" => format!("timestamps of {series}"),

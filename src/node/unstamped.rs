@@ -1,49 +1,51 @@
-//! [`Unstamped`]: a sample of the lines without a timestamp that came lately. Every node gives such a line the time of its arrival, so
-//! copies of it at two nodes are two events. Nodes report their samples, and find by them that they get the same lines.
+//! [`Unstamped`]: a sample of recent lines without a timestamp. Each node gives such a line the time of its arrival, so
+//! copies of it at two nodes are two events. Nodes report their samples, and detect by them that they receive the same lines.
 //!
-//! Which lines are in a sample is decided by their hashes, the lowest first, so that nodes that get the same lines choose the same
-//! ones. A hash has 24 bits: enough to compare samples, too few to tell a user's name by.
+//! A sample consists of the lines with the lowest hashes, so that nodes that receive the same lines choose the same
+//! ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How long a sample is taken.
+use super::lock;
+
+/// The duration of a sample.
 pub const WINDOW_MS: i64 = 5000;
-/// The most lines of a sample.
+/// The maximum number of lines in a sample.
 const LINES_MAX: usize = 32;
-/// Fewer lines that two nodes have in common may be chance.
+/// Fewer common lines of two nodes may be chance.
 const COMMON_MIN: usize = 3;
-/// Bits of a hash that are left out.
+/// The number of bits of a hash that are dropped.
 const LEFT_OUT: u32 = 40;
 
-/// Hash of a line, and the second in which it came, since the epoch.
+/// The hash of a line, and the second of its arrival, since the epoch.
 type Seen = (u32, i64);
 
-/// See the module.
+/// Samples the lines without a timestamp.
 #[derive(Debug)]
 pub struct Unstamped {
-    /// The window, and in the lower half the highest hash that has a place in it: most lines are passed over by this alone.
+    /// The window number, and in the lower half the highest hash in its sample. Most lines are skipped by this alone.
     edge: AtomicU64,
     windows: Mutex<Windows>,
 }
 
 #[derive(Debug, Default)]
 struct Windows {
-    /// The number of the present window.
+    /// The number of the current window.
     number: i64,
     present: BTreeSet<Seen>,
     last: BTreeSet<Seen>,
 }
 
-/// The sample of a window that is over.
+/// The sample of a past window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// The number of the window: windows of [`WINDOW_MS`] since the epoch.
+    /// The number of the window, in units of [`WINDOW_MS`] since the epoch.
     pub window: i64,
     /// The lines: the lowest hashes.
     pub lines: Vec<Seen>,
@@ -56,11 +58,7 @@ impl Default for Unstamped {
 }
 
 impl Unstamped {
-    fn lock(&self) -> MutexGuard<'_, Windows> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A line of this series and user came, in ms since the epoch by the store's clock.
+    /// Adds a line that arrived at `at_ms` by the store's clock, in ms since the epoch.
     pub fn add(&self, series: &str, user: &[u8], at_ms: i64) {
         let hash = xxh3_64(user) ^ xxh3_64(series.as_bytes()).rotate_left(32);
         let hash = u32::try_from(hash >> LEFT_OUT).unwrap_or(u32::MAX);
@@ -70,7 +68,7 @@ impl Unstamped {
         if (window..window | u64::from(hash)).contains(&edge) {
             return;
         }
-        let mut windows = self.lock();
+        let mut windows = lock(&self.windows);
         windows.turn_to(number);
         if windows.number != number {
             return;
@@ -85,9 +83,9 @@ impl Unstamped {
         self.edge.store(edge, Ordering::Relaxed);
     }
 
-    /// Returns the sample of the last window that is over; `None`: no such line came in it.
+    /// Returns the sample of the last complete window, or `None` if it is empty.
     pub fn sample(&self, now_ms: i64) -> Option<Sample> {
-        let mut windows = self.lock();
+        let mut windows = lock(&self.windows);
         windows.turn_to(now_ms.div_euclid(WINDOW_MS));
         (!windows.last.is_empty()).then(|| Sample {
             window: windows.number - 1,
@@ -97,9 +95,9 @@ impl Unstamped {
 }
 
 impl Windows {
-    /// A window that is past stays so: another thread may have read the clock before.
+    /// Begins a window, but never returns to a past one: another thread may have read the clock earlier.
     fn turn_to(&mut self, number: i64) {
-        // Far ahead, the clock was set back.
+        // By a larger difference the clock was set back.
         let is_past = number < self.number && self.number - number < 12;
         if number == self.number || is_past {
             return;
@@ -111,14 +109,14 @@ impl Windows {
 }
 
 impl Sample {
-    /// Returns a sample that is no longer than one of ours.
+    /// Limits a sample of another node to the maximum length.
     #[must_use]
     pub fn fit(mut self) -> Self {
         self.lines.truncate(LINES_MAX);
         self
     }
 
-    /// Returns how many lines came to another node as well, within a second, if that is no chance.
+    /// Returns the number of lines that another node received within a second, unless it may be chance.
     #[must_use]
     pub fn common(&self, other: &Self) -> Option<usize> {
         let theirs: BTreeSet<Seen> = other.lines.iter().copied().collect();
