@@ -1,7 +1,7 @@
-//! The command line: what may be typed, and which exit code comes of it.
+//! The command line and its exit codes.
 //!
-//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events;
-//! `eds send` that is stopped by a signal ends with 128 and its number. Nothing below exits by itself.
+//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events.
+//! `eds send` that is stopped by a signal ends with 128 plus its number.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -10,16 +10,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
-use crate::daemon::{SettingsAction, Shown};
+use crate::daemon::Shown;
 use crate::event::datagram::first_line;
 use crate::event::{LineRules, Parser as LineParser};
-use crate::{daemon, demo, quarantine, text};
+use crate::{daemon, quarantine, text};
 
-/// What `eds send` knows of lines.
+/// The rules of `eds send` for lines.
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
 const FAILED: u8 = 1;
@@ -86,7 +85,7 @@ enum SettingsCommand {
     Apply(Flags),
 }
 
-/// How counts are selected that are changed. All that clap says of wrong selectors ends with it.
+/// The usage of commands that select counts, which clap shows with its errors.
 const SELECTING: &str =
     "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
@@ -177,48 +176,22 @@ struct CheckArguments {
     quiet: bool,
 }
 
-/// All that may be typed, for manual pages and completions.
+/// Returns the commands and arguments, for manual pages and completions.
 #[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command that the arguments name. Mistakes in the arguments, `--help` and `--version` are answered
-/// by clap, with exit code 2, 0 and 0.
+/// Runs the command. Mistakes in the arguments, `--help` and `--version` are handled by clap, with exit code 2, 0 and 0.
 #[must_use]
 pub fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Run(flags) => run(&flags),
-        Command::Relay(arguments) => relay(&arguments),
-        Command::Demo => demo::run(),
-        Command::Check(arguments) => match check(&arguments) {
-            Ok(false) => return ExitCode::from(FAILED),
-            checked => checked.map(drop),
-        },
-        Command::Status(arguments) => match status(&arguments) {
-            Ok(false) => return ExitCode::from(FAILED),
-            looked => looked.map(drop),
-        },
-        Command::Quarantine(command) => quarantine(command),
-        Command::Loss { command, flags } => loss(command, flags),
-        Command::Outputs(command) => outputs(command),
-        Command::Settings(command) => settings(&command),
-        Command::Healthy { address } => healthy(&address),
-        Command::Send(options) => match loadgen::run(&options, LINE_RULES) {
-            Ok(loadgen::Summary { stopped: Some(code), .. }) => return ExitCode::from(code),
-            Ok(summary) if !summary.is_well() => return ExitCode::from(FAILED),
-            sent => sent.map(drop).map_err(Into::into),
-        },
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Who read it has seen enough, as `head` has.
+    match execute(Arguments::parse().command) {
+        Ok(code) => ExitCode::from(code),
+        // The reader needs no more, as `head` does not.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
             let is_misused = error.is::<ConfigErrors>()
-                || error.is::<daemon::NothingShared>()
-                || error.is::<daemon::WhichOutput>()
-                || error.is::<daemon::UnknownOutput>()
+                || error.is::<daemon::Misused>()
                 || error.is::<daemon::OnlyTheNodeKnows>()
                 || error.is::<daemon::NoTerminal>();
             let code = if is_misused {
@@ -234,27 +207,65 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Of what the command itself writes to; errors of servers are of other types.
+/// Returns whether standard output is closed; errors of servers have other types.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run(flags: &Flags) -> anyhow::Result<()> {
-    let environment: Vec<_> = std::env::vars_os().collect();
-    let config = Config::load(flags, environment.iter().cloned())?;
-    daemon::run(&config, flags, &environment)
+/// Runs the command and returns the exit code.
+fn execute(command: Command) -> anyhow::Result<u8> {
+    let code = |is_well: bool| if is_well { 0 } else { FAILED };
+    match command {
+        Command::Run(flags) => {
+            let environment: Vec<_> = std::env::vars_os().collect();
+            let config = Config::load(&flags, environment.iter().cloned())?;
+            daemon::run(&config, flags, environment)?;
+        }
+        Command::Relay(arguments) => relay(arguments)?,
+        Command::Demo => daemon::demo()?,
+        Command::Check(arguments) => return check(&arguments).map(code),
+        Command::Status(StatusArguments { flags, json, watch }) => {
+            let shown = match (watch, json) {
+                (true, _) => Shown::Live,
+                (false, true) => Shown::Json,
+                (false, false) => Shown::Table,
+            };
+            return daemon::status(&operated(&flags)?, shown).map(code);
+        }
+        Command::Quarantine(command) => quarantine(command)?,
+        Command::Loss { command: None, flags } => daemon::loss(&operated(&flags)?, false)?,
+        Command::Loss { command: Some(LossCommand::Acknowledge(flags)), .. } => {
+            daemon::loss(&operated(&flags)?, true)?;
+        }
+        Command::Outputs(OutputsCommand::List(flags)) => daemon::outputs(&operated(&flags)?, None)?,
+        Command::Outputs(OutputsCommand::Drop { name, flags }) => {
+            daemon::outputs(&operated(&flags)?, Some(&name))?;
+        }
+        Command::Settings(SettingsCommand::Show(flags)) => {
+            daemon::settings(&operated(&flags)?, false)?;
+        }
+        Command::Settings(SettingsCommand::Apply(flags)) => {
+            // Other commands accept it to run without a full configuration; here it would become the output of all nodes.
+            anyhow::ensure!(
+                flags.output.as_deref() != Some("stdout:"),
+                "--output stdout: would make standard output the output of every node; leave it out (no secret of the \
+                 output is needed here), or write output.url = \"stdout:\" into the configuration"
+            );
+            daemon::settings(&operated(&flags)?, true)?;
+        }
+        Command::Healthy { address } => healthy(&address)?,
+        Command::Send(options) => {
+            let summary = loadgen::run(&options, LINE_RULES)?;
+            return Ok(summary.stopped.unwrap_or_else(|| code(summary.is_well())));
+        }
+    }
+    Ok(0)
 }
 
-/// Whether it is healthy.
-fn status(arguments: &StatusArguments) -> anyhow::Result<bool> {
-    let config = Config::load_without_secrets_of_output(&arguments.flags, std::env::vars_os())?;
-    let shown = match arguments {
-        StatusArguments { watch: true, .. } => Shown::Live,
-        StatusArguments { json: true, .. } => Shown::Json,
-        _ => Shown::Table,
-    };
-    daemon::status(&config, shown)
+/// Loads the configuration for a command of operators.
+fn operated(flags: &Flags) -> anyhow::Result<Config> {
+    Ok(Config::load_without_secrets_of_output(flags, std::env::vars_os())?)
 }
 
 fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
@@ -268,46 +279,12 @@ fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
         Drop(WithFlags { arguments, flags }) => (flags, Action::Drop(arguments)),
     };
     let output = flags.output.take();
-    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
-    daemon::quarantine(&config, output.as_deref(), &action)
+    daemon::quarantine(&operated(&flags)?, output.as_deref(), &action)
 }
 
-fn loss(command: Option<LossCommand>, flags: Flags) -> anyhow::Result<()> {
-    let (flags, acknowledge) = match command {
-        None => (flags, false),
-        Some(LossCommand::Acknowledge(flags)) => (flags, true),
-    };
-    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
-    daemon::loss(&config, acknowledge)
-}
-
-fn outputs(command: OutputsCommand) -> anyhow::Result<()> {
-    let (flags, dropped) = match command {
-        OutputsCommand::List(flags) => (flags, None),
-        OutputsCommand::Drop { name, flags } => (flags, Some(name)),
-    };
-    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
-    daemon::outputs(&config, dropped.as_deref())
-}
-
-fn settings(command: &SettingsCommand) -> anyhow::Result<()> {
-    let (flags, action) = match command {
-        SettingsCommand::Show(flags) => (flags, SettingsAction::Show),
-        SettingsCommand::Apply(flags) => (flags, SettingsAction::Apply),
-    };
-    // Other commands take it to do without a full configuration; here it would be the output of all nodes.
-    anyhow::ensure!(
-        action == SettingsAction::Show || flags.output.as_deref() != Some("stdout:"),
-        "--output stdout: would make standard output the output of every node; leave it out (no secret of the output \
-         is needed here), or write output.url = \"stdout:\" into the configuration"
-    );
-    let config = Config::load_without_secrets_of_output(flags, std::env::vars_os())?;
-    daemon::settings(&config, action)
-}
-
-/// Prints what it answers.
+/// Prints the answer of `/readyz`.
 fn healthy(address: &str) -> anyhow::Result<()> {
-    // A node gives its store three seconds to answer.
+    // A node waits three seconds for its store.
     const WITHIN: Duration = Duration::from_secs(4);
     const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
@@ -329,17 +306,17 @@ fn healthy(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether nothing is wrong.
 /// Returns whether a line is an event without a timestamp, by the default grammar.
 fn lacks_timestamp(line: &[u8]) -> bool {
     thread_local! {
         static PARSER: RefCell<LineParser> = RefCell::new(LineParser::new(&LineRules::default()));
     }
     let lacks = |parser: &mut LineParser| parser.parse(line).is_ok_and(|it| it.timestamp.is_none());
-    // What is appended to a backslash would be a part of the last field.
+    // A timestamp after a backslash would become a part of the last field.
     !line.ends_with(b"\\") && PARSER.with_borrow_mut(lacks)
 }
 
+/// Returns whether nothing is wrong.
 fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     if arguments.connect {
@@ -351,13 +328,13 @@ fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn relay(arguments: &RelayArguments) -> anyhow::Result<()> {
+fn relay(arguments: RelayArguments) -> anyhow::Result<()> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let (config, effective) = config::load_relay(&arguments.flags, environment.iter().cloned())?;
     if arguments.check {
         return show(&config.warnings(), &effective, arguments.explain);
     }
-    daemon::relay(&config, &arguments.flags, &environment)
+    daemon::relay(&config, arguments.flags, environment)
 }
 
 fn show(warnings: &[String], effective: &Effective, explain: bool) -> anyhow::Result<()> {

@@ -27,8 +27,8 @@
 //!   together, with a remedy for whatever is wrong.
 //! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`, and serves the page at `/`.
 //! - [`config`] reads file, environment and flags into checked values.
-//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them `quarantine` and
-//!   [`demo`], and `eds send` of the crate [`loadgen`].
+//! - `daemon` builds the parts, runs them and drains them; [`cli`] has the commands, among them `quarantine` and
+//!   `eds send` of the crate [`loadgen`].
 //! - [`secret`] hides passwords, and [`text`] makes messages of others fit for one line of the log.
 //!
 //! Modules import downwards only; `ARCHITECTURE.md` has the table, the keys in Redis and the invariants. The connections to
@@ -36,8 +36,7 @@
 
 pub mod cli;
 pub mod config;
-pub mod daemon;
-pub mod demo;
+mod daemon;
 pub mod diagnosis;
 pub mod event;
 pub mod flush;

@@ -47,8 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("demo", &["config", "daemon", "event", "flush", "http", "ingest", "output", "store"]),
-    ("cli", &["config", "daemon", "demo", "event", "quarantine", "text"]),
+    ("cli", &["config", "daemon", "event", "quarantine", "text"]),
 ];
 
 /// A longer file has two subjects.

@@ -12,7 +12,6 @@ use super::reader::Reader;
 use super::source::host_name;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
-use crate::http::CONNECTIONS_MAX;
 use crate::ingest::{
     BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
 };
@@ -57,8 +56,6 @@ pub struct ServiceSettings {
     pub http: Option<SocketAddr>,
     /// The names by which it may be asked there.
     pub http_hosts: Vec<String>,
-    /// The most HTTP connections at a time.
-    pub http_connections: usize,
 }
 
 /// Reads it, for these partitions and accepted ages.
@@ -101,7 +98,6 @@ pub(super) fn read(
         flush,
         http: reader.read(&http::listen),
         http_hosts: http_hosts(reader),
-        http_connections: CONNECTIONS_MAX,
     }
 }
 

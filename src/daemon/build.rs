@@ -1,7 +1,7 @@
-//! Makes the store and the outputs that the configuration names, and divides the descriptors of the process. Connects to
+//! Makes the store and the outputs of the configuration, and divides the file descriptors of the process. Connects to
 //! nothing.
 //!
-//! A connection that anybody may open never takes the descriptor of a socket, of a segment on disk, of Redis or of the
+//! HTTP connections, which anybody may open, never take the descriptor of a socket, of a segment on disk, of Redis or of the
 //! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
 
 use std::io;
@@ -22,62 +22,72 @@ use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::stdout::Lines;
+use crate::status::Expected;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
 use crate::telemetry::open_files_max;
 
-/// The standard streams, the runtime, signals, the log, the listening socket, an output: some 12. The rest is for the
-/// look-up of a name, the files of a reload, and whatever a library opens for a moment.
+/// The standard streams, the runtime, signals, the log, the listening socket, an output: about 12. The rest is for the
+/// look-up of a name, the files of a reload, and files that a library opens for a moment.
 const BASE: usize = 32;
-/// The lock, the directory, a segment that is written and those that are read.
+/// The lock, the directory, the segment that is written and those that are read.
 const SPOOL: usize = 8;
-/// What each further output writes at the same time, and one that is about to end.
+/// The concurrent writes of each further output, and a connection that is closing.
 const PER_OUTPUT: usize = 8;
-/// To record, to drain, to read, to look at the whole, to share lists and to hear of them; twice, since a connection that broke may linger while
-/// the next is made.
+/// Connections to record, to drain, to read, to survey, to share lists and to subscribe to them; twice, since a broken one may
+/// linger while the next is made.
 const PER_SERVER: usize = 12;
-/// The masters that a Redis Cluster may have beside those that are named.
+/// The masters that a Redis Cluster may have beyond the configured ones.
 const UNNAMED_MASTERS: usize = 16;
-/// However small the limit is, /healthz must answer.
+/// The minimum for /healthz, however small the limit is.
 const CONNECTIONS_MIN: usize = 4;
 
-/// The store, and what queries are answered from.
+/// The keys of a Redis that cannot be set up.
+pub(super) const STORE_KEYS: &str = "store.url, store.ca_file, store.cert_file or store.key_file";
+
+/// Makes the store, and the sources of queries.
 pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, QuerySources)> {
-    let sources = |reading: Arc<dyn CountReader>, arbiter: Arc<dyn Arbiter>| QuerySources {
-        reading,
-        partitions: config.partitions.clone(),
-        retention: config.retention,
-        arbiter,
-    };
-    match &config.store {
-        Store::Memory { bytes_max, counts_max } => {
-            let store = MemoryStore::new(
-                &config.node,
-                &config.partitions,
-                config.retention,
-                *bytes_max,
-                *counts_max,
-            );
-            let store = Arc::new(store);
-            let arbiter = Arc::new(MemoryArbiter::default());
-            Ok((store.clone(), sources(store, arbiter)))
+    Ok(match &config.store {
+        Store::Memory { .. } => {
+            let (store, sources) = memory_store(config)?;
+            (store, sources)
         }
         Store::Redis(settings) => {
             let store = Arc::new(redis_store(settings)?.alike_in(config.alike()));
             let arbiter = RedisArbiter::new(settings.redis.clone(), &settings.prefix)?;
-            Ok((store.clone(), sources(store, Arc::new(arbiter))))
+            (store.clone(), sources(config, store, Arc::new(arbiter)))
         }
-    }
+    })
+}
+
+fn sources(
+    config: &Config,
+    reading: Arc<dyn CountReader>,
+    arbiter: Arc<dyn Arbiter>,
+) -> QuerySources {
+    let (partitions, retention) = (config.partitions.clone(), config.retention);
+    QuerySources { reading, partitions, retention, arbiter }
+}
+
+/// Makes the store in the memory of this process, and the sources of queries.
+pub(super) fn memory_store(config: &Config) -> anyhow::Result<(Arc<MemoryStore>, QuerySources)> {
+    let Store::Memory { bytes_max, counts_max } = config.store else {
+        anyhow::bail!("the store is not the memory of this process");
+    };
+    let (node, partitions) = (&config.node, &config.partitions);
+    let store =
+        Arc::new(MemoryStore::new(node, partitions, config.retention, bytes_max, counts_max));
+    let arbiter = Arc::new(MemoryArbiter::default());
+    Ok((store.clone(), sources(config, store, arbiter)))
 }
 
 fn redis_store(settings: &Settings) -> anyhow::Result<RedisStore> {
-    let store = RedisStore::new(settings);
-    store.context("store.url, store.ca_file, store.cert_file or store.key_file")
+    RedisStore::new(settings).context(STORE_KEYS)
 }
 
-/// The store for operators, and its partitions; `None` where that is this process' memory. Agrees with the nodes in how the
-/// sets are kept, and in no more.
+/// Makes the store for operators, with its partitions; `None` for a store in the memory of a node. It agrees with the nodes on the
+/// layout only.
 pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Partitions)>> {
     match &config.store {
         Store::Memory { .. } => Ok(None),
@@ -85,10 +95,10 @@ pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Pa
     }
 }
 
-/// The outputs.
+/// Makes the outputs.
 pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
-    let named = |output: &config::Output| {
-        let to: Arc<dyn Output> = match &output.target {
+    let destination = |output: &config::Output| {
+        let target: Arc<dyn Output> = match &output.target {
             Target::Stdout => Arc::new(Lines(Arc::new(Mutex::new(io::stdout())))),
             Target::InfluxDb(settings) => {
                 Arc::new(InfluxDb::new(settings)?.with_probe_measurement(&output.probe_measurement))
@@ -96,42 +106,69 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
         };
         Ok(Destination {
             name: output.name.clone(),
-            output: to,
+            output: target,
             write_counts_max: output.write_counts_max,
         })
     };
-    config.outputs.iter().map(named).collect()
+    config.outputs.iter().map(destination).collect()
 }
 
-/// What writes the metrics of this node to outputs.
+/// Returns the names and descriptions of outputs.
+pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
+    outputs.iter().map(|it| (it.name.to_string(), it.output.describe())).collect()
+}
+
+/// Returns the expectations of an observer with this configuration.
+pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
+    Expected {
+        grace: config.service.flush.grace,
+        max_hold: config.service.flush.max_hold,
+        linger: config.service.linger.most,
+        retention: config.retention,
+        outputs: described(outputs),
+        partitions: usize::from(config.partitions.count()),
+    }
+}
+
+/// Makes the writers of this node's metrics to outputs.
 pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> {
     let mut writers = Vec::new();
     for output in &config.outputs {
         if let (Some(every), Target::InfluxDb(settings)) = (output.self_metrics, &output.target) {
-            writers.push(SelfMetrics {
-                output: output.name.clone(),
-                writer: LineWriter::new(settings, "ns")?,
-                every,
-            });
+            let writer = LineWriter::new(settings, "ns")?;
+            writers.push(SelfMetrics { output: output.name.clone(), writer, every });
         }
     }
     Ok(writers)
 }
 
-/// The most HTTP connections that leave enough for all else of a node. Says so when these are few.
+/// Returns the number of HTTP connections that leave enough descriptors for the rest of a node. Logs a warning if it is small.
 pub(super) fn left_for_http(config: &Config) -> usize {
-    left_beside(needed(config))
+    let service = &config.service;
+    let redis = match &config.store {
+        Store::Memory { .. } => None,
+        Store::Redis(settings) => Some(&settings.redis),
+    };
+    let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
+    let outputs = config.outputs.len().saturating_sub(1) * PER_OUTPUT;
+    left(redis, service.listen.len() * service.threads + spool + outputs)
 }
 
-/// The same for a relay.
+/// Returns the same for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
     let settings = &config.settings;
-    let servers = config.store.as_ref().map_or(0, |it| servers(&it.redis));
-    let to_servers = servers * PER_SERVER + PER_OUTPUT;
-    left_beside(BASE + settings.listen.len() * settings.threads + settings.to.len() + to_servers)
+    let redis = config.store.as_ref().map(|store| &store.redis);
+    left(redis, settings.listen.len() * settings.threads + settings.to.len() + PER_OUTPUT)
 }
 
-fn left_beside(needed: usize) -> usize {
+fn left(redis: Option<&redis_link::Settings>, others: usize) -> usize {
+    let servers = match redis.map(|redis| &redis.address) {
+        None => 0,
+        Some(Address::Cluster { nodes }) => nodes.len() + UNNAMED_MASTERS,
+        Some(Address::Sentinel { sentinels, .. }) => sentinels.len() + 1,
+        Some(Address::Tcp { .. } | Address::Unix(_)) => 1,
+    };
+    let needed = BASE + servers * PER_SERVER + others;
     let Some(limit) = open_files_max() else {
         return CONNECTIONS_MAX;
     };
@@ -148,27 +185,4 @@ fn left_beside(needed: usize) -> usize {
         );
     }
     left.max(CONNECTIONS_MIN)
-}
-
-/// The servers of Redis that there are connections to.
-fn servers(redis: &redis_link::Settings) -> usize {
-    match &redis.address {
-        Address::Cluster { nodes } => nodes.len() + UNNAMED_MASTERS,
-        Address::Sentinel { sentinels, .. } => sentinels.len() + 1,
-        Address::Tcp { .. } | Address::Unix(_) => 1,
-    }
-}
-
-fn needed(config: &Config) -> usize {
-    let servers = match &config.store {
-        Store::Memory { .. } => 0,
-        Store::Redis(settings) => servers(&settings.redis),
-    };
-    let service = &config.service;
-    let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
-    let further_outputs = config.outputs.len().saturating_sub(1);
-    BASE + service.listen.len() * service.threads
-        + spool
-        + servers * PER_SERVER
-        + further_outputs * PER_OUTPUT
 }

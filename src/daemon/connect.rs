@@ -1,5 +1,5 @@
-//! `eds check --connect`: tries what a node with this configuration would use, and says of each thing what came of it. It changes
-//! nothing but the point of `output.probe_measurement`, which nodes write, too.
+//! `eds check --connect`: tries everything that a node with this configuration would use. It writes nothing but the point of
+//! `output.probe_measurement`, which nodes write, too.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -15,14 +15,13 @@ use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::{ListenAddress, Table, holder};
-use crate::status::Status;
-use crate::store::{ServerFound, ServerSeen};
+use crate::store::ServerFound;
 
-/// What came of one thing that was tried: what is well, or what is not.
+/// The result of one trial: a description, or a problem.
 type Tried = Result<String, Diagnosis>;
 
-/// Tries everything, and prints a line for each thing; `quiet`: only for what is not well. Answers whether nothing is wrong.
-pub fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
+/// Tries everything, and prints a line for each trial; `quiet`: only for problems. Returns whether nothing is wrong.
+pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     let mut tried = runtime()?.block_on(async {
         let mut tried = store(config).await?;
         tried.extend(outputs(config).await?);
@@ -58,8 +57,15 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
     };
     let found = status.findings.iter().filter(of_store);
     let mut tried: Vec<Tried> = found.cloned().map(Err).collect();
-    tried.extend(well_servers(&status));
-    // Why it does not answer is said above.
+    for server in status.redis.iter().flat_map(|redis| &redis.servers) {
+        if let Some(ServerFound { version, policy, clock_offset_ms, .. }) = &server.found {
+            tried.push(Ok(format!(
+                "Redis at {}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms",
+                server.address
+            )));
+        }
+    }
+    // A store that does not answer is among the findings already.
     if let Ok(missing) = rights {
         let place = "rights of the Redis user";
         tried.push(if missing.is_empty() {
@@ -70,18 +76,6 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
         });
     }
     Ok(tried)
-}
-
-fn well_servers(status: &Status) -> Vec<Tried> {
-    let servers = status.redis.iter().flat_map(|redis| &redis.servers);
-    let well = |server: &ServerSeen| {
-        let ServerFound { version, policy, clock_offset_ms, .. } = server.found.as_ref()?;
-        let address = &server.address;
-        Some(Ok(format!(
-            "Redis at {address}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms"
-        )))
-    };
-    servers.filter_map(well).collect()
 }
 
 async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
@@ -102,7 +96,7 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
 
 fn sockets(config: &Config) -> Vec<Tried> {
     let service = &config.service;
-    let of = |what: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
+    let tried = |what: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
         Ok(()) => Ok(format!("{what} can be bound")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(format!(
             "{what} is in use: {}; that is right if it is the service that runs, or eds.socket",
@@ -115,20 +109,20 @@ fn sockets(config: &Config) -> Vec<Tried> {
             ListenAddress::Udp(udp) => UdpSocket::bind(udp).map(drop),
             ListenAddress::Unix(path) => unix(path),
         };
-        of(format!("input.listen: {address}"), bound, &|| match address {
+        tried(format!("input.listen: {address}"), bound, &|| match address {
             ListenAddress::Udp(udp) => holder(Table::Udp, *udp),
             ListenAddress::Unix(path) => format!("there is {}", path.display()),
         })
     });
     let http = service.http.map(|address| {
-        of(format!("http.listen: {address}"), TcpListener::bind(address).map(drop), &|| {
+        tried(format!("http.listen: {address}"), TcpListener::bind(address).map(drop), &|| {
             holder(Table::Tcp, address)
         })
     });
     listen.chain(http).collect()
 }
 
-/// Whether a socket could be made there, without making one.
+/// Checks whether a socket could be created there, without creating one.
 fn unix(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Err(ErrorKind::AddrInUse.into());
@@ -137,11 +131,11 @@ fn unix(path: &Path) -> io::Result<()> {
     if parent.metadata()?.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// Whether it can be written to is looked at with the configuration.
+/// The configuration has checked already that the directory is writable.
 fn spool(config: &Config) -> Option<Tried> {
     let spool = config.service.spool.as_ref()?;
     let place = format!("input.spool_dir: {}", spool.directory.display());
-    // One that is still to be made is made on the disk of the directory above.
+    // A missing directory is created on the disk of its parent.
     let is_there = spool.directory.ancestors().find(|it| it.is_dir())?;
     let free = match rustix::fs::statvfs(is_there) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),

@@ -1,5 +1,5 @@
-//! What is shown to somebody at a terminal who starts a node that nobody has configured: what it does, how to send it an event,
-//! and when something comes of it.
+//! The explanation of a node without a configuration file that is started at a terminal: its settings, how to send it an event,
+//! and when the points are published.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::Service;
+use super::parts::Parts;
 use crate::config::{Config, Program, Store, Target};
 use crate::ingest::ListenAddress;
 
-/// Explains this node on standard error, if that is a terminal and no file configures it.
-pub(super) fn explain(config: &Config, service: &Service) {
+/// Explains the node on standard error, if that is a terminal and there is no configuration file.
+pub(super) fn explain(config: &Config, parts: &Parts) {
     if config.file.is_none() && io::stderr().is_terminal() {
-        let text = text(config, &service.addresses, service.http, Utc::now());
-        // A terminal that is gone needs no explanation.
+        let text = text(config, &parts.addresses, parts.http, Utc::now());
+        // An error means that the terminal is closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
@@ -38,14 +38,13 @@ fn text(
     } else {
         "Redis: minutes outlive this process, and other nodes share them"
     };
-    let on_stdout = |output: &_| matches!(output, Target::Stdout);
-    let outputs = if config.outputs.iter().all(|it| on_stdout(&it.target)) {
+    let outputs = if config.outputs.iter().all(|it| matches!(it.target, Target::Stdout)) {
         "standard output; --output http://… is an InfluxDB"
     } else {
         "InfluxDB"
     };
     let to = match addresses.first() {
-        // Whoever listens everywhere is found here.
+        // A sender on this host reaches it by the loopback address.
         Some(ListenAddress::Udp(address)) if address.ip().is_unspecified() => {
             format!("127.0.0.1:{}", address.port())
         }

@@ -1,6 +1,6 @@
-//! The log: text or JSON on standard error, or the journal, with a level that can be changed while it runs.
+//! The log: text or JSON on standard error, or the journal, with a level that can be changed at run time.
 //!
-//! Where the journal reads standard error, a line of text has no time of its own and begins with its priority, as `<4>`.
+//! If the journal reads standard error, a line of text has no timestamp and begins with its priority, as `<4>`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -23,7 +23,7 @@ use crate::config::{Log, LogFormat};
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-/// Our own events from `level` on, and those of libraries from `warn` on: their details are theirs.
+/// Selects this program's events from `level` on, and those of libraries from `warn` on.
 fn targets(level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
@@ -31,13 +31,13 @@ fn targets(level: LevelFilter) -> Targets {
         .with_target("coordination", level)
 }
 
-/// Begins to log.
+/// Starts logging.
 pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     let (filter, handle) = reload::Layer::new(targets(log.level));
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
             let layer = fmt::layer().with_writer(io::stderr).with_target(false);
-            // By itself it is coloured everywhere, unless NO_COLOR is set.
+            // The default is colours everywhere, unless NO_COLOR is set.
             if io::stderr().is_terminal() {
                 layer.boxed()
             } else if journal_reads_stderr() {
@@ -59,7 +59,7 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     Ok(LogHandle(handle))
 }
 
-/// Whether standard error is the stream that systemd connected to the journal, and not one that was put in its place.
+/// Returns whether standard error is the stream that systemd connected to the journal, and not redirected.
 fn journal_reads_stderr() -> bool {
     let connected = std::env::var("JOURNAL_STREAM").ok();
     let stderr = io::stderr().as_fd().try_clone_to_owned();
@@ -69,14 +69,14 @@ fn journal_reads_stderr() -> bool {
     })
 }
 
-/// Writes the error that ends the process to standard error. Without one nobody is left to read it.
-pub fn write_error(message: &str) {
+/// Writes the error that ends the process to standard error.
+pub(crate) fn write_error(message: &str) {
     let priority = if journal_reads_stderr() { "<3>" } else { "" };
     let lines = message.lines().map(|line| format!("{priority}{line}\n"));
     let _ = io::stderr().write_all(lines.collect::<String>().as_bytes());
 }
 
-/// Lines that begin with their priority, as `sd-daemon(3)` has it.
+/// Formats lines that begin with their priority, as in `sd-daemon(3)`.
 struct Prioritized(Format<Full, ()>);
 
 impl<S, N> FormatEvent<S, N> for Prioritized
@@ -105,7 +105,7 @@ impl LogHandle {
     pub(super) fn set_level(&self, level: LevelFilter) {
         match self.0.reload(targets(level)) {
             Ok(()) => {
-                tracing::info!(%level, "reloaded the log level; all else waits for a restart");
+                tracing::info!(%level, "reloaded the log level; all else waits for a restart")
             }
             Err(error) => tracing::warn!(%error, "cannot change the level of the log"),
         }

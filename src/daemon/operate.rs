@@ -1,4 +1,4 @@
-//! What operators do to the store beside the nodes, with the configuration of a node.
+//! The commands of operators on the Redis of the nodes, with the configuration of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use tracing::level_filters::LevelFilter;
 
 use super::watch::runtime;
-use super::{build, log};
+use super::{Misused, build, log};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
@@ -15,53 +15,27 @@ use crate::store::{
     Draining as _, Dropped, LossRecord as _, OutputBacklog, OutputName, Quarantine as _, Store as _,
 };
 
-/// The store of this configuration keeps nothing that another process could see.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "store.url is memory:, which is within the node's own process; what is quarantined there stands in its log only, and \
-     there are no settings to share. Name the Redis of the nodes by --store or --config"
-)]
-pub struct NothingShared;
-
-/// It is not said which of the outputs is meant.
-#[derive(Debug, thiserror::Error)]
-#[error("--output names none of the outputs that are configured, which are {0}; name one of them")]
-pub struct WhichOutput(String);
-
-/// Nothing is known of an output of this name.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "nothing is kept for an output {name}; did you mean {nearest}? `eds outputs list` shows all of them. Nothing was dropped"
-)]
-pub struct UnknownOutput {
-    name: String,
-    nearest: String,
-}
-
-/// What `eds settings` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SettingsAction {
-    /// Print what stands in Redis.
-    Show,
-    /// Write what stands in the configuration.
-    Apply,
-}
-
-/// Carries out `eds quarantine`: the answer on standard output, notes on standard error. The only output need not be named.
+/// Runs `eds quarantine`. A single output need not be named.
 pub(crate) fn quarantine(
     config: &Config,
     output: Option<&str>,
     action: &Action,
 ) -> anyhow::Result<()> {
     let names = config.outputs.iter().map(|output| &output.name);
-    let output = match (output, &config.outputs[..]) {
+    let found = match (output, &config.outputs[..]) {
         (None, [only]) => Some(&only.name),
         (wanted, _) => names.clone().find(|name| Some(name.as_str()) == wanted),
     };
-    let all = || names.map(OutputName::as_str).collect::<Vec<_>>().join(", ");
-    let output = output.ok_or_else(|| WhichOutput(all()))?;
+    let Some(output) = found else {
+        let all: Vec<_> = names.map(OutputName::as_str).collect();
+        return Err(Misused(format!(
+            "--output names none of the outputs that are configured, which are {}; name one of them",
+            all.join(", ")
+        ))
+        .into());
+    };
     operate(config, async |store, partitions| {
-        // Some of what there is may be in partitions that this configuration does not have.
+        // Otherwise counts in partitions that this configuration lacks would be missing.
         store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         let (out, notes) = (&mut out, &mut notes);
@@ -71,8 +45,8 @@ pub(crate) fn quarantine(
     })
 }
 
-/// Carries out `eds outputs`: lists all of them, or drops what waits for this one.
-pub fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
+/// Runs `eds outputs`: lists the outputs, or drops the unsent counts of one.
+pub(crate) fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
     let dropped = dropped.map(str::parse::<OutputName>).transpose()?;
     operate(config, async |store, partitions| {
         store.check().await?;
@@ -127,7 +101,7 @@ async fn drop_output(
     let here = config.outputs.iter().any(|output| output.name == *name);
     let shared = store.shared([OUTPUTS].into_iter()).await?;
     let shared = shared.into_iter().flatten().collect::<String>();
-    // Each begins with its name.
+    // The description of each output begins with its name.
     let there = shared.split("; ").any(|output| output.split(' ').next() == Some(name.as_str()));
     anyhow::ensure!(
         !here && !there,
@@ -143,10 +117,11 @@ async fn drop_output(
         let configured = config.outputs.iter().map(|output| output.name.as_str());
         let known = known.iter().map(OutputName::as_str).chain(configured);
         let distance = |it: &&str| strsim::damerau_levenshtein(name.as_str(), it);
-        return Err(UnknownOutput {
-            name: name.to_string(),
-            nearest: known.min_by_key(distance).unwrap_or_default().to_owned(),
-        }
+        let nearest = known.min_by_key(distance).unwrap_or_default();
+        return Err(Misused(format!(
+            "nothing is kept for an output {name}; did you mean {nearest}? `eds outputs list` shows all of them. Nothing was \
+             dropped"
+        ))
         .into());
     }
     let mut all = Dropped::default();
@@ -166,8 +141,8 @@ async fn drop_output(
     Ok(())
 }
 
-/// Carries out `eds loss`: prints what is lost and not acknowledged, and acknowledges it if that is asked for.
-pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
+/// Runs `eds loss`: prints the losses that are not acknowledged, and acknowledges them if asked to.
+pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
         let record = store.losses().await?;
         let left: Vec<_> = record.into_iter().filter(|loss| loss.left() > 0).collect();
@@ -203,51 +178,40 @@ pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Carries out `eds settings`. Writes all that changes at once, or nothing.
-pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
+/// Runs `eds settings`: shows the cluster-wide settings, or writes all changes at once.
+pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
         let ours = config.alike();
-        let keys = ours.iter().map(|(key, _)| *key);
-        let theirs = store.shared(keys).await?;
-        let mut out = io::stdout();
+        let theirs = store.shared(ours.iter().map(|(key, _)| *key)).await?;
+        let (mut out, mut notes) = (io::stdout(), io::stderr());
         let mut changes = Vec::new();
         for ((key, ours), theirs) in ours.iter().zip(&theirs) {
             let differs = theirs.as_ref() != Some(ours);
             let shown = theirs.as_ref().map_or("not set".to_owned(), |it| quoted(it));
-            match action {
-                SettingsAction::Show if differs => {
-                    writeln!(out, "{key} = {shown} # here: {}", quoted(ours))?;
-                }
-                SettingsAction::Show => writeln!(out, "{key} = {shown}")?,
-                SettingsAction::Apply if !differs => {}
-                SettingsAction::Apply => {
+            match (apply, differs) {
+                (false, true) => writeln!(out, "{key} = {shown} # here: {}", quoted(ours))?,
+                (false, false) => writeln!(out, "{key} = {shown}")?,
+                (true, true) => {
                     changes.push((*key, ours.as_str()));
                     writeln!(out, "{key}: {shown} → {}", quoted(ours))?;
                 }
+                (true, false) => {}
             }
         }
-        let mut notes = io::stderr();
-        if action == SettingsAction::Show {
-            if let Some((format, by)) = store.format().await? {
-                writeln!(out, "# format {format}, written by {by}")?;
-            }
-        } else {
+        if apply {
             store.share(&changes, config.max_future).await?;
-            if changes.is_empty() {
-                writeln!(notes, "nothing differs")?;
+            let note = if changes.is_empty() {
+                "nothing differs"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
-                writeln!(
-                    notes,
-                    "written; restart each node with this configuration before store.partitions_from: one that is not \
-                     restarted goes on until then, and records nothing of later minutes"
-                )?;
+                "written; restart each node with this configuration before store.partitions_from: one that is not restarted \
+                 goes on until then, and records nothing of later minutes"
             } else {
-                writeln!(
-                    notes,
-                    "written; a node with another configuration goes on recording, and neither closes minutes nor \
-                     sends, until it is restarted with this one"
-                )?;
-            }
+                "written; a node with another configuration goes on recording, and neither closes minutes nor sends, until \
+                 it is restarted with this one"
+            };
+            writeln!(notes, "{note}")?;
+        } else if let Some((format, by)) = store.format().await? {
+            writeln!(out, "# format {format}, written by {by}")?;
         }
         if let Some(left) = store.leftovers(0).await? {
             writeln!(notes, "{left}")?;
@@ -256,7 +220,7 @@ pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
     })
 }
 
-/// A value as a configuration file has it.
+/// Returns a value as in a configuration file.
 fn quoted(value: &str) -> String {
     match value.parse::<u64>() {
         Ok(_) => value.to_owned(),
@@ -264,11 +228,19 @@ fn quoted(value: &str) -> String {
     }
 }
 
+fn nothing_shared() -> Misused {
+    Misused(
+        "store.url is memory:, which is within the node's own process; what is quarantined there stands in its log only, and \
+         there are no settings to share. Name the Redis of the nodes by --store or --config"
+            .to_owned(),
+    )
+}
+
 fn operate(
     config: &Config,
     run: impl AsyncFnOnce(RedisStore, Partitions) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let (store, partitions) = build::operated(config)?.ok_or(NothingShared)?;
+    let (store, partitions) = build::operated(config)?.ok_or_else(nothing_shared)?;
     log::start(&Log { level: LevelFilter::WARN, format: LogFormat::Text })?;
     runtime()?.block_on(run(store, partitions))
 }

@@ -1,10 +1,9 @@
-//! [`Relay`]: the parts of a relay, running.
+//! [`Relay`]: the parts of a running relay.
 //!
-//! Nothing is read before [`Relay::start`] has asked where the nodes are. They stop in the order of the data: first the
-//! readers, which send what waits; then the writer of the rest, when it has written what they left, or time is up.
+//! Nothing is read before [`Relay::start`] has resolved the names of the nodes. They stop in the order of the data: first the
+//! readers, which send their open datagrams; then the writer of the rest, once its queue is empty or the time is up.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,19 +12,19 @@ use anyhow::Context;
 use async_trait::async_trait;
 use chrono::Utc;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::parts::Parts;
 use super::relay_view::RelayView;
-use super::service::{SIDE_MAX, all_end, next_failure, until};
-use super::{PartFailed, Running, UNREAD_MAX, build};
+use super::run::Running;
+use super::service::gauge;
+use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::http::{self, Readiness, RelayVitals, Vitals};
-use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets, Table, explained};
+use crate::http::{Readiness, RelayVitals, Vitals};
+use crate::ingest::{BindSettings, Inherited, Opened, Sockets};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
@@ -36,28 +35,18 @@ use crate::status::{History, LossReporter};
 use crate::store::redis::RelayRegister;
 use crate::telemetry::{Format, per_second};
 
-/// How long the readers may take to read what the kernel holds, and to send it.
+/// The time limit for the readers to read the data that the kernel holds, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// The parts of a running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Where it receives, with the ports that the system chose.
-    pub(super) addresses: Vec<ListenAddress>,
-    /// Where it answers by HTTP.
-    pub(super) http: Option<SocketAddr>,
+    pub(super) parts: Parts,
     view: Arc<RelayView>,
-    readers: JoinSet<()>,
-    writer: JoinSet<()>,
-    /// The HTTP server, and those who follow the names.
-    side: JoinSet<()>,
-    stop: CancellationToken,
-    read_out: CancellationToken,
-    stop_side: CancellationToken,
 }
 
 impl Relay {
-    /// Takes the inherited sockets, binds the others, and begins to read. Must be called inside a tokio runtime.
+    /// Starts all parts. Must be called inside a tokio runtime.
     pub(super) async fn start(
         config: &RelayConfig,
         inherited: Vec<Inherited>,
@@ -75,35 +64,29 @@ impl Relay {
             unit: "eds-relay",
         };
         let opened = sockets.open(inherited)?;
-        let addresses = opened.addresses.clone();
-        let outlet = |to: &String| Arc::new(Outlet::new(to, &addresses));
+        let parts = Parts { addresses: opened.addresses.clone(), ..Parts::default() };
+        let outlet = |to: &String| Arc::new(Outlet::new(to, &parts.addresses));
         let rest_outlet = match &settings.passthrough {
             PassthroughSettings::Udp(to) => Some(outlet(to)),
             PassthroughSettings::Nowhere | PassthroughSettings::Http(_) => None,
         };
         let nodes = settings.to.iter().map(outlet).collect();
-        let view = Arc::new(view(config, &addresses, nodes, rest_outlet)?);
-        let mut relay = Self {
-            addresses,
-            http: None,
-            view,
-            readers: JoinSet::new(),
-            writer: JoinSet::new(),
-            side: JoinSet::new(),
-            stop: CancellationToken::new(),
-            read_out: CancellationToken::new(),
-            stop_side: CancellationToken::new(),
-        };
+        let view = Arc::new(view(config, &parts, nodes, rest_outlet)?);
+        let mut relay = Self { parts, view };
         let passthrough = relay.start_passthrough(&settings.passthrough)?;
-        relay.start_http(config).await?;
-        let view = Arc::clone(&relay.view);
-        relay.side.spawn(view.run(relay.stop_side.clone()));
+        let connections = settings.http.map_or(0, |_| build::left_for_http_of_relay(config));
+        let server =
+            relay.parts.bind_http(settings.http, &settings.http_hosts, connections).await?;
+        if let Some(server) = server {
+            relay.parts.side.spawn(server.serve_relay(Arc::clone(&relay.view)));
+        }
+        relay.parts.side.spawn(Arc::clone(&relay.view).run(relay.parts.stop_side.clone()));
         relay.follow_names().await?;
         relay.start_readers(settings, opened, &passthrough);
         Ok(relay)
     }
 
-    /// The way of the rest, and the task that writes it to a server.
+    /// Starts the task that writes the rest to a server, if there is one.
     fn start_passthrough(&mut self, settings: &PassthroughSettings) -> anyhow::Result<Passthrough> {
         let PassthroughSettings::Http(http) = settings else {
             let outlet = self.view.rest_outlet.clone();
@@ -117,51 +100,24 @@ impl Relay {
             Arc::clone(&self.view.ledger),
             self.view.metrics.passthrough_up.clone(),
             self.view.progress.watch("the writer of the rest"),
-            self.read_out.clone(),
+            self.parts.intake_ended.clone(),
         );
-        self.writer.spawn(writer.run());
+        self.parts.outlet.spawn(writer.run());
         Ok(Passthrough::Server(queue))
     }
 
-    async fn start_http(&mut self, config: &RelayConfig) -> anyhow::Result<()> {
-        let settings = &config.settings;
-        let Some(address) = settings.http else {
-            return Ok(());
-        };
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| explained(error, Table::Tcp, address));
-        let listener =
-            listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
-        self.http = Some(listener.local_addr()?);
-        let health =
-            Arc::new(RelayHealth { draining: self.stop.clone(), view: Arc::clone(&self.view) });
-        let server = http::Server {
-            listener,
-            connections: build::left_for_http_of_relay(config),
-            hosts: settings.http_hosts.clone(),
-            stop: self.stop_side.clone(),
-        };
-        self.side.spawn(server.serve_relay(health));
-        Ok(())
-    }
-
-    /// Looks all names up, and fails if one leads back to this relay. Does not wait for long: the kernel's room for what
-    /// arrives meanwhile is small.
+    /// Resolves all names, and fails if one leads back to this relay. The wait is short, because the kernel's buffer is small.
     async fn follow_names(&mut self) -> anyhow::Result<()> {
         let (nodes, rest) = (&self.view.nodes, &self.view.rest_outlet);
         let all: Vec<_> = nodes.iter().chain(rest).cloned().collect();
         let (first, mut known) = mpsc::channel(1);
         for outlet in all.clone() {
-            let (first, stop) = (first.clone(), self.stop_side.clone());
-            let following = follow_name(outlet, move || drop(first));
-            self.side.spawn(async move {
-                stop.run_until_cancelled(following).await;
-            });
+            let first = first.clone();
+            self.parts.spawn_side(follow_name(outlet, move || drop(first)));
         }
         drop::<mpsc::Sender<()>>(first);
-        // It ends when the last of them has dropped its sender.
-        let all_known = known.recv();
-        if tokio::time::timeout(UNREAD_MAX, all_known).await.is_err() {
+        // The channel closes when the last task has dropped its sender.
+        if tokio::time::timeout(UNREAD_MAX, known.recv()).await.is_err() {
             tracing::warn!(
                 "not all names of relay.to and rest.url could be looked up yet; going on with the others"
             );
@@ -185,10 +141,9 @@ impl Relay {
         opened: Opened,
         passthrough: &Passthrough,
     ) {
-        let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
         let metrics = &self.view.metrics;
         metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
-        (metrics.kernel_drops_inherited).set(gauge(opened.drops_before));
+        metrics.kernel_drops_inherited.set(gauge(opened.drops_before));
         let number = settings.number.unwrap_or_else(rand::random);
         let stamps = Arc::new(Stamps::new(number, settings.rules.precision));
         let clock = Arc::new(Clock::default());
@@ -208,34 +163,29 @@ impl Relay {
                 clock: Arc::clone(&clock),
                 metrics: Arc::clone(metrics),
                 heartbeat: self.view.progress.watch(format!("reader {index}")),
-                stop: self.stop.clone(),
+                stop: self.parts.stop.clone(),
             };
-            self.readers.spawn_blocking(move || reader.run());
+            self.parts.intake.spawn_blocking(move || reader.run());
         }
     }
 }
 
-/// The report of a relay to these nodes. Connects nowhere.
 fn view(
     config: &RelayConfig,
-    addresses: &[ListenAddress],
+    parts: &Parts,
     nodes: Vec<Arc<Outlet>>,
     rest_outlet: Option<Arc<Outlet>>,
 ) -> anyhow::Result<RelayView> {
     let ledger = Arc::new(Ledger::new(nodes.len()));
     let register = config.store.as_ref().map(|store| {
         let register = RelayRegister::new(store.redis.clone(), &store.prefix, &config.name);
-        let register =
-            register.context("store.url, store.ca_file, store.cert_file or store.key_file");
-        register.map(|register| {
-            let register = Arc::new(register);
-            let losses = LossReporter::new(register.clone(), Arc::default(), None);
-            (register, losses)
-        })
+        let register = Arc::new(register.context(build::STORE_KEYS)?);
+        let losses = LossReporter::new(register.clone(), Arc::default(), None);
+        anyhow::Ok((register, losses))
     });
     Ok(RelayView {
         name: config.name.clone(),
-        listen: addresses.iter().map(ToString::to_string).collect(),
+        listen: parts.addresses.iter().map(ToString::to_string).collect(),
         rest: match &config.settings.passthrough {
             PassthroughSettings::Nowhere => "none:".to_owned(),
             PassthroughSettings::Udp(to) => format!("udp://{to}"),
@@ -249,6 +199,7 @@ fn view(
         history: Mutex::new(History::new(Utc::now())),
         name_taken: AtomicBool::new(false),
         register: register.transpose()?,
+        draining: parts.stop.clone(),
     })
 }
 
@@ -261,23 +212,18 @@ impl Running for Relay {
         status_line(Arc::clone(&self.view.ledger), self.view.nodes.clone())
     }
 
-    async fn failed(&mut self) -> PartFailed {
-        next_failure([&mut self.readers, &mut self.writer]).await
+    fn parts(&mut self) -> &mut Parts {
+        &mut self.parts
     }
 
     async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> u64 {
         let deadline = Instant::now() + within;
-        self.stop.cancel();
+        self.parts.stop.cancel();
         let read_out = Instant::now() + READ_OUT_MAX;
-        if !all_end(&mut self.readers, until(read_out, at_once, READ_OUT_MAX)).await {
+        if !self.parts.end_intake(read_out, at_once, READ_OUT_MAX).await {
             tracing::error!("a reader does not end; leaving it");
         }
-        self.read_out.cancel();
-        all_end(&mut self.writer, until(deadline, at_once, Duration::ZERO)).await;
-        self.writer.abort_all();
-        self.stop_side.cancel();
-        let side_max = Instant::now() + SIDE_MAX;
-        all_end(&mut self.side, until(side_max, at_once, Duration::ZERO)).await;
+        self.parts.end(deadline, at_once).await;
         let totals = self.view.ledger.totals().at_end();
         self.view.end(&totals).await;
         log_totals(&totals, &self.view.nodes);
@@ -285,7 +231,6 @@ impl Running for Relay {
     }
 }
 
-/// How a relay to these nodes is, in one line. It is asked again and again, with the time that has passed since.
 fn status_line(
     ledger: Arc<Ledger>,
     nodes: Vec<Arc<Outlet>>,
@@ -317,7 +262,7 @@ fn status_line(
     }
 }
 
-/// The last line of the log: what became of every line.
+/// Writes the last line of the log.
 fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
     let dropped: Vec<_> = nodes
         .iter()
@@ -347,30 +292,22 @@ fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
     }
 }
 
-/// What health and metrics of a relay are answered from.
-#[derive(Debug)]
-struct RelayHealth {
-    draining: CancellationToken,
-    view: Arc<RelayView>,
-}
-
-impl RelayVitals for RelayHealth {
+impl RelayVitals for RelayView {
     fn page(&self) -> String {
-        self.view.page()
+        self.page()
     }
 }
 
 #[async_trait]
-impl Vitals for RelayHealth {
+impl Vitals for RelayView {
     fn progress(&self) -> &Progress {
-        &self.view.progress
+        &self.progress
     }
 
     async fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::default();
-        let nodes = &self.view.nodes;
-        let down: Vec<_> = nodes.iter().filter(|node| !node.is_up()).collect();
-        let trouble = if down.len() == nodes.len() {
+        let down: Vec<_> = self.nodes.iter().filter(|node| !node.is_up()).collect();
+        let trouble = if down.len() == self.nodes.len() {
             &mut readiness.reasons
         } else {
             &mut readiness.warnings
@@ -383,17 +320,17 @@ impl Vitals for RelayHealth {
         if self.draining.is_cancelled() {
             readiness.reasons.push("the relay is shutting down".to_owned());
         }
-        if self.view.metrics.sockets_failing() > 0 {
+        if self.metrics.sockets_failing() > 0 {
             readiness.reasons.push(Cause::SocketFails.to_string());
         }
         readiness
     }
 
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error> {
-        self.view.metrics.encode(format)
+        self.metrics.encode(format)
     }
 
     fn connections(&self) -> Gauge {
-        self.view.metrics.http_connections.clone()
+        self.metrics.http_connections.clone()
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct RelayView {
     pub(super) name_taken: AtomicBool,
     /// Where it reports itself and its losses, if the configuration names a Redis.
     pub(super) register: Option<(Arc<RelayRegister>, LossReporter)>,
+    /// Cancelled when the relay drains.
+    pub(super) draining: CancellationToken,
 }
 
 impl RelayView {

@@ -1,293 +1,291 @@
-//! [`Service`]: the parts of a node, running.
+//! [`Service`]: the parts of a running node.
 //!
-//! It owns the threads and tasks. Nothing is read before [`Service::listen`]. They stop in the order of the data: first the listeners, which read what the
-//! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker releases
-//! its claims meanwhile, or sends what is left of a store that ends with the process. Whatever hangs, the end does not
-//! wait for it longer than it may.
+//! They stop in the order of the data: first the listeners, once they have read the data that the kernel holds; then the recorders,
+//! once they have recorded the events of the listeners; then the worker and the senders, which release their claims, or send the rest of a store
+//! that ends with the process. Every wait has a limit.
 
-mod way_in;
-
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::InvalidSetting;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use anyhow::Context;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::self_metrics::SelfMetrics;
-use super::status::expected;
-use crate::config::ServiceSettings;
+use super::build;
+use super::parts::Parts;
+use super::run::Running;
+use crate::config::{Config, ServiceSettings};
+use crate::event::{OverflowSeries, Partition};
 use crate::flush::{Destination, Flush, look_for_leftovers};
-use crate::http::{self, Health, Queries, QuerySources};
-use crate::ingest::{Inherited, ListenAddress, Listener, OpenError, Table, explained};
-use crate::node::{LedgerTotals, Node};
-use crate::spool::SpoolError;
+use crate::http::{Health, Queries, QuerySources};
+use crate::ingest::{
+    self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher, Listener,
+    QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
+};
+use crate::node::{LedgerTotals, Node, Progress, files};
+use crate::spool::{Keeper, Spool};
 use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
-use crate::telemetry::Metrics;
+use crate::telemetry::{self, Metrics};
 
-/// How long a worker may take to release its claims, or to send the rest, when the time is over.
+/// The time limit for the worker to release its claims, or to send the rest, beyond that of draining.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
-/// How long the disk may take what the store did not; as long as a listener waits for it.
+/// The time limit for the disk to take the events that the store did not; the same as that of a listener.
 const DISK_MAX: Duration = Duration::from_secs(12);
 /// The same when the node is to end at once.
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
-/// How long HTTP connections that are open may take.
-pub(super) const SIDE_MAX: Duration = Duration::from_secs(1);
 
-/// Why a node cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A socket cannot be had.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The spool cannot be had.
-    #[error(transparent)]
-    Spool(#[from] SpoolError),
-    /// The HTTP address cannot be had.
-    #[error("cannot listen on {address} (http.listen): {source}")]
-    BindHttp {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The nodes cannot be coordinated.
-    #[error("cannot work beside other nodes: {0}")]
-    Coordination(#[from] InvalidSetting),
-    /// The system gives no address or no thread.
-    #[error("cannot start: {0}")]
-    Io(#[from] std::io::Error),
-}
-
-/// A part of the node ended that should not have.
-#[derive(Debug, thiserror::Error)]
-#[error("a part of the node failed: {0}")]
-pub struct PartFailed(#[from] tokio::task::JoinError);
-
-/// The parts of a node, running.
+/// The parts of a running node.
 #[derive(Debug)]
-pub struct Service {
-    /// Where the node listens for events, with the ports that the system chose.
-    pub addresses: Vec<ListenAddress>,
-    /// Where it answers by HTTP.
-    pub http: Option<SocketAddr>,
-    /// What its parts share and decide by.
-    pub node: Arc<Node>,
-    pub(super) metrics: Arc<Metrics>,
+pub(super) struct Service {
+    pub(super) parts: Parts,
+    pub(super) node: Arc<Node>,
+    metrics: Arc<Metrics>,
     /// The names of the outputs.
-    pub(super) outputs: Vec<String>,
-    /// Those that do not read yet.
+    outputs: Vec<String>,
+    /// The listeners that do not read yet.
     listeners: Vec<Listener>,
-    /// Listeners and recorders. They end when everything is recorded.
-    ingest: JoinSet<()>,
-    /// What seals, and what sends to each output.
-    flush: JoinSet<()>,
-    /// What nothing waits for: the HTTP server, the reporters.
-    side: JoinSet<()>,
-    store: Arc<dyn Store>,
+    store: Arc<dyn NodeStore>,
     losses: Arc<LossReporter>,
-    /// Whether events that cannot be recorded go to a disk.
-    spools: bool,
-    stop: CancellationToken,
-    recorded: CancellationToken,
-    stop_side: CancellationToken,
+    has_spool: bool,
+    /// Cancelled when recorders must write their events to the spool, or drop them.
     abort: CancellationToken,
 }
 
 impl Service {
-    /// Takes the inherited sockets, binds the others and starts all parts but the listeners. Must be called inside a
-    /// tokio runtime.
-    pub async fn start(
-        settings: &ServiceSettings,
+    /// Starts all parts but the listeners. Must be called inside a tokio runtime.
+    pub(super) async fn start(
+        config: &Config,
         inherited: Vec<Inherited>,
-        store: Arc<dyn NodeStore>,
+        (store, sources): (Arc<dyn NodeStore>, QuerySources),
         outputs: Vec<Destination>,
-        sources: QuerySources,
-    ) -> Result<Self, StartError> {
+    ) -> anyhow::Result<Self> {
+        let settings = &config.service;
         let node = Arc::new(Node::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-        // Nothing is known against it yet.
+        // No failure is known yet.
         metrics.store_up.set(1);
-        report_capacities(settings, &*store, &metrics);
-        let losses = LossReporter::new(
-            store.clone(),
-            Arc::clone(&node.losses),
-            beside_spool(settings, "losses.json"),
-        );
+        let losses_file = beside_spool(settings, "losses.json");
+        let losses = LossReporter::new(store.clone(), Arc::clone(&node.losses), losses_file);
         let mut service = Self {
-            addresses: Vec::new(),
-            http: None,
-            node: Arc::clone(&node),
+            parts: Parts::default(),
+            node,
             metrics,
-            outputs: outputs.iter().map(|it| it.name.to_string()).collect(),
+            outputs: outputs.iter().map(|output| output.name.to_string()).collect(),
             listeners: Vec::new(),
-            ingest: JoinSet::new(),
-            flush: JoinSet::new(),
-            side: JoinSet::new(),
-            store: store.clone(),
+            store,
             losses: Arc::new(losses),
-            spools: settings.spool.is_some(),
-            stop: CancellationToken::new(),
-            recorded: CancellationToken::new(),
-            stop_side: CancellationToken::new(),
+            has_spool: settings.spool.is_some(),
             abort: CancellationToken::new(),
         };
-        let arbiter = Arc::clone(&sources.arbiter);
-        let reporter = service.reporter(settings, &store, &outputs);
-        let expected = expected(settings, sources.retention, reporter.outputs.clone());
-        let latest = Some(Arc::clone(&reporter.latest));
-        let observer = Observer::new(store.clone(), expected, latest);
-        let metrics = Arc::clone(&service.metrics);
-        let queries = Queries::new(sources, metrics, Arc::clone(&node), observer)?;
-        // In this order: what answers by HTTP can be sent events.
+        // In this order: a node that answers by HTTP can receive events.
         let receivers = service.open(settings, inherited)?;
-        let spool = service.start_spool(settings.spool.as_ref())?;
-        service.start_http(settings, store.clone(), queries).await?;
-        let (looking, stop) = (look_for_leftovers(store.clone()), service.stop_side.clone());
-        service.side.spawn(async move {
-            stop.run_until_cancelled(looking).await;
-        });
-        service.side.spawn(reporter.run());
-        let recording: Arc<dyn Recording> = store.clone();
-        let recorders = service.start_recorders(settings, &recording, spool.as_ref());
+        let spool = service.start_spool(settings)?;
+        let arbiter = Arc::clone(&sources.arbiter);
+        service.start_side(config, sources, &outputs).await?;
+        let recorders = service.start_recorders(settings, spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
-        service.start_unspooler(settings, spool, recorders);
+        if let Some(spool) = spool {
+            service.start_unspooler(settings, spool, recorders);
+        }
         let flush = Flush {
             outputs,
             arbiter,
-            store,
-            partitions: settings.batcher.partitions.clone(),
+            store: service.store.clone(),
+            partitions: config.partitions.clone(),
             settings: settings.flush,
             witness_file: beside_spool(settings, "witness.json"),
-            node,
+            node: Arc::clone(&service.node),
             metrics: Arc::clone(&service.metrics),
-            stop: service.stop.clone(),
-            recorded: service.recorded.clone(),
+            stop: service.parts.stop.clone(),
+            recorded: service.parts.intake_ended.clone(),
         };
-        for task in flush.into_tasks()? {
-            service.flush.spawn(task);
+        for task in flush.into_tasks().context("cannot work beside other nodes")? {
+            service.parts.outlet.spawn(task);
         }
         Ok(service)
     }
 
-    fn reporter(
-        &self,
+    fn open(
+        &mut self,
         settings: &ServiceSettings,
-        store: &Arc<dyn NodeStore>,
+        inherited: Vec<Inherited>,
+    ) -> anyhow::Result<Vec<Receiver>> {
+        let sockets = Sockets {
+            listen: &settings.listen,
+            how: BindSettings {
+                receive_buffer: settings.receive_buffer,
+                socket_mode: settings.socket_mode,
+                read_timeout: ingest::read_timeout(settings.linger.least),
+            },
+            threads: settings.threads,
+            datagram_max: settings.datagram_max,
+            unit: "eds",
+        };
+        let opened = sockets.open(inherited)?;
+        self.metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
+        self.metrics.kernel_drops_inherited.set(gauge(opened.drops_before));
+        self.parts.addresses = opened.addresses;
+        Ok(opened.receivers)
+    }
+
+    fn start_spool(&mut self, settings: &ServiceSettings) -> anyhow::Result<Option<Spool>> {
+        let Some(settings) = &settings.spool else {
+            return Ok(None);
+        };
+        let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+        let (keeper, spool) = Keeper::open(settings, node, metrics)?;
+        self.parts.intake.spawn_blocking(move || keeper.run());
+        Ok(Some(spool))
+    }
+
+    /// Starts the HTTP server, the reporters and the look for leftovers.
+    async fn start_side(
+        &mut self,
+        config: &Config,
+        sources: QuerySources,
         outputs: &[Destination],
-    ) -> NodeReporter {
+    ) -> anyhow::Result<()> {
+        let settings = &config.service;
+        let (store, node, metrics) = (&self.store, &self.node, &self.metrics);
         let limits = &settings.batcher.limits;
-        let place = |it: &Destination| (it.name.to_string(), it.output.describe());
-        NodeReporter {
+        let reporter = NodeReporter {
             store: Arc::clone(store),
-            node: Arc::clone(&self.node),
-            metrics: Arc::clone(&self.metrics),
-            outputs: outputs.iter().map(place).collect(),
+            node: Arc::clone(node),
+            metrics: Arc::clone(metrics),
+            outputs: build::described(outputs),
             queue_max: [limits.events, limits.bytes],
             spool_max: settings.spool.as_ref().map_or(0, |spool| spool.bytes_max),
             latest: Arc::default(),
             losses: Arc::clone(&self.losses),
-            stop: self.stop_side.clone(),
-        }
-    }
-
-    async fn start_http(
-        &mut self,
-        settings: &ServiceSettings,
-        store: Arc<dyn Store>,
-        queries: Queries,
-    ) -> Result<(), StartError> {
-        let Some(address) = settings.http else {
-            return Ok(());
+            stop: self.parts.stop_side.clone(),
         };
-        let listener = TcpListener::bind(address).await.map_err(|source| StartError::BindHttp {
-            address,
-            source: explained(source, Table::Tcp, address),
-        })?;
-        self.http = Some(listener.local_addr()?);
+        let latest = Some(Arc::clone(&reporter.latest));
+        let observer = Observer::new(store.clone(), build::expected(config, outputs), latest);
+        let queries = Queries::new(sources, Arc::clone(metrics), Arc::clone(node), observer);
+        let queries = queries.context("cannot work beside other nodes")?;
         let health = Health {
-            store,
-            node: Arc::clone(&self.node),
-            metrics: Arc::clone(&self.metrics),
-            draining: self.stop.clone(),
+            store: store.clone(),
+            node: Arc::clone(node),
+            metrics: Arc::clone(metrics),
+            draining: self.parts.stop.clone(),
         };
-        let server = http::Server {
-            listener,
-            connections: settings.http_connections,
-            hosts: settings.http_hosts.clone(),
-            stop: self.stop_side.clone(),
-        };
-        self.side.spawn(server.serve(health, Arc::new(queries)));
+        let connections = build::left_for_http(config);
+        report_capacities(settings, connections, &**store, metrics);
+        let leftovers = look_for_leftovers(store.clone());
+        let server = self.parts.bind_http(settings.http, &settings.http_hosts, connections).await?;
+        if let Some(server) = server {
+            self.parts.side.spawn(server.serve(health, Arc::new(queries)));
+        }
+        self.parts.spawn_side(leftovers);
+        self.parts.side.spawn(reporter.run());
+        for writer in build::self_metrics(config)? {
+            let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+            self.parts.spawn_side(writer.run(config.node.clone(), node, metrics));
+        }
         Ok(())
     }
 
-    /// Begins to write the metrics of the node, which has this name, to outputs.
-    pub(super) fn report(&mut self, name: &str, writers: Vec<SelfMetrics>) {
-        for writer in writers {
-            let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
-            let (writing, stop) =
-                (writer.run(name.to_owned(), node, metrics), self.stop_side.clone());
-            self.side.spawn(async move {
-                stop.run_until_cancelled(writing).await;
+    fn start_recorders(
+        &mut self,
+        settings: &ServiceSettings,
+        spool: Option<&Spool>,
+    ) -> Vec<mpsc::Sender<Delivery>> {
+        let store: Arc<dyn Recording> = self.store.clone();
+        let budget = Arc::new(DedupBudget::new(settings.dedup_users));
+        let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
+        // A store in this process loses nothing before the process does.
+        let window = settings.replay_window * u32::from(store.capabilities().is_remote);
+        let window = Arc::new(ReplayWindow::new(window, bytes));
+        let partitions = &settings.batcher.partitions;
+        let start = |partition: Partition| {
+            let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
+            let name = format!("the recorder of partition {}", partition.index());
+            let recorder = Recorder {
+                partition,
+                settings: settings.recorder,
+                batches: receiver,
+                store: Arc::clone(&store),
+                overflow: OverflowSeries::new(partitions, partition),
+                spool: spool.cloned(),
+                dedup: Arc::clone(&budget),
+                replay: Arc::clone(&window),
+                node: Arc::clone(&self.node),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.node.progress.watch(name),
+                abort: self.abort.clone(),
+            };
+            self.parts.intake.spawn(recorder.run());
+            sender
+        };
+        partitions.iter().map(start).collect()
+    }
+
+    fn make_listeners(
+        &mut self,
+        settings: &ServiceSettings,
+        receivers: Vec<Receiver>,
+        spool: Option<&Spool>,
+        recorders: &[mpsc::Sender<Delivery>],
+    ) {
+        let stamps = Arc::new(ArrivalStamps::default());
+        let rate = settings.rate_per_source;
+        let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate, Instant::now())));
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let (stamps, node) = (Arc::clone(&stamps), Arc::clone(&self.node));
+            let batcher = LineBatcher::new(&settings.batcher, stamps, node, recorders.to_vec());
+            let batcher = if receiver.makes_senders_wait() {
+                batcher.taking_all()
+            } else {
+                batcher.with_spool(spool.cloned())
+            };
+            self.listeners.push(Listener {
+                receiver: receiver.with_sources(),
+                rates: rates.clone(),
+                batcher,
+                linger: settings.linger,
+                node: Arc::clone(&self.node),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.node.progress.watch(format!("listener {index}")),
+                stop: self.parts.stop.clone(),
             });
         }
     }
 
-    /// Begins to read. Until then the kernel holds what arrives.
-    pub fn listen(&mut self) {
+    fn start_unspooler(
+        &mut self,
+        settings: &ServiceSettings,
+        spool: Spool,
+        recorders: Vec<mpsc::Sender<Delivery>>,
+    ) {
+        let unspooler = Unspooler {
+            spool,
+            partitions: settings.batcher.partitions.clone(),
+            limits: settings.batcher.limits,
+            recorders,
+            node: Arc::clone(&self.node),
+            metrics: Arc::clone(&self.metrics),
+            heartbeat: self.node.progress.watch("the unspooler"),
+            read: files::read,
+            stop: self.parts.stop.clone(),
+        };
+        self.parts.intake.spawn(unspooler.run());
+    }
+
+    /// Begins to read. Until then the kernel holds arriving data.
+    pub(super) fn listen(&mut self) {
         for listener in self.listeners.drain(..) {
-            self.ingest.spawn_blocking(move || listener.run());
+            self.parts.intake.spawn_blocking(move || listener.run());
         }
     }
 
-    /// Waits until a part ends by itself, which only happens when it fails.
-    pub async fn failed(&mut self) -> PartFailed {
-        next_failure([&mut self.ingest, &mut self.flush]).await
-    }
-
-    /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and releases all
-    /// claims. What ends with the process is closed and sent in the same time. `at_once` cuts all of it short. Returns what
-    /// became of all events.
-    pub async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> LedgerTotals {
-        let deadline = Instant::now() + within;
-        let until = |deadline, after| until(deadline, at_once, after);
-        self.stop.cancel();
-        self.store.stopping();
-        // What they would have read stays where it is.
-        self.listeners.clear();
-        if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {
-            self.log_unrecorded(self.node.ledger.totals().in_memory());
-            self.abort.cancel();
-            let disk_max = Instant::now() + DISK_MAX;
-            if !all_end(&mut self.ingest, until(disk_max, AT_ONCE_MAX)).await {
-                tracing::error!(
-                    "a part of the node does not end, perhaps since a disk hangs; leaving it"
-                );
-            }
-        }
-        self.recorded.cancel();
-        let released = deadline.max(Instant::now() + RELEASE_MAX);
-        all_end(&mut self.flush, until(released, Duration::ZERO)).await;
-        self.flush.abort_all();
-        self.stop_side.cancel();
-        // A client that keeps its connection open does not keep the node.
-        let side_max = Instant::now() + SIDE_MAX;
-        all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
-        let totals = self.node.ledger.totals().at_end(self.store.unpublished());
-        self.losses.count_node(&self.node, self.metrics.dropped(&totals));
-        self.losses.deliver().await;
-        totals
-    }
-
-    /// Logs that events cannot be recorded in time and go to disk, if there is one; otherwise they are a loss, which is logged as such. None:
-    /// only the last answers were waited for.
-    fn log_unrecorded(&self, events: u64) {
-        if events > 0 && self.spools {
+    /// Logs that events cannot be recorded in time and go to the spool. Without a spool they are logged as a loss.
+    fn log_unrecorded(&self) {
+        let events = self.node.ledger.totals().in_memory();
+        // Without events only the last answers of the store were missing.
+        if events > 0 && self.has_spool {
             tracing::warn!(
                 events,
                 "cannot record what is queued within input.drain_timeout; it goes to input.spool_dir, from where this \
@@ -297,66 +295,92 @@ impl Service {
     }
 }
 
-/// Waits until a part ends by itself, which only happens when it fails.
-pub(super) async fn next_failure([some, others]: [&mut JoinSet<()>; 2]) -> PartFailed {
-    loop {
-        let ended = tokio::select! {
-            Some(ended) = some.join_next() => ended,
-            Some(ended) = others.join_next() => ended,
-            else => std::future::pending().await,
-        };
-        if let Err(error) = ended {
-            return error.into();
-        }
+impl Running for Service {
+    fn progress(&self) -> Progress {
+        self.node.progress.clone()
     }
-}
 
-/// Waits until then, or until so long after `at_once` is cancelled.
-pub(super) async fn until(deadline: Instant, at_once: &CancellationToken, after: Duration) {
-    let cut_short = async {
-        at_once.cancelled().await;
-        tokio::time::sleep(after).await;
-    };
-    tokio::select! {
-        () = tokio::time::sleep_until(deadline) => {}
-        () = cut_short => {}
+    fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
+        let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+        telemetry::status_line(node, metrics, self.outputs.clone())
     }
-}
 
-/// Waits for the end of all parts, but not for longer than this. Answers whether they have ended.
-pub(super) async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output = ()>) -> bool {
-    let all = async {
-        while let Some(ended) = parts.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a part of the node failed");
+    fn parts(&mut self) -> &mut Parts {
+        &mut self.parts
+    }
+
+    async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> u64 {
+        let deadline = Instant::now() + within;
+        self.parts.stop.cancel();
+        self.store.stopping();
+        // The kernel keeps the data of listeners that never read.
+        self.listeners.clear();
+        if !self.parts.end_intake(deadline, at_once, Duration::ZERO).await {
+            self.log_unrecorded();
+            self.abort.cancel();
+            let disk_max = Instant::now() + DISK_MAX;
+            if !self.parts.end_intake(disk_max, at_once, AT_ONCE_MAX).await {
+                tracing::error!(
+                    "a part of the node does not end, perhaps since a disk hangs; leaving it"
+                );
             }
         }
-    };
-    tokio::select! {
-        biased;
-        () = all => true,
-        () = until => false,
+        self.parts.end(deadline.max(Instant::now() + RELEASE_MAX), at_once).await;
+        let totals = self.node.ledger.totals().at_end(self.store.unpublished());
+        self.losses.count_node(&self.node, self.metrics.dropped(&totals));
+        self.losses.deliver().await;
+        log_totals(&totals);
+        totals.lost()
     }
 }
 
-/// A file that outlives the process, if there is a place for it.
-fn beside_spool(settings: &ServiceSettings, name: &str) -> Option<PathBuf> {
-    let spool = settings.spool.as_ref();
-    spool.map(|spool| spool.directory.join(name))
+/// Writes the last line of the log.
+fn log_totals(totals: &LedgerTotals) {
+    let LedgerTotals { received, recorded, queued, unpublished, .. } = *totals;
+    let rejected: u64 = totals.rejected.iter().sum();
+    let dropped: u64 = totals.dropped.iter().sum();
+    if totals.lost() == 0 {
+        tracing::info!(received, recorded, rejected, dropped, queued, unpublished, "stopped");
+    } else {
+        tracing::warn!(
+            received,
+            recorded,
+            rejected,
+            dropped,
+            queued,
+            unpublished,
+            "stopped, and events are lost: those dropped were not recorded; those unpublished were recorded in the memory \
+             of this process only, in minutes that were not over or in counts that no output took (store.url names a store \
+             that outlives it)"
+        );
+    }
 }
 
-/// What the figures of fill levels are to be held against.
-fn report_capacities(settings: &ServiceSettings, store: &dyn Store, metrics: &Metrics) {
-    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+/// Returns the path of a file that outlives the process, if there is a directory for it.
+fn beside_spool(settings: &ServiceSettings, name: &str) -> Option<PathBuf> {
+    settings.spool.as_ref().map(|spool| spool.directory.join(name))
+}
+
+pub(super) fn gauge(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Sets the metrics of capacities.
+fn report_capacities(
+    settings: &ServiceSettings,
+    connections: usize,
+    store: &dyn Store,
+    metrics: &Metrics,
+) {
     let limits = &settings.batcher.limits;
-    metrics.events_queued_max.set(number(limits.events));
-    metrics.queue_max_bytes.set(number(limits.bytes));
+    metrics.events_queued_max.set(gauge(limits.events));
+    metrics.queue_max_bytes.set(gauge(limits.bytes));
     let spool = settings.spool.as_ref().map_or(0, |spool| spool.bytes_max);
-    metrics.spool_max_bytes.set(number(spool));
+    metrics.spool_max_bytes.set(gauge(spool));
     let (_, memory) = store.memory();
-    metrics.store_memory_max_bytes.set(number(memory));
+    metrics.store_memory_max_bytes.set(gauge(memory));
     let quarantined = u64::from(settings.batcher.partitions.count()) * QUARANTINE_MAX as u64;
-    metrics.counts_quarantined_max.set(number(quarantined));
-    let connections = settings.http.map_or(0, |_| settings.http_connections);
-    metrics.http_connections_max.set(number(connections as u64));
+    metrics.counts_quarantined_max.set(gauge(quarantined));
+    let connections = settings.http.map_or(0, |_| connections);
+    metrics.http_connections_max.set(gauge(connections as u64));
 }

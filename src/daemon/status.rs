@@ -2,12 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::build;
 use super::watch::{LOOK_INTERVAL, runtime, watch};
-use crate::config::{Config, ServiceSettings};
-use crate::status::{self, Expected, Observer, Status};
+use crate::config::Config;
+use crate::status::{self, Observer, Status};
 use crate::store::redis::RedisStore;
 
 /// The width of the table if `COLUMNS` is not set.
@@ -19,16 +18,16 @@ const WIDTH: usize = 100;
     "store.url is memory:, which is within the node's own process: ask the node itself ({0}), or name the Redis of the nodes by \
      --store or --config"
 )]
-pub struct OnlyTheNodeKnows(String);
+pub(crate) struct OnlyTheNodeKnows(String);
 
 /// There is no terminal to watch on.
 #[derive(Debug, thiserror::Error)]
 #[error("--watch needs a terminal, and standard output is none; leave it out, or use --json")]
-pub struct NoTerminal;
+pub(crate) struct NoTerminal;
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub(crate) enum Shown {
     /// Lines of text.
     Table,
     /// One object.
@@ -38,7 +37,7 @@ pub enum Shown {
 }
 
 /// Prints the status. Returns whether it is healthy.
-pub fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
+pub(crate) fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
     let observer = observer(config)?;
     if shown == Shown::Live {
         anyhow::ensure!(io::stdout().is_terminal() && io::stdin().is_terminal(), NoTerminal);
@@ -88,23 +87,6 @@ fn observer(config: &Config) -> anyhow::Result<Observer> {
 
 /// Returns an observer of this store with the values of the configuration.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
-    let outputs = build::outputs(config)?;
-    let outputs = outputs.iter().map(|output| (output.name.to_string(), output.output.describe()));
-    let expected = expected(&config.service, config.retention, outputs.collect());
+    let expected = build::expected(config, &build::outputs(config)?);
     Ok(Observer::new(Arc::new(store.alike_in(config.alike())), expected, None))
-}
-
-pub(super) fn expected(
-    settings: &ServiceSettings,
-    retention: Duration,
-    outputs: Vec<(String, String)>,
-) -> Expected {
-    Expected {
-        grace: settings.flush.grace,
-        max_hold: settings.flush.max_hold,
-        linger: settings.linger.most,
-        retention,
-        outputs,
-        partitions: usize::from(settings.batcher.partitions.count()),
-    }
 }

@@ -11,7 +11,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 const ROOT: u32 = 0;
 
 /// Opens a directory, and creates it if it is missing. Fails if other users could put files into it.
-pub fn open_directory(path: &Path) -> io::Result<File> {
+pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     let directory = File::open(path)?;
     let found = directory.metadata()?;
@@ -31,26 +31,26 @@ pub fn open_directory(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file to lock it, and creates it if it is missing.
-pub fn open_lock(path: &Path) -> io::Result<File> {
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let file = open(path, OpenOptions::new().read(true).write(true).create(true))?;
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(file)
 }
 
 /// Creates a new file.
-pub fn create(path: &Path) -> io::Result<File> {
+pub(crate) fn create(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().write(true).create_new(true))
 }
 
 /// Reads a whole file.
-pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Replaces a file atomically, also with regard to a power cut.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -2,7 +2,7 @@
 //! metric.
 
 mod clock;
-pub mod files;
+pub(crate) mod files;
 mod ledger;
 mod losses;
 mod notices;
@@ -19,8 +19,9 @@ pub use ledger::{Intake, Ledger, LedgerTotals};
 pub use losses::{Losses, Lost};
 pub use notices::{Example, Notices, Refusal, RefusedLine, Samples};
 pub use progress::{Heartbeat, Progress};
-pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
-pub use unstamped::{Sample, Unstamped, WINDOW_MS};
+pub(crate) use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
+pub use unstamped::Sample;
+pub(crate) use unstamped::{Unstamped, WINDOW_MS};
 
 use crate::diagnosis::{Diagnosis, LossCause};
 use crate::event::Partition;
@@ -38,27 +39,28 @@ pub struct Node {
     pub losses: Arc<Losses>,
     /// Refused lines and losses, for the log and the status.
     pub notices: Notices,
-    /// The partitions that lag.
-    pub lag: Lag,
-    /// The events that the store has confirmed.
-    pub confirmed: Confirmed,
+    pub(crate) lag: Lag,
+    pub(crate) confirmed: Confirmed,
     /// The heartbeats of the workers.
     pub progress: Progress,
-    /// Events with coarse timestamps.
-    pub rounded: Rounded,
-    /// Lines without a timestamp.
-    pub unstamped: Unstamped,
+    pub(crate) rounded: Rounded,
+    pub(crate) unstamped: Unstamped,
     /// The number of receiving threads whose socket cannot be read.
-    pub listeners_failing: AtomicUsize,
-    /// The outputs that refuse writes or do not answer.
-    pub outputs_down: OutputsDown,
+    pub(crate) listeners_failing: AtomicUsize,
+    pub(crate) outputs_down: OutputsDown,
     /// Whether another process uses this node's name.
-    pub name_taken: AtomicBool,
+    pub(crate) name_taken: AtomicBool,
 }
 
 impl Node {
+    /// Creates a node with this clock and these random numbers.
+    #[must_use]
+    pub fn new(clock: Clock, rng: Rng) -> Self {
+        Self { clock, rng, ..Self::default() }
+    }
+
     /// Logs certain losses, each cause at most once a minute.
-    pub fn log_losses(&self) {
+    pub(crate) fn log_losses(&self) {
         let totals = LossCause::ALL.into_iter().zip(self.losses.totals());
         for (cause, total) in totals.filter(|(cause, _)| cause.is_certain()) {
             self.notices.lost(cause, total);
@@ -73,11 +75,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The outputs that refuse writes or do not answer.
 #[derive(Debug, Default)]
-pub struct OutputsDown(Mutex<BTreeMap<String, Diagnosis>>);
+pub(crate) struct OutputsDown(Mutex<BTreeMap<String, Diagnosis>>);
 
 impl OutputsDown {
     /// Sets the state of an output; `None`: it accepts writes.
-    pub fn set(&self, name: &str, trouble: Option<Diagnosis>) {
+    pub(crate) fn set(&self, name: &str, trouble: Option<Diagnosis>) {
         let mut all = lock(&self.0);
         match trouble {
             Some(trouble) => all.insert(name.to_owned(), trouble),
@@ -85,29 +87,25 @@ impl OutputsDown {
         };
     }
 
-    /// Returns their names.
-    #[must_use]
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.all().into_keys().collect()
     }
 
-    /// Returns their names with the causes.
-    #[must_use]
-    pub fn all(&self) -> BTreeMap<String, Diagnosis> {
+    pub(crate) fn all(&self) -> BTreeMap<String, Diagnosis> {
         lock(&self.0).clone()
     }
 }
 
 /// The partitions that lag: this node has events that are not in the store, so no minute of the partition is idle.
 #[derive(Debug, Default)]
-pub struct Lag {
+pub(crate) struct Lag {
     is_on_disk: AtomicBool,
     partitions: Mutex<BTreeSet<usize>>,
 }
 
 impl Lag {
     /// Sets whether a partition lags because of events in memory.
-    pub fn set(&self, partition: Partition, is_lagging: bool) {
+    pub(crate) fn set(&self, partition: Partition, is_lagging: bool) {
         let mut partitions = lock(&self.partitions);
         if is_lagging {
             partitions.insert(partition.index());
@@ -117,20 +115,18 @@ impl Lag {
     }
 
     /// Sets whether there are events on disk, which may be of every partition.
-    pub fn set_on_disk(&self, is_on_disk: bool) {
+    pub(crate) fn set_on_disk(&self, is_on_disk: bool) {
         self.is_on_disk.store(is_on_disk, Ordering::Relaxed);
     }
 
     /// Returns whether a partition lags because of events in memory or on disk.
-    #[must_use]
-    pub fn is_lagging(&self, partition: Partition) -> bool {
+    pub(crate) fn is_lagging(&self, partition: Partition) -> bool {
         self.is_on_disk.load(Ordering::Relaxed)
             || lock(&self.partitions).contains(&partition.index())
     }
 
     /// Returns the number of partitions that lag because of events in memory.
-    #[must_use]
-    pub fn partitions(&self) -> usize {
+    pub(crate) fn partitions(&self) -> usize {
         lock(&self.partitions).len()
     }
 }
@@ -138,28 +134,26 @@ impl Lag {
 /// For each partition, the number of events that the store has confirmed to this process, and the number of events that this
 /// process can record again.
 #[derive(Debug, Default)]
-pub struct Confirmed(Mutex<BTreeMap<usize, (u64, u64)>>);
+pub(crate) struct Confirmed(Mutex<BTreeMap<usize, (u64, u64)>>);
 
 impl Confirmed {
     /// Adds events that were recorded.
-    pub fn record(&self, partition: Partition, events: u64) {
+    pub(crate) fn record(&self, partition: Partition, events: u64) {
         lock(&self.0).entry(partition.index()).or_default().0 += events;
     }
 
     /// Sets the number of events that are kept to be recorded again.
-    pub fn keep(&self, partition: Partition, events: u64) {
+    pub(crate) fn keep(&self, partition: Partition, events: u64) {
         lock(&self.0).entry(partition.index()).or_default().1 = events;
     }
 
     /// Returns the number of recorded events.
-    #[must_use]
-    pub fn recorded(&self, partition: Partition) -> u64 {
+    pub(crate) fn recorded(&self, partition: Partition) -> u64 {
         lock(&self.0).get(&partition.index()).map_or(0, |events| events.0)
     }
 
     /// Returns the number of kept events.
-    #[must_use]
-    pub fn kept(&self, partition: Partition) -> u64 {
+    pub(crate) fn kept(&self, partition: Partition) -> u64 {
         lock(&self.0).get(&partition.index()).map_or(0, |events| events.1)
     }
 }

@@ -54,8 +54,7 @@ impl Progress {
     }
 
     /// Returns the workers without a heartbeat for longer than this.
-    #[must_use]
-    pub fn stalled(&self, limit: Duration) -> Vec<String> {
+    pub(crate) fn stalled(&self, limit: Duration) -> Vec<String> {
         let (now_ms, limit_ms) = (millis(self.began.elapsed()), millis(limit));
         let workers = lock(&self.workers);
         let workers = workers.iter().filter_map(Weak::upgrade);
@@ -68,12 +67,12 @@ impl Progress {
 
 impl Heartbeat {
     /// Suspends the watch until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
-    pub fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.0.last_ms.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Beats while it waits for work that has its own time limits.
-    pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);
         loop {

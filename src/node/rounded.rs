@@ -22,14 +22,14 @@ const COLLECTED_FOR: Duration = Duration::from_secs(60);
 /// The minimum interval of warnings of each kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
 /// The number of rounded events that indicates coarse timestamps.
-pub const ROUNDED_MIN: u64 = 100;
+pub(crate) const ROUNDED_MIN: u64 = 100;
 /// The number of coinciding events that indicates a loss.
-pub const COINCIDING_MIN: u64 = 10;
+pub(crate) const COINCIDING_MIN: u64 = 10;
 const SERIES_CHARS: usize = 80;
 
 /// Counts rounded and coinciding events, and warns of them.
 #[derive(Debug, Default)]
-pub struct Rounded(Mutex<Collected>);
+pub(crate) struct Rounded(Mutex<Collected>);
 
 #[derive(Debug, Default)]
 struct Collected {
@@ -42,17 +42,17 @@ struct Collected {
 
 /// Numbers of events with coarse timestamps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// Events with whole milliseconds, although the input has a finer unit.
-    pub rounded: u64,
+    pub(crate) rounded: u64,
     /// Events with the user and timestamp of the two events before.
-    pub coinciding: u64,
+    pub(crate) coinciding: u64,
 }
 
 impl Found {
     /// Examines consecutive events of one series. `is_same_user` returns whether the event at a place has the user of the
     /// previous event. Also returns the coarse unit that all timestamps share.
-    pub fn look(
+    pub(crate) fn look(
         timestamps: impl Iterator<Item = i64>,
         is_same_user: impl Fn(usize) -> bool,
         precision: Precision,
@@ -86,7 +86,7 @@ impl Found {
 
 impl Rounded {
     /// Adds numbers of a series, and warns when there are enough. Returns whether it warned.
-    pub fn add(&self, found: Found, unit: &'static str, series: &str, now: Instant) -> bool {
+    pub(crate) fn add(&self, found: Found, unit: &'static str, series: &str, now: Instant) -> bool {
         if found == Found::default() {
             return false;
         }
@@ -119,8 +119,7 @@ impl Rounded {
     }
 
     /// Describes coarse timestamps by their unit and a series that has them.
-    #[must_use]
-    pub fn example(&self) -> Option<String> {
+    pub(crate) fn example(&self) -> Option<String> {
         let collected = lock(&self.0);
         let (unit, series) = collected.example.as_ref()?;
         Some(match *unit {

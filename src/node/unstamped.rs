@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::lock;
 
 /// The duration of a sample.
-pub const WINDOW_MS: i64 = 5000;
+pub(crate) const WINDOW_MS: i64 = 5000;
 /// The maximum number of lines in a sample.
 const LINES_MAX: usize = 32;
 /// Fewer common lines of two nodes may be chance.
@@ -27,7 +27,7 @@ type Seen = (u32, i64);
 
 /// Samples the lines without a timestamp.
 #[derive(Debug)]
-pub struct Unstamped {
+pub(crate) struct Unstamped {
     /// The window number, and in the lower half the highest hash in its sample. Most lines are skipped by this alone.
     edge: AtomicU64,
     windows: Mutex<Windows>,
@@ -59,7 +59,7 @@ impl Default for Unstamped {
 
 impl Unstamped {
     /// Adds a line that arrived at `at_ms` by the store's clock, in ms since the epoch.
-    pub fn add(&self, series: &str, user: &[u8], at_ms: i64) {
+    pub(crate) fn add(&self, series: &str, user: &[u8], at_ms: i64) {
         let hash = xxh3_64(user) ^ xxh3_64(series.as_bytes()).rotate_left(32);
         let hash = u32::try_from(hash >> LEFT_OUT).unwrap_or(u32::MAX);
         let number = at_ms.div_euclid(WINDOW_MS);
@@ -84,7 +84,7 @@ impl Unstamped {
     }
 
     /// Returns the sample of the last complete window, or `None` if it is empty.
-    pub fn sample(&self, now_ms: i64) -> Option<Sample> {
+    pub(crate) fn sample(&self, now_ms: i64) -> Option<Sample> {
         let mut windows = lock(&self.windows);
         windows.turn_to(now_ms.div_euclid(WINDOW_MS));
         (!windows.last.is_empty()).then(|| Sample {
@@ -110,15 +110,13 @@ impl Windows {
 
 impl Sample {
     /// Limits a sample of another node to the maximum length.
-    #[must_use]
-    pub fn fit(mut self) -> Self {
+    pub(crate) fn fit(mut self) -> Self {
         self.lines.truncate(LINES_MAX);
         self
     }
 
     /// Returns the number of lines that another node received within a second, unless it may be chance.
-    #[must_use]
-    pub fn common(&self, other: &Self) -> Option<usize> {
+    pub(crate) fn common(&self, other: &Self) -> Option<usize> {
         let theirs: BTreeSet<Seen> = other.lines.iter().copied().collect();
         let is_common = |&&(hash, second): &&Seen| {
             let near = (hash, second.saturating_sub(1))..=(hash, second.saturating_add(1));

@@ -54,11 +54,8 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn new(world: &Arc<World>, node: usize) -> Self {
         let (time, skew) = (world.time, world.plan.skews[node]);
-        let shared = Node {
-            clock: Clock::new(move || time.now() + skew),
-            rng: Rng::new(world.dice().next()),
-            ..Node::default()
-        };
+        let clock = Clock::new(move || time.now() + skew);
+        let shared = Node::new(clock, Rng::new(world.dice().next()));
         Self {
             number: world.oracle().born(),
             node,
