@@ -187,7 +187,7 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     match execute(Arguments::parse().command) {
         Ok(code) => ExitCode::from(code),
-        // The reader needs no more, as `head` does not.
+        // The reader has ended early, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
             let is_misused = error.is::<ConfigErrors>()
@@ -312,11 +312,11 @@ fn lacks_timestamp(line: &[u8]) -> bool {
         static PARSER: RefCell<LineParser> = RefCell::new(LineParser::new(&LineRules::default()));
     }
     let lacks = |parser: &mut LineParser| parser.parse(line).is_ok_and(|it| it.timestamp.is_none());
-    // A timestamp after a backslash would become a part of the last field.
+    // A timestamp after a backslash would belong to the last field.
     !line.ends_with(b"\\") && PARSER.with_borrow_mut(lacks)
 }
 
-/// Returns whether nothing is wrong.
+/// Returns whether there is no problem.
 fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     if arguments.connect {

@@ -1,19 +1,19 @@
-//! Values that no log, error or listing may show.
+//! Values that must not appear in logs, errors or listings.
 
 use std::fmt;
 
-/// A password or token. Its `Debug` and `Display` are `[hidden]`; only [`Secret::expose`] gives it away.
+/// A password or token. Its `Debug` and `Display` are `[hidden]`; only [`Secret::expose`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// Takes a secret in.
+    /// Creates a secret.
     #[must_use]
     pub fn new(value: &str) -> Self {
         Self(value.into())
     }
 
-    /// The secret itself, for the one place that sends it.
+    /// Returns the secret itself, to send it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -32,5 +32,5 @@ impl fmt::Display for Secret {
     }
 }
 
-/// What is shown in place of a secret.
+/// The replacement for a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";

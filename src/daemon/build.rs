@@ -1,7 +1,7 @@
 //! Makes the store and the outputs of the configuration, and divides the file descriptors of the process. Connects to
 //! nothing.
 //!
-//! HTTP connections, which anybody may open, never take the descriptor of a socket, of a segment on disk, of Redis or of the
+//! HTTP connections, which any client may open, never take the descriptor of a socket, of a segment on disk, of Redis or of the
 //! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
 
 use std::io;
@@ -28,10 +28,10 @@ use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
 use crate::telemetry::open_files_max;
 
-/// The standard streams, the runtime, signals, the log, the listening socket, an output: about 12. The rest is for the
-/// look-up of a name, the files of a reload, and files that a library opens for a moment.
+/// The standard streams, the runtime, signals, the log, the listening socket, an output: about 12. The others are for
+/// resolving names, reading files on a reload, and files that a library opens for a moment.
 const BASE: usize = 32;
-/// The lock, the directory, the segment that is written and those that are read.
+/// The lock, the directory, the segment being written and the segments being read.
 const SPOOL: usize = 8;
 /// The concurrent writes of each further output, and a connection that is closing.
 const PER_OUTPUT: usize = 8;
@@ -142,7 +142,8 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
     Ok(writers)
 }
 
-/// Returns the number of HTTP connections that leave enough descriptors for the rest of a node. Logs a warning if it is small.
+/// Returns the number of HTTP connections that leave enough descriptors for all other parts of a node. Logs a warning if it is
+/// small.
 pub(super) fn left_for_http(config: &Config) -> usize {
     let service = &config.service;
     let redis = match &config.store {
@@ -154,7 +155,7 @@ pub(super) fn left_for_http(config: &Config) -> usize {
     left(redis, service.listen.len() * service.threads + spool + outputs)
 }
 
-/// Returns the same for a relay.
+/// Returns that number for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
     let settings = &config.settings;
     let redis = config.store.as_ref().map(|store| &store.redis);

@@ -1,4 +1,4 @@
-//! `eds check --connect`: tries everything that a node with this configuration would use. It writes nothing but the point of
+//! `eds check --connect`: tries everything that a node with this configuration would use. It only writes the point of
 //! `output.probe_measurement`, which nodes write, too.
 
 use std::io::{self, ErrorKind, Write};
@@ -20,7 +20,7 @@ use crate::store::ServerFound;
 /// The result of one trial: a description, or a problem.
 type Tried = Result<String, Diagnosis>;
 
-/// Tries everything, and prints a line for each trial; `quiet`: only for problems. Returns whether nothing is wrong.
+/// Tries everything, and prints a line for each trial; `quiet`: only for problems. Returns whether there is no critical problem.
 pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     let mut tried = runtime()?.block_on(async {
         let mut tried = store(config).await?;

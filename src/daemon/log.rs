@@ -23,7 +23,7 @@ use crate::config::{Log, LogFormat};
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-/// Selects this program's events from `level` on, and those of libraries from `warn` on.
+/// Selects this program's events from `level` on, and events of libraries from `warn` on.
 fn targets(level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))

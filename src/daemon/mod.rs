@@ -48,14 +48,14 @@ pub(crate) struct Misused(String);
 
 type Environment = Vec<(OsString, OsString)>;
 
-/// Runs a node until it is asked to stop. `flags` and `environment` are read again for the log level on SIGHUP.
+/// Runs a node until a signal stops it. `flags` and `environment` are read again for the log level on SIGHUP.
 pub(crate) fn run(config: &Config, flags: Flags, environment: Environment) -> anyhow::Result<()> {
     let read_level = move || config::reload_log_level(&flags, environment.iter().cloned());
     let start = async |inherited, stop: &CancellationToken| start(config, inherited, stop).await;
     run_until_stopped(&config.log, config.drain_timeout, read_level, start)
 }
 
-/// Runs a relay until it is asked to stop.
+/// Runs a relay until a signal stops it.
 pub(crate) fn relay(
     config: &RelayConfig,
     flags: RelayFlags,

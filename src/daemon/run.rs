@@ -1,4 +1,4 @@
-//! Runs a node or a relay until it is asked to stop: log, signals and systemd.
+//! Runs a node or a relay until a signal stops it: log, signals and systemd.
 //!
 //! SIGTERM and SIGINT drain the process. A second one cuts the draining short, and a third ends the process at once. SIGHUP reloads
 //! the log level. systemd is notified of start, stop and status, and its watchdog is fed while no worker is stalled.
@@ -48,7 +48,7 @@ pub(super) trait Running {
     async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64;
 }
 
-/// Runs a program until it is asked to stop or fails. `start` must not wait once its token is cancelled.
+/// Runs a program until a signal stops it or it fails. `start` must not wait once its token is cancelled.
 pub(super) fn run_until_stopped<R: Running>(
     log: &Log,
     drain_timeout: Duration,

@@ -1,8 +1,8 @@
 //! [`Service`]: the parts of a running node.
 //!
 //! They stop in the order of the data: first the listeners, once they have read the data that the kernel holds; then the recorders,
-//! once they have recorded the events of the listeners; then the worker and the senders, which release their claims, or send the rest of a store
-//! that ends with the process. Every wait has a limit.
+//! once they have recorded the events of the listeners; then the worker and the senders, which release their claims, or send the
+//! remaining counts of a store that ends with the process. Every wait has a limit.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::{self, Metrics};
 
-/// The time limit for the worker to release its claims, or to send the rest, beyond that of draining.
+/// The time limit for the worker to release its claims, or to send the remaining counts, beyond that of draining.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
 /// The time limit for the disk to take the events that the store did not; the same as that of a listener.
 const DISK_MAX: Duration = Duration::from_secs(12);
