@@ -135,7 +135,7 @@ async fn show() -> anyhow::Result<()> {
         |count: &SealedCounts| EVENTS.iter().position(|(series, ..)| *series == count.series);
     counts.sort_by_key(place);
     for count in &counts {
-        write!(out, "{}", Points::of(count)?)?;
+        write!(out, "{}", Points::of(count).map_err(anyhow::Error::msg)?)?;
     }
     writeln!(
         out,

@@ -8,6 +8,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
+
 use super::segment::{self, Frame, MAGIC};
 use crate::event::Batch;
 use crate::node::files;
@@ -28,28 +30,6 @@ pub struct SpoolSettings {
     pub directory: PathBuf,
     /// The limit on the bytes of all segments.
     pub bytes_max: u64,
-}
-
-/// An unusable directory.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    /// Another process uses it.
-    #[error(
-        "{} (input.spool_dir) is in use by another process; give each node a directory of its own",
-        .0.display()
-    )]
-    InUse(PathBuf),
-    /// It cannot be created, read or written.
-    #[error(
-        "cannot use {} (input.spool_dir): {source}; name a directory that the service's user may write to",
-        .path.display()
-    )]
-    Io {
-        /// The directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
 }
 
 /// A segment file.
@@ -97,14 +77,21 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Opens and locks the directory, with the segments of earlier processes.
-    pub(super) fn open(settings: &SpoolSettings) -> Result<Self, SpoolError> {
+    pub(super) fn open(settings: &SpoolSettings) -> anyhow::Result<Self> {
         let path = settings.directory.clone();
-        let failed = |source| SpoolError::Io { path: path.clone(), source };
+        let shown = path.display();
+        let failed = |error: io::Error| {
+            anyhow!(
+                "cannot use {shown} (input.spool_dir): {error}; name a directory that the service's user may write to"
+            )
+        };
         let opened = files::open_directory(&path).map_err(failed)?;
         let lock = files::open_lock(&path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => SpoolError::InUse(path.clone()),
-            TryLockError::Error(source) => failed(source),
+            TryLockError::WouldBlock => anyhow!(
+                "{shown} (input.spool_dir) is in use by another process; give each node a directory of its own"
+            ),
+            TryLockError::Error(error) => failed(error),
         })?;
         let mut closed = Vec::new();
         let mut last = 0;

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::SendError, error::TrySendError};
 use tokio::sync::{Notify, oneshot};
 
-use super::directory::{Directory, Segment, SpoolError, SpoolSettings};
+use super::directory::{Directory, Segment, SpoolSettings};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::Batch;
 use crate::node::{Heartbeat, Node, Throttle};
@@ -70,7 +70,7 @@ impl Keeper {
         settings: &SpoolSettings,
         node: Arc<Node>,
         metrics: Arc<Metrics>,
-    ) -> Result<(Self, Spool), SpoolError> {
+    ) -> anyhow::Result<(Self, Spool)> {
         let directory = Directory::open(settings)?;
         if !directory.is_empty() {
             tracing::info!(

@@ -10,5 +10,5 @@ mod keeper;
 pub mod segment;
 
 pub(crate) use directory::is_gone;
-pub use directory::{Segment, SpoolError, SpoolSettings};
+pub use directory::{Segment, SpoolSettings};
 pub use keeper::{Keeper, Spool};
