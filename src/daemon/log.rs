@@ -105,7 +105,7 @@ impl LogHandle {
     pub(super) fn set_level(&self, level: LevelFilter) {
         match self.0.reload(targets(level)) {
             Ok(()) => {
-                tracing::info!(%level, "reloaded the log level; all else waits for a restart")
+                tracing::info!(%level, "reloaded the log level; all else waits for a restart");
             }
             Err(error) => tracing::warn!(%error, "cannot change the level of the log"),
         }

@@ -170,12 +170,11 @@ impl Directory {
     }
 
     fn write(&mut self, frame: &Frame) -> io::Result<()> {
-        let (file, segment) = match &mut self.growing {
-            Some(growing) => growing,
-            None => {
-                let begun = self.begin()?;
-                self.growing.insert(begun)
-            }
+        let (file, segment) = if let Some(growing) = &mut self.growing {
+            growing
+        } else {
+            let begun = self.begin()?;
+            self.growing.insert(begun)
         };
         let written = file.write_all(&frame.bytes);
         if written.is_ok() {

@@ -10,7 +10,7 @@ use event_data_service::event::{
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
-use event_data_service::node::{Clock, Intake, LedgerTotals, Node};
+use event_data_service::node::{Clock, Intake, LedgerTotals, Node, Rng};
 use event_data_service::store::Recording;
 use event_data_service::store::redis::{self, Layout, RedisStore};
 use event_data_service::telemetry::Metrics;
@@ -105,7 +105,7 @@ pub(crate) struct Setup {
 
 /// A recorder, its channel, and its node.
 pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<Node>) {
-    let node = Arc::new(Node { clock: setup.clock, ..Node::default() });
+    let node = Arc::new(Node::new(setup.clock, Rng::default()));
     let (batches, queue) = mpsc::channel(1);
     let recorder = Recorder {
         partition: partition(),
