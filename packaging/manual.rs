@@ -95,8 +95,8 @@ fn keys(program: Program) -> Roff {
 }
 
 fn describe(roff: &mut Roff, program: Program, key: &Key) {
-    let form = match key.kind.form() {
-        Form::Text | Form::Url => "text",
+    let form = match key.form {
+        Form::Text | Form::Span | Form::Url => "text",
         Form::Time => "time",
         Form::Integer => "number",
         Form::List => "list of texts",
@@ -114,9 +114,8 @@ fn describe(roff: &mut Roff, program: Program, key: &Key) {
     if !default.is_empty() {
         values.extend([roman("Default: "), italic(default), roman(". ")]);
     }
-    let allowed = key.kind.allowed();
-    if !allowed.is_empty() {
-        values.push(roman(format!("Allowed: {allowed}. ")));
+    if !key.allowed.is_empty() {
+        values.push(roman(format!("Allowed: {}. ", key.allowed)));
     }
     values.extend([roman("Variable: "), bold(key.variable()), roman(".")]);
     roff.text(values);
@@ -188,7 +187,7 @@ mod tests {
                     key.variable(),
                     sentence(key.doc),
                     key.default_in(program).to_owned(),
-                    key.kind.allowed(),
+                    key.allowed.to_owned(),
                 ] {
                     assert!(page.contains(&said), "{}: {said} is not in\n{page}", key.path);
                 }

@@ -27,14 +27,14 @@ const LOST: u8 = 3;
 
 /// Exact counts of events and of distinct users, per minute and series, from UDP lines that reach any number
 /// of nodes
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
     /// Receive events, count them, send the counts: the service. Exit code 3 means that it stopped in order, and that
     /// events are lost: the last line of the log says how many, and how
@@ -76,7 +76,7 @@ enum Command {
 }
 
 /// With the configuration of the nodes; without their secrets of the output.
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum SettingsCommand {
     /// What all nodes must have alike, as it stands in Redis, and where this configuration differs
     Show(Flags),
@@ -90,7 +90,7 @@ const SELECTING: &str =
     "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum QuarantineCommand {
     /// One line each: minute, series, counts, since when, the first words of the server
     List(WithFlags<quarantine::List>),
@@ -105,13 +105,13 @@ enum QuarantineCommand {
     Drop(WithFlags<quarantine::Change>),
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum LossCommand {
     /// Print what was lost and is not acknowledged, and acknowledge it
     Acknowledge(Flags),
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum OutputsCommand {
     /// A line for each: how many minutes it lacks, the oldest of them, and how many counts it refused; and whether it is
     /// configured
@@ -126,7 +126,7 @@ enum OutputsCommand {
 }
 
 /// What a command does, with the configuration of the nodes; without their secrets of the output.
-#[derive(Debug, Args)]
+#[derive(Args)]
 #[command(mut_arg("output", |output| output.value_name("NAME").help("Of this output; needed when there are several")))]
 struct WithFlags<A: Args> {
     #[command(flatten)]
@@ -135,7 +135,7 @@ struct WithFlags<A: Args> {
     flags: Flags,
 }
 
-#[derive(Debug, Args)]
+#[derive(Args)]
 struct RelayArguments {
     #[command(flatten)]
     flags: RelayFlags,
@@ -148,7 +148,7 @@ struct RelayArguments {
 }
 
 /// With the configuration of the nodes; without their secrets of the output.
-#[derive(Debug, Args)]
+#[derive(Args)]
 struct StatusArguments {
     #[command(flatten)]
     flags: Flags,
@@ -160,7 +160,7 @@ struct StatusArguments {
     watch: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Args)]
 struct CheckArguments {
     #[command(flatten)]
     flags: Flags,
@@ -219,7 +219,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(flags) => {
             let environment: Vec<_> = std::env::vars_os().collect();
-            let config = Config::load(&flags, environment.iter().cloned())?;
+            let (config, _) = config::load(&flags, environment.iter().cloned())?;
             daemon::run(&config, flags, environment)?;
         }
         Command::Relay(arguments) => relay(arguments)?,
@@ -265,7 +265,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
 
 /// Loads the configuration for a command of operators.
 fn operated(flags: &Flags) -> anyhow::Result<Config> {
-    Ok(Config::load_without_secrets_of_output(flags, std::env::vars_os())?)
+    Ok(config::load_without_secrets_of_output(flags, std::env::vars_os())?)
 }
 
 fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {

@@ -40,7 +40,7 @@ fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();
     let mut variables = Vec::new();
     for key in KEYS.iter().filter(|key| key.name() != "spool_dir") {
-        let text = match key.kind.form() {
+        let text = match key.form {
             Form::Path => PEM,
             Form::SecretFile => SECRET,
             _ => continue,
@@ -120,7 +120,7 @@ fn the_explained_files_have_every_key_with_its_default() {
             }
         }
         // Secrets are not in the file; the key for their file documents them.
-        let is_secret = |key: &&Key| key.kind.form() == Form::Secret;
+        let is_secret = |key: &&Key| key.form == Form::Secret;
         let plain = program.keys().filter(|key| !is_secret(key));
         let expected: BTreeMap<_, _> =
             plain.map(|key| (key.path.to_owned(), key.default_in(program).to_owned())).collect();

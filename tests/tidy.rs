@@ -190,7 +190,7 @@ fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
             }
         }
     }
-    assert!(folders[Path::new("src/config")]["file"].contains("keys"));
+    assert!(folders[Path::new("src/config")]["sources"].contains("sections"));
     for (folder, mut files) in folders {
         // Files that import only removed files are removed; files of a circle remain.
         while !files.is_empty() {

@@ -2,207 +2,153 @@
 
 use std::time::Duration;
 
-use super::keys::{Key, output};
-use super::reader::Reader;
-use super::store::{UserKeys, user};
-use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
-use crate::output::influxdb::{Api, Settings, certificates};
+use super::credentials::{HttpKeys, http, refuse_keys};
+use super::sections;
+use super::urls::exposed_host;
+use super::values::Effective;
+use crate::output::influxdb::{Api, Settings};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
-use crate::secret::Secret;
 use crate::store::OutputName;
 
-/// The most outputs. Each has tasks and connections of its own, and every count waits once for each.
+/// The maximum number of outputs. Each has its tasks, connections and backlog.
 const OUTPUTS_MAX: usize = 16;
-/// More often no chart shows it.
+/// No chart shows a higher rate.
 const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 
 /// One of the outputs.
 #[derive(Debug, Clone)]
-pub struct Output {
-    /// What it is called.
-    pub name: OutputName,
-    /// Where it is.
-    pub target: Target,
-    /// The most counts of a write; each is two points.
-    pub write_counts_max: usize,
-    /// The measurement of the point that tells whether the server takes any.
-    pub probe_measurement: String,
-    /// How often the node's own metrics are written there; `None`: never.
-    pub self_metrics: Option<Duration>,
+pub(crate) struct Output {
+    pub(crate) name: OutputName,
+    pub(crate) target: Target,
+    /// The maximum number of counts in one write; each is two points.
+    pub(crate) write_counts_max: usize,
+    pub(crate) probe_measurement: String,
+    /// The interval at which the node writes its metrics there; `None`: never.
+    pub(crate) self_metrics: Option<Duration>,
 }
 
-/// An output, by what it needs.
+/// The type of an output.
 #[derive(Debug, Clone)]
-pub enum Target {
+pub(crate) enum Target {
     /// Line protocol on standard output.
     Stdout,
-    /// `InfluxDB`, or what speaks like it.
+    /// `InfluxDB`, or a server with the same API.
     InfluxDb(Box<Settings>),
 }
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Vec<Output> {
+impl Output {
+    /// Returns the cluster-wide settings of the output.
+    pub(super) fn alike(&self) -> String {
+        let Target::InfluxDb(settings) = &self.target else {
+            return format!("{} stdout:", self.name);
+        };
+        let api = match &settings.api {
+            Api::V1 { database, .. } => format!("api=v1 database={database}"),
+            Api::V2 { org, bucket, .. } => format!("api=v2 org={org} bucket={bucket}"),
+        };
+        format!("{} {} {api}", self.name, settings.url.as_str().trim_end_matches('/'))
+    }
+}
+
+pub(super) fn read(values: &mut Effective) -> Vec<Output> {
     let mut outputs: Vec<Output> = Vec::new();
-    for place in 0..reader.outputs() {
-        reader.turn_to_output(place);
-        let name = reader.read(&output::name);
-        let is_there = outputs.iter().any(|other| other.name == name);
-        reader.together(
-            &[output::name.path],
-            !is_there,
-            "is the name of another output, too; give each of them a name of its own",
-        );
-        reader.together(
-            &[output::name.path],
-            place < OUTPUTS_MAX,
-            "is one output too many; write 16 at most",
-        );
-        let target = target(reader);
+    for place in 0..values.outputs() {
+        values.output = place;
+        ignore_unused(values);
+        let keys = sections::Output::read(values);
+        let is_new = outputs.iter().all(|other| other.name != keys.name);
+        let is_of_counts =
+            [UNIQUE_MEASUREMENT, CUMULATIVE_MEASUREMENT].contains(&&*keys.probe_measurement);
+        let self_metrics = Some(keys.self_metrics).filter(|every| !every.is_zero());
+        for (paths, holds, text) in [
+            (
+                &["output.name"][..],
+                is_new,
+                "is the name of another output, too; give each of them a name of its own",
+            ),
+            (&["output.name"], place < OUTPUTS_MAX, "is one output too many; write 16 at most"),
+            (
+                &["output.probe_measurement"],
+                !is_of_counts,
+                "is a measurement of counts; name one that nothing else is written to",
+            ),
+            (
+                &["output.self_metrics"],
+                self_metrics.is_none_or(|every| every >= SELF_METRICS_MIN),
+                "is shorter than a second; write 1s or more, or 0s for none",
+            ),
+            (
+                &["output.self_metrics", "output.url"],
+                self_metrics.is_none() || keys.url.is_some(),
+                "and a database go together, but output.url is stdout:; leave it out, or set output.url",
+            ),
+        ] {
+            values.together(paths, holds, text);
+        }
         outputs.push(Output {
-            name,
-            write_counts_max: (reader.read(&output::batch_lines) / 2).max(1),
-            probe_measurement: probe_measurement(reader),
-            self_metrics: self_metrics(reader, &target),
-            target,
+            name: keys.name.clone(),
+            write_counts_max: (keys.batch_lines / 2).max(1),
+            probe_measurement: keys.probe_measurement.clone(),
+            self_metrics,
+            target: target(values, keys),
         });
     }
-    reader.turn_to_output(0);
+    values.output = 0;
     outputs
 }
 
-fn target(reader: &mut Reader<'_>) -> Target {
-    let url = reader.read(&output::url);
-    let timeout = reader.read(&output::timeout);
-    let Some(url) = url else {
-        return Target::Stdout;
-    };
-    let base = url.base.clone();
-    let api = match reader.read(&output::api) {
-        1 => api_v1(reader, url),
-        _ => api_v2(reader, &url),
-    };
-    let ca = reader.pem(&output::ca_file);
-    if let Some(Err(reason)) = ca.as_deref().map(certificates) {
-        let file = reader.text(output::ca_file.path);
-        let text = format!("{file} cannot be used: {reason}; name a file of PEM certificates");
-        reader.wrong(output::ca_file.path, &text);
+const OF_V1: [&str; 4] =
+    ["output.database", "output.username", "output.password", "output.password_file"];
+const OF_V2: [&str; 4] = ["output.org", "output.bucket", "output.token", "output.token_file"];
+
+/// Ignores the keys that standard output does not need, and refuses the keys of the API that is not in use.
+fn ignore_unused(values: &mut Effective) {
+    if values.text("output.url") == "stdout:" {
+        values.ignore(&[OF_V1, OF_V2].concat());
+        values.ignore(&["output.ca_file"]);
+        return;
     }
-    reader.together(
-        &[output::ca_file.path, output::url.path],
-        base.scheme() == "https" || ca.is_none(),
-        "is set, but output.url is not encrypted; write https:// there or leave this out",
-    );
-    Target::InfluxDb(Box::new(Settings { url: base, api, timeout, ca }))
-}
-
-fn probe_measurement(reader: &mut Reader<'_>) -> String {
-    let name = reader.read(&output::probe_measurement);
-    reader.together(
-        &[output::probe_measurement.path],
-        ![UNIQUE_MEASUREMENT, CUMULATIVE_MEASUREMENT].contains(&name.as_str()),
-        "is a measurement of counts; name one that nothing else is written to",
-    );
-    name
-}
-
-fn self_metrics(reader: &mut Reader<'_>, target: &Target) -> Option<Duration> {
-    let every = reader.read(&output::self_metrics);
-    if every.is_zero() {
-        return None;
-    }
-    reader.together(
-        &[output::self_metrics.path],
-        every >= SELF_METRICS_MIN,
-        "is shorter than a second; write 1s or more, or 0s for none",
-    );
-    reader.together(
-        &[output::self_metrics.path, output::url.path],
-        matches!(target, Target::InfluxDb(_)),
-        "and a database go together, but output.url is stdout:; leave it out, or set output.url",
-    );
-    Some(every)
-}
-
-/// The API in force knows no such keys: either they are wrong or output.api is.
-fn refuse_keys_of(reader: &mut Reader<'_>, api: &str, keys: &[&'static Key]) {
-    for key in keys {
-        if !reader.text(key.path).is_empty() {
+    for (keys, api, other) in [(OF_V1, "v1", "v2"), (OF_V2, "v2", "v1")] {
+        if values.text("output.api") == other {
             let text = format!(
                 "is for output.api = \"{api}\", which is not in force; leave it out, or set output.api to \"{api}\""
             );
-            reader.wrong(key.path, &text);
+            refuse_keys(values, "output.api", &keys, &text);
         }
     }
 }
 
-fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
-    reader.together(
-        &[output::url.path],
-        url.username.is_none() && url.password.is_none(),
-        "holds a user or password, but api = \"v2\" takes a token; leave them out and set output.token_file",
+fn target(values: &mut Effective, keys: sections::Output) -> Target {
+    let Some(server) = keys.url else {
+        return Target::Stdout;
+    };
+    let mut required = |path: &str, value: Option<String>| {
+        let text = format!("is not set, but output.api = \"{}\" needs it; set it", keys.api);
+        values.together(&[path, "output.api"], value.is_some(), &text);
+        value.unwrap_or_default()
+    };
+    let api = if keys.api == "v1" {
+        let database = required("output.database", keys.database);
+        Api::V1 { database, username: None, password: None }
+    } else {
+        let org = required("output.org", keys.org);
+        let bucket = required("output.bucket", keys.bucket);
+        Api::V2 { org, bucket, token: None }
+    };
+    let keys = HttpKeys {
+        username: keys.username,
+        password: [keys.password, keys.password_file],
+        token: [keys.token, keys.token_file],
+        ca: keys.ca_file,
+        timeout: keys.timeout,
+    };
+    let settings = http(values, "output", server, api, keys);
+    let is_on_this_host = settings.url.scheme() == "http" && exposed_host(&settings.url).is_none();
+    values.together(
+        &["output.token_file", "output.token", "output.url", "output.api"],
+        !matches!(settings.api, Api::V2 { token: None, .. }) || is_on_this_host,
+        "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
+         EDS_OUTPUT__TOKEN",
     );
-    refuse_keys_of(
-        reader,
-        "v1",
-        &[&output::database, &output::username, &output::password, &output::password_file],
-    );
-    let reason = "output.api = \"v2\" needs it";
-    let org = reader.required(&output::org, reason);
-    let bucket = reader.required(&output::bucket, reason);
-    let mut token = None;
-    if reader.sends {
-        token = reader.secret(&output::token, &output::token_file);
-        let is_optional = host_in_the_clear(&url.base).is_some_and(is_loopback);
-        reader.together(
-            &[output::token_file.path, output::token.path, output::url.path],
-            token.is_some() || is_optional,
-            "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
-             EDS_OUTPUT__TOKEN",
-        );
-        let of_variable = !reader.text(output::token.path).is_empty();
-        let key = if of_variable { output::token.path } else { output::token_file.path };
-        reader.together(
-            &[key],
-            token.as_ref().is_none_or(|token| token.expose().is_ascii()),
-            "holds a token with a character that HTTP cannot carry; write only the token into it",
-        );
-    }
-    Api::V2 { org, bucket, token }
-}
-
-fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
-    refuse_keys_of(
-        reader,
-        "v2",
-        &[&output::org, &output::bucket, &output::token, &output::token_file],
-    );
-    let database = reader.required(&output::database, "output.api = \"v1\" needs it");
-    let (mut username, mut password) = (None, None);
-    if reader.sends {
-        let keys = UserKeys {
-            url: output::url.path,
-            username: &output::username,
-            password: &output::password,
-            password_file: &output::password_file,
-        };
-        let in_url = url.password.as_deref().map(Secret::new);
-        (username, password) = user(reader, &keys, url.username, in_url);
-        reader.together(
-            &[
-                output::username.path,
-                output::url.path,
-                output::password.path,
-                output::password_file.path,
-            ],
-            username.is_some() == password.is_some(),
-            "and the password go together; set output.username and output.password_file, or neither",
-        );
-        let of_url = reader.text(output::username.path).is_empty();
-        let key = if of_url { output::url.path } else { output::username.path };
-        reader.together(
-            &[key],
-            username.as_ref().is_none_or(|name| !name.contains(':')),
-            "has a user with a colon, which would begin the password; leave it out",
-        );
-    }
-    Api::V1 { database, username, password }
+    Target::InfluxDb(Box::new(settings))
 }

@@ -1,12 +1,15 @@
-//! The values in force: one for each key, as a text, with where it came from. `eds check` prints them. The keys of
-//! `[output]` have one for each `[[output]]` of the file.
-
+//! The effective values: a text with its origin for each key, and the problems with them.
+//!
+//! The sources set the values, the sections are read from them, and `eds check` prints them. The keys of `[output]` have a value
+//! for each `[[output]]` of the file. A wrong value is reported once and does not end the reading, so that all mistakes are found.
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::keys::{Key, Program};
-use super::kind::{Form, items};
-use super::url;
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use super::key::{Form, Key, Program};
+use super::kinds::items;
+use super::urls::without_password;
 use crate::secret::HIDDEN;
 
 /// Where a value came from.
@@ -26,7 +29,7 @@ pub enum Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Escaped, for a name with a line feed must not end the comment that it is shown in.
+        // Escaped, because a line feed would end the comment in the output of `eds check`.
         let path = |path: &Path| path.display().to_string().escape_debug().to_string();
         match self {
             Self::Default => f.write_str("default"),
@@ -39,165 +42,287 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The value in force for one key.
-#[derive(Clone)]
-pub(super) struct Value {
-    pub(super) key: &'static Key,
-    /// As the environment would have it.
-    pub(super) text: String,
-    pub(super) origin: Origin,
-    /// The source that should have given the value gave something that is not one, and that is reported.
-    pub(super) is_refused: bool,
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where the value came from; `None` when nothing gave one.
+    pub origin: Option<Origin>,
+    /// The key, such as `flush.grace`; empty if the problem is not with a key.
+    pub key: String,
+    /// The mistake and its remedy.
+    pub text: String,
 }
 
-impl fmt::Debug for Value {
+impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the text: it may be a secret. `Effective::to_toml` shows what may be shown.
-        f.debug_struct("Value")
-            .field("key", &self.key.path)
-            .field("origin", &self.origin)
-            .finish_non_exhaustive()
+        let origin = self.origin.iter().map(Origin::to_string);
+        let key = Some(self.key.clone()).filter(|key| !key.is_empty());
+        for place in origin.chain(key) {
+            write!(f, "{place}: ")?;
+        }
+        // A name in the file may contain control characters, which must not reach a terminal or end the line.
+        self.text.chars().try_for_each(|character| {
+            if character.is_control() {
+                write!(f, "{}", character.escape_default())
+            } else {
+                f.write_char(character)
+            }
+        })
     }
 }
 
-/// The section that there may be several of.
-const OUTPUT: &str = "output";
+/// All problems with a configuration. Displays as one problem per line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct ConfigErrors(Vec<Problem>);
 
-/// The values in force, in the order of the table.
-#[derive(Debug, Clone)]
-pub struct Effective {
-    /// One for each key.
-    values: Vec<Value>,
-    /// Those of each `[[output]]`, which stand for those of `[output]` among `values`.
-    outputs: Vec<Vec<Value>>,
-    /// The file that was read.
-    pub(super) file: Option<PathBuf>,
+impl ConfigErrors {
+    /// The problems. There is at least one.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.0
+    }
 }
 
-/// The default of each of these keys.
-fn defaults(program: Program, keys: impl Iterator<Item = &'static Key>) -> Vec<Value> {
-    let value = |key: &'static Key| Value {
-        key,
-        text: key.default_in(program).to_owned(),
-        origin: Origin::Default,
-        is_refused: false,
-    };
-    keys.map(value).collect()
+/// The section that may be repeated.
+pub(super) const OUTPUT: &str = "output";
+
+struct Value {
+    key: &'static Key,
+    /// The index of its `[[output]]`; 0 for all other sections.
+    output: usize,
+    /// As the environment would have it.
+    text: String,
+    origin: Origin,
+    /// The value is wrong, which is reported, or nothing needs it.
+    is_skipped: bool,
+}
+
+/// The effective values, in the order of the table.
+pub struct Effective {
+    keys: &'static [Key],
+    pub(super) program: Program,
+    /// The values of all keys. The keys of the other program have their defaults.
+    values: Vec<Value>,
+    /// The number of `[[output]]`; 0: there is one `[output]`.
+    outputs: usize,
+    /// The index of the `[[output]]` that is set or read.
+    pub(super) output: usize,
+    /// The file that was read.
+    pub(super) file: Option<PathBuf>,
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Effective {
-    pub(super) fn defaults(program: Program) -> Self {
-        Self { values: defaults(program, program.keys()), outputs: Vec::new(), file: None }
+    pub(super) fn new(program: Program, keys: &'static [Key]) -> Self {
+        let values = defaults(program, 0, keys.iter()).collect();
+        Self { keys, program, values, outputs: 0, output: 0, file: None, problems: Vec::new() }
     }
 
-    /// The keys that there are.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        self.values.iter().map(|value| value.key)
-    }
-
-    /// Begins another `[[output]]`.
-    pub(super) fn add_output(&mut self) {
-        let keys = Program::Node.keys().filter(|key| key.section() == OUTPUT);
-        self.outputs.push(defaults(Program::Node, keys));
-    }
-
-    /// Forgets every `[[output]]`.
-    pub(super) fn forget_outputs(&mut self) {
-        self.outputs.clear();
-    }
-
-    /// How many `[[output]]` there are. None: one `[output]`.
+    /// Returns the number of outputs.
     pub(super) fn outputs(&self) -> usize {
-        self.outputs.len()
+        self.outputs.max(1)
     }
 
-    /// Whether this key has no one value, but one of each `[[output]]`.
-    pub(super) fn is_of_several(&self, key: &Key) -> bool {
-        key.section() == OUTPUT && self.outputs.len() > 1
+    /// Starts the `[[output]]` of this index with the defaults, and removes all outputs after it.
+    pub(super) fn begin_output(&mut self, output: usize) {
+        self.values.retain(|value| value.key.section() != OUTPUT || value.output < output);
+        let keys = self.keys.iter().filter(|key| key.section() == OUTPUT);
+        self.values.extend(defaults(self.program, output, keys));
+        (self.output, self.outputs) = (output, output + 1);
     }
 
-    /// The value of this key; of an output that of the last `[[output]]`.
-    fn last(&mut self, path: &str) -> Option<&mut Value> {
-        let is_it = |value: &&mut Value| value.key.path == path;
-        let of_output = self.outputs.last_mut();
-        let of_output = of_output.and_then(|values| values.iter_mut().find(is_it));
-        of_output.or_else(|| self.values.iter_mut().find(is_it))
+    /// Returns the index of the value of this key, in the current output.
+    fn place(&self, path: &str) -> Option<usize> {
+        let is_here = |value: &Value| value.output == self.output || value.key.section() != OUTPUT;
+        self.values.iter().position(|value| value.key.path == path && is_here(value))
     }
 
-    /// Sets a key; of an output that of the last `[[output]]`.
+    fn value(&self, path: &str) -> Option<&Value> {
+        self.values.get(self.place(path)?)
+    }
+
+    fn value_mut(&mut self, path: &str) -> Option<&mut Value> {
+        let place = self.place(path)?;
+        self.values.get_mut(place)
+    }
+
     pub(super) fn set(&mut self, path: &str, text: String, origin: Origin) {
-        if let Some(value) = self.last(path) {
-            (value.text, value.origin, value.is_refused) = (text, origin, false);
+        if let Some(value) = self.value_mut(path) {
+            (value.text, value.origin, value.is_skipped) = (text, origin, false);
         }
     }
 
-    /// Remembers that this key has a value that was refused already.
-    pub(super) fn refuse(&mut self, path: &str) {
-        if let Some(value) = self.last(path) {
-            value.is_refused = true;
+    /// Reports a mistake in a source. The key, if there is one, has no value then.
+    pub(super) fn refuse(&mut self, origin: Origin, path: &str, text: String) {
+        self.ignore(&[path]);
+        self.problems.push(Problem { origin: Some(origin), key: path.to_owned(), text });
+    }
+
+    /// Reports that the value of this key is wrong, with its origin unless that is the default.
+    pub(super) fn wrong(&mut self, path: &str, text: &str) {
+        let name = self.text("output.name").to_owned();
+        let is_of_several = self.is_of_several(path);
+        let Some(value) = self.value_mut(path) else { return };
+        value.is_skipped = true;
+        let origin = Some(value.origin.clone()).filter(|origin| *origin != Origin::Default);
+        let key = if is_of_several { format!("{path} of {name:?}") } else { path.to_owned() };
+        self.problems.push(Problem { origin, key, text: text.to_owned() });
+    }
+
+    /// Returns whether this key has several values, one for each `[[output]]`.
+    pub(super) fn is_of_several(&self, path: &str) -> bool {
+        self.outputs > 1 && path.starts_with("output.")
+    }
+
+    /// Reads a value. Reports a wrong one, and returns the default of its type.
+    pub(super) fn read<T: Default>(
+        &mut self,
+        path: &str,
+        kind: fn(&str, &str) -> Result<T, String>,
+    ) -> T {
+        let value = self.value(path).filter(|value| !value.is_skipped);
+        match value.map(|value| kind(&value.text, value.key.allowed)) {
+            Some(Ok(value)) => return value,
+            Some(Err(text)) => self.wrong(path, &text),
+            None => {}
         }
+        T::default()
     }
 
-    /// The value of this key; of an output that of the so-many-eth `[[output]]`.
-    pub(super) fn value(&self, path: &str, output: usize) -> Option<&Value> {
-        let is_it = |value: &&Value| value.key.path == path;
-        let of_output = self.outputs.get(output);
-        let of_output = of_output.and_then(|values| values.iter().find(is_it));
-        of_output.or_else(|| self.values.iter().find(is_it))
-    }
-
-    /// Each section: its heading, empty for the keys at the top, and its values.
-    fn sections(&self) -> impl Iterator<Item = (String, &[Value])> {
-        let sections = self.values.chunk_by(|a, b| a.key.section() == b.key.section());
-        sections.flat_map(|values| match values[0].key.section() {
-            OUTPUT if !self.outputs.is_empty() => {
-                let outputs = self.outputs.iter();
-                outputs.map(|values| (format!("[[{OUTPUT}]]"), &values[..])).collect()
+    /// Ignores these keys: they read as the default of their type.
+    pub(super) fn ignore(&mut self, paths: &[&str]) {
+        for path in paths {
+            if let Some(value) = self.value_mut(path) {
+                value.is_skipped = true;
             }
-            "" => vec![(String::new(), values)],
-            section => vec![(format!("[{section}]"), values)],
-        })
+        }
     }
 
-    /// TOML with one key a line and its origin behind it. Secrets are comments that say `[hidden]`. With
-    /// `explain`, what each key is for stands above it.
+    /// Reports that the first of these keys is wrong if `holds` is false, unless one of them is wrong or ignored already.
+    pub(super) fn together(&mut self, paths: &[&str], holds: bool, text: &str) {
+        let is_right = |path: &&str| self.value(path).is_some_and(|value| !value.is_skipped);
+        if let ([blamed, ..], false) = (paths, holds)
+            && paths.iter().all(is_right)
+        {
+            self.wrong(blamed, text);
+        }
+    }
+
+    /// Returns the text of this key; empty: it has none.
+    pub(super) fn text(&self, path: &str) -> &str {
+        self.value(path).map_or("", |value| &value.text)
+    }
+
+    /// Returns whether the value is from a flag, which all users of this host can see.
+    pub(super) fn is_of_a_flag(&self, path: &str) -> bool {
+        self.value(path).is_some_and(|value| matches!(value.origin, Origin::Flag(_)))
+    }
+
+    /// Returns the cluster-wide settings except the outputs. Equivalent values have the same text.
+    pub(super) fn alike(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let alike = self.values.iter().filter(|value| value.key.alike);
+        let alike = alike.filter(|value| value.key.section() != OUTPUT);
+        alike.map(|Value { key, text, .. }| (key.path, canonical(key, text)))
+    }
+
+    /// Returns all problems: first the file's by line, then the environment's, the flags', and those of unset keys.
+    pub(super) fn into_errors(mut self) -> ConfigErrors {
+        self.problems.sort_by_key(|problem| match &problem.origin {
+            Some(Origin::File(_, line)) => (0, *line),
+            Some(Origin::Environment(_)) => (1, 0),
+            Some(Origin::Flag(_)) => (2, 0),
+            Some(Origin::Default | Origin::HostName) | None => (3, 0),
+        });
+        ConfigErrors(self.problems)
+    }
+
+    /// Returns TOML with one key per line, followed by its origin. Secrets are comments that say `[hidden]`. With `explain`, each
+    /// key has its documentation above it.
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
-        let mut text = String::new();
-        for (heading, values) in self.sections() {
-            if !heading.is_empty() {
-                let _ = write!(text, "\n{heading}\n");
+        let mut toml = String::new();
+        let (mut section, mut output) = ("", 0);
+        let mut values: Vec<_> = self.values.iter().collect();
+        // The values of further outputs are at the end.
+        let place =
+            |value: &&Value| self.keys.iter().position(|key| key.section() == value.key.section());
+        values.sort_by_key(|value| (place(value), value.output));
+        let known = |value: &&&Value| value.key.programs.contains(&self.program);
+        for value in values.iter().filter(known) {
+            let key = value.key;
+            if (section, output) != (key.section(), value.output) {
+                (section, output) = (key.section(), value.output);
+                let _ = match section {
+                    OUTPUT if self.outputs > 0 => writeln!(toml, "\n[[{OUTPUT}]]"),
+                    section => writeln!(toml, "\n[{section}]"),
+                };
             }
-            for value in values {
-                if explain {
-                    let _ = write!(text, "# {}", value.key.doc);
-                    let allowed = value.key.kind.allowed();
-                    let _ = match &*allowed {
-                        "" => writeln!(text),
-                        allowed => writeln!(text, " ({allowed})"),
-                    };
-                }
-                let (line, note) = line(value);
-                let _ = writeln!(text, "{line:<LINE_WIDTH$} # {}{note}", value.origin);
+            if explain {
+                let _ = match key.allowed {
+                    "" => writeln!(toml, "# {}", key.doc),
+                    allowed => writeln!(toml, "# {} ({allowed})", key.doc),
+                };
             }
+            let (line, note) = line(value);
+            let _ = writeln!(toml, "{line:<LINE_WIDTH$} # {}{note}", value.origin);
         }
-        text
+        toml
     }
 }
 
-/// Most lines are shorter, so that the origins form a column.
+/// Most lines are shorter, so the origins are aligned.
 const LINE_WIDTH: usize = 40;
 
+/// Shows no secrets, as [`Effective::to_toml`].
+impl fmt::Debug for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_toml(false))
+    }
+}
+
+fn defaults(
+    program: Program,
+    output: usize,
+    keys: impl Iterator<Item = &'static Key>,
+) -> impl Iterator<Item = Value> {
+    keys.map(move |key| Value {
+        key,
+        output,
+        text: key.default_in(program).to_owned(),
+        origin: Origin::Default,
+        is_skipped: false,
+    })
+}
+
+/// Returns the same text for all equivalent texts of a key.
+fn canonical(key: &Key, text: &str) -> String {
+    let written = match key.form {
+        // In Redis, an empty text means that the number of partitions does not change.
+        Form::Integer if key.path == "store.partitions_before" && text == "0" => {
+            Some(String::new())
+        }
+        Form::Integer => text.parse().ok().map(|number: i128| number.to_string()),
+        Form::Span => humantime::parse_duration(text)
+            .ok()
+            .map(|it| humantime::format_duration(it).to_string()),
+        Form::Time => DateTime::parse_from_rfc3339(text)
+            .ok()
+            .map(|time| time.with_timezone(&Utc).to_rfc3339_opts(SecondsFormat::Secs, true)),
+        _ => None,
+    };
+    written.unwrap_or_else(|| text.to_owned())
+}
+
+/// Returns the value's line in the file, and a note for its comment.
 fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
     let name = key.name();
     let quoted = |text: &str| toml::Value::from(text).to_string();
-    match key.kind.form() {
-        Form::Secret => {
-            let shown = if text.is_empty() { "not set" } else { HIDDEN };
-            (format!("# {name}: {shown}"), "")
-        }
+    match key.form {
+        Form::Secret if text.is_empty() => (format!("# {name}: not set"), ""),
+        Form::Secret => (format!("# {name}: {HIDDEN}"), ""),
         Form::Url => {
-            let (url, is_hidden) = url::without_password(text);
+            let (url, is_hidden) = without_password(text);
             let note = if is_hidden { "; its password is hidden" } else { "" };
             (format!("{name} = {}", quoted(&url)), note)
         }
@@ -206,8 +331,6 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
             let items: Vec<String> = items(text).map(quoted).collect();
             (format!("{name} = [{}]", items.join(", ")), "")
         }
-        Form::Text | Form::Time | Form::Path | Form::SecretFile => {
-            (format!("{name} = {}", quoted(text)), "")
-        }
+        _ => (format!("{name} = {}", quoted(text)), ""),
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, Quer
             (store, sources)
         }
         Store::Redis(settings) => {
-            let store = Arc::new(redis_store(settings)?.alike_in(config.alike()));
+            let store = Arc::new(redis_store(settings)?.alike_in(&config.alike));
             let arbiter = RedisArbiter::new(settings.redis.clone(), &settings.prefix)?;
             (store.clone(), sources(config, store, Arc::new(arbiter)))
         }
@@ -152,14 +152,16 @@ pub(super) fn left_for_http(config: &Config) -> usize {
     };
     let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
     let outputs = config.outputs.len().saturating_sub(1) * PER_OUTPUT;
-    left(redis, service.listen.len() * service.threads + spool + outputs)
+    left(redis, service.input.listen.len() * service.input.threads + spool + outputs)
 }
 
 /// Returns that number for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
-    let settings = &config.settings;
     let redis = config.store.as_ref().map(|store| &store.redis);
-    left(redis, settings.listen.len() * settings.threads + settings.to.len() + PER_OUTPUT)
+    left(
+        redis,
+        config.input.listen.len() * config.input.threads + config.relay.to.len() + PER_OUTPUT,
+    )
 }
 
 fn left(redis: Option<&redis_link::Settings>, others: usize) -> usize {

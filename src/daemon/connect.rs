@@ -104,7 +104,7 @@ fn sockets(config: &Config) -> Vec<Tried> {
         )),
         Err(error) => Err(Diagnosis::new(Cause::CannotBind, error.to_string()).at(what)),
     };
-    let listen = service.listen.iter().map(|address| {
+    let listen = service.input.listen.iter().map(|address| {
         let bound = match address {
             ListenAddress::Udp(udp) => UdpSocket::bind(udp).map(drop),
             ListenAddress::Unix(path) => unix(path),
@@ -114,7 +114,7 @@ fn sockets(config: &Config) -> Vec<Tried> {
             ListenAddress::Unix(path) => format!("there is {}", path.display()),
         })
     });
-    let http = service.http.map(|address| {
+    let http = service.http.listen.map(|address| {
         tried(format!("http.listen: {address}"), TcpListener::bind(address).map(drop), &|| {
             holder(Table::Tcp, address)
         })
@@ -167,7 +167,7 @@ fn descriptors(config: &Config) -> Tried {
 fn receive_buffer(config: &Config) -> Option<Tried> {
     let most = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?;
     let most: u64 = most.trim().parse().ok()?;
-    let wanted = config.service.receive_buffer;
+    let wanted = config.service.input.receive_buffer;
     Some(if most < wanted {
         let why = format!("{wanted} bytes, and net.core.rmem_max is {most}");
         Err(Diagnosis::new(Cause::SmallBuffer, why).at("input.receive_buffer"))

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::build;
 use super::run::Running as _;
 use super::service::Service;
-use crate::config::{Config, Flags};
+use crate::config::{self, Flags};
 use crate::event::Minute;
 use crate::flush::Destination;
 use crate::ingest::ListenAddress;
@@ -88,7 +88,8 @@ async fn show() -> anyhow::Result<()> {
         http: Some(String::new()),
         ..Flags::default()
     };
-    let config = Config::load(&flags, SETTINGS.map(|(name, value)| (name.into(), value.into())))?;
+    let variables = SETTINGS.map(|(name, value)| (name.into(), value.into()));
+    let (config, _) = config::load(&flags, variables)?;
     let (store, sources) = build::memory_store(&config)?;
     let (sender, mut points) = mpsc::unbounded_channel();
     let output = Arc::new(Handover(sender));

@@ -87,10 +87,10 @@ Two points come of it: how many different users, and how many events. An event o
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Flags;
+    use crate::config::{self, Flags};
 
     fn shown(flags: &Flags) -> String {
-        let config = Config::load(flags, []).unwrap();
+        let (config, _) = config::load(flags, []).unwrap();
         let addresses = [ListenAddress::Udp("0.0.0.0:8094".parse().unwrap())];
         let http = Some("127.0.0.1:8095".parse().unwrap());
         let now = "2026-11-22T12:34:15.5Z".parse().unwrap();

@@ -33,7 +33,7 @@ fn targets(level: LevelFilter) -> Targets {
 
 /// Starts logging.
 pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
-    let (filter, handle) = reload::Layer::new(targets(log.level));
+    let (filter, handle) = reload::Layer::new(targets(log.level.into()));
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
             let layer = fmt::layer().with_writer(io::stderr).with_target(false);

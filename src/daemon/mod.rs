@@ -50,9 +50,12 @@ type Environment = Vec<(OsString, OsString)>;
 
 /// Runs a node until a signal stops it. `flags` and `environment` are read again for the log level on SIGHUP.
 pub(crate) fn run(config: &Config, flags: Flags, environment: Environment) -> anyhow::Result<()> {
-    let read_level = move || config::reload_log_level(&flags, environment.iter().cloned());
+    let read_level = move || {
+        let loaded = config::load(&flags, environment.iter().cloned());
+        loaded.map(|(config, _)| config.log.level.into())
+    };
     let start = async |inherited, stop: &CancellationToken| start(config, inherited, stop).await;
-    run_until_stopped(&config.log, config.drain_timeout, read_level, start)
+    run_until_stopped(&config.log, config.service.input.drain_timeout, read_level, start)
 }
 
 /// Runs a relay until a signal stops it.
@@ -63,7 +66,7 @@ pub(crate) fn relay(
 ) -> anyhow::Result<()> {
     let read_level = move || {
         let loaded = config::load_relay(&flags, environment.iter().cloned());
-        loaded.map(|(config, _)| config.log.level)
+        loaded.map(|(config, _)| config.log.level.into())
     };
     // Its start has no long waits to interrupt.
     let start = async |inherited: Vec<Inherited>, _: &CancellationToken| {
@@ -77,13 +80,13 @@ pub(crate) fn relay(
             listen = listen(&relay.parts),
             inherited = inherited_sockets,
             http = relay.parts.http.map(tracing::field::display),
-            to = config.settings.to.join(", "),
+            to = config.relay.to.join(", "),
             "started"
         );
         log_warnings(config.warnings());
         Ok(relay)
     };
-    run_until_stopped(&config.log, config.drain_timeout, read_level, start)
+    run_until_stopped(&config.log, config.input.drain_timeout, read_level, start)
 }
 
 async fn start(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 
-use tracing::level_filters::LevelFilter;
+use tracing::Level;
 
 use super::watch::runtime;
 use super::{Misused, build, log};
@@ -181,7 +181,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
 /// Runs `eds settings`: shows the cluster-wide settings, or writes all changes at once.
 pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
-        let ours = config.alike();
+        let ours = &config.alike;
         let theirs = store.shared(ours.iter().map(|(key, _)| *key)).await?;
         let (mut out, mut notes) = (io::stdout(), io::stderr());
         let mut changes = Vec::new();
@@ -199,7 +199,7 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
             }
         }
         if apply {
-            store.share(&changes, config.max_future).await?;
+            store.share(&changes, config.service.input.max_future).await?;
             let note = if changes.is_empty() {
                 "nothing differs"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
@@ -241,6 +241,6 @@ fn operate(
     run: impl AsyncFnOnce(RedisStore, Partitions) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (store, partitions) = build::operated(config)?.ok_or_else(nothing_shared)?;
-    log::start(&Log { level: LevelFilter::WARN, format: LogFormat::Text })?;
+    log::start(&Log { level: Some(Level::WARN), format: LogFormat::Text })?;
     runtime()?.block_on(run(store, partitions))
 }

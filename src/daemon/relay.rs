@@ -29,7 +29,7 @@ use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
     Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Passthrough, PassthroughSettings, Queue,
-    READ_MAX, READ_TIMEOUT, Reader, RelaySettings, Sorter, Stamps, Writer, follow_name,
+    READ_MAX, READ_TIMEOUT, Reader, Sorter, Stamps, Writer, follow_name,
 };
 use crate::status::{History, LossReporter};
 use crate::store::redis::RelayRegister;
@@ -51,38 +51,38 @@ impl Relay {
         config: &RelayConfig,
         inherited: Vec<Inherited>,
     ) -> anyhow::Result<Self> {
-        let settings = &config.settings;
+        let input = &config.input;
         let sockets = Sockets {
-            listen: &settings.listen,
+            listen: &input.listen,
             how: BindSettings {
-                receive_buffer: settings.receive_buffer,
-                socket_mode: settings.socket_mode,
+                receive_buffer: input.receive_buffer,
+                socket_mode: input.socket_mode,
                 read_timeout: READ_TIMEOUT,
             },
-            threads: settings.threads,
+            threads: input.threads,
             datagram_max: READ_MAX,
             unit: "eds-relay",
         };
         let opened = sockets.open(inherited)?;
         let parts = Parts { addresses: opened.addresses.clone(), ..Parts::default() };
         let outlet = |to: &String| Arc::new(Outlet::new(to, &parts.addresses));
-        let rest_outlet = match &settings.passthrough {
+        let rest_outlet = match &config.passthrough {
             PassthroughSettings::Udp(to) => Some(outlet(to)),
             PassthroughSettings::Nowhere | PassthroughSettings::Http(_) => None,
         };
-        let nodes = settings.to.iter().map(outlet).collect();
+        let nodes = config.relay.to.iter().map(outlet).collect();
         let view = Arc::new(view(config, &parts, nodes, rest_outlet)?);
         let mut relay = Self { parts, view };
-        let passthrough = relay.start_passthrough(&settings.passthrough)?;
-        let connections = settings.http.map_or(0, |_| build::left_for_http_of_relay(config));
+        let passthrough = relay.start_passthrough(&config.passthrough)?;
+        let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
         let server =
-            relay.parts.bind_http(settings.http, &settings.http_hosts, connections).await?;
+            relay.parts.bind_http(config.http.listen, &config.http.hosts, connections).await?;
         if let Some(server) = server {
             relay.parts.side.spawn(server.serve_relay(Arc::clone(&relay.view)));
         }
         relay.parts.side.spawn(Arc::clone(&relay.view).run(relay.parts.stop_side.clone()));
         relay.follow_names().await?;
-        relay.start_readers(settings, opened, &passthrough);
+        relay.start_readers(config, opened, &passthrough);
         Ok(relay)
     }
 
@@ -135,22 +135,20 @@ impl Relay {
         Ok(())
     }
 
-    fn start_readers(
-        &mut self,
-        settings: &RelaySettings,
-        opened: Opened,
-        passthrough: &Passthrough,
-    ) {
+    fn start_readers(&mut self, config: &RelayConfig, opened: Opened, passthrough: &Passthrough) {
         let metrics = &self.view.metrics;
         metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
         metrics.kernel_drops_inherited.set(gauge(opened.drops_before));
-        let number = settings.number.unwrap_or_else(rand::random);
-        let stamps = Arc::new(Stamps::new(number, settings.rules.precision));
+        let number = match config.relay.number {
+            0 => rand::random(),
+            number => number,
+        };
+        let stamps = Arc::new(Stamps::new(number, config.rules.precision));
         let clock = Arc::new(Clock::default());
         for (index, receiver) in opened.receivers.into_iter().enumerate() {
             let forwarder = Forwarder::new(
-                Sorter::new(&settings.rules, settings.events.clone()),
-                settings.datagram_max,
+                Sorter::new(&config.rules, config.relay.events.clone()),
+                config.relay.datagram_max,
                 Arc::clone(&stamps),
                 self.view.nodes.clone(),
                 passthrough.clone(),
@@ -159,7 +157,7 @@ impl Relay {
             let reader = Reader {
                 receiver: receiver.with_sources(),
                 forwarder,
-                linger: settings.linger,
+                linger: config.relay.linger,
                 clock: Arc::clone(&clock),
                 metrics: Arc::clone(metrics),
                 heartbeat: self.view.progress.watch(format!("reader {index}")),
@@ -186,7 +184,7 @@ fn view(
     Ok(RelayView {
         name: config.name.clone(),
         listen: parts.addresses.iter().map(ToString::to_string).collect(),
-        rest: match &config.settings.passthrough {
+        rest: match &config.passthrough {
             PassthroughSettings::Nowhere => "none:".to_owned(),
             PassthroughSettings::Udp(to) => format!("udp://{to}"),
             PassthroughSettings::Http(http) => http.server.url.to_string(),

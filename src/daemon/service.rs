@@ -114,14 +114,14 @@ impl Service {
         inherited: Vec<Inherited>,
     ) -> anyhow::Result<Vec<Receiver>> {
         let sockets = Sockets {
-            listen: &settings.listen,
+            listen: &settings.input.listen,
             how: BindSettings {
-                receive_buffer: settings.receive_buffer,
-                socket_mode: settings.socket_mode,
+                receive_buffer: settings.input.receive_buffer,
+                socket_mode: settings.input.socket_mode,
                 read_timeout: ingest::read_timeout(settings.linger.least),
             },
-            threads: settings.threads,
-            datagram_max: settings.datagram_max,
+            threads: settings.input.threads,
+            datagram_max: settings.input.max_datagram,
             unit: "eds",
         };
         let opened = sockets.open(inherited)?;
@@ -175,7 +175,8 @@ impl Service {
         let connections = build::left_for_http(config);
         report_capacities(settings, connections, &**store, metrics);
         let leftovers = look_for_leftovers(store.clone());
-        let server = self.parts.bind_http(settings.http, &settings.http_hosts, connections).await?;
+        let server =
+            self.parts.bind_http(settings.http.listen, &settings.http.hosts, connections).await?;
         if let Some(server) = server {
             self.parts.side.spawn(server.serve(health, Arc::new(queries)));
         }
@@ -194,7 +195,7 @@ impl Service {
         spool: Option<&Spool>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let store: Arc<dyn Recording> = self.store.clone();
-        let budget = Arc::new(DedupBudget::new(settings.dedup_users));
+        let budget = Arc::new(DedupBudget::new(settings.input.dedup_users));
         let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
         // A store in this process loses nothing before the process does.
         let window = settings.replay_window * u32::from(store.capabilities().is_remote);
@@ -231,7 +232,7 @@ impl Service {
         recorders: &[mpsc::Sender<Delivery>],
     ) {
         let stamps = Arc::new(ArrivalStamps::default());
-        let rate = settings.rate_per_source;
+        let rate = settings.input.max_rate_per_source;
         let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate, Instant::now())));
         for (index, receiver) in receivers.into_iter().enumerate() {
             let (stamps, node) = (Arc::clone(&stamps), Arc::clone(&self.node));
@@ -381,6 +382,6 @@ fn report_capacities(
     metrics.store_memory_max_bytes.set(gauge(memory));
     let quarantined = u64::from(settings.batcher.partitions.count()) * QUARANTINE_MAX as u64;
     metrics.counts_quarantined_max.set(gauge(quarantined));
-    let connections = settings.http.map_or(0, |_| connections);
+    let connections = settings.http.listen.map_or(0, |_| connections);
     metrics.http_connections_max.set(gauge(connections as u64));
 }

@@ -76,7 +76,7 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 
 fn observer(config: &Config) -> anyhow::Result<Observer> {
     let Some((store, _)) = build::operated(config)? else {
-        let address = config.service.http.map_or_else(
+        let address = config.service.http.listen.map_or_else(
             || "it has no http.listen".to_owned(),
             |address| format!("http://{address}/api/v1/status"),
         );
@@ -88,5 +88,5 @@ fn observer(config: &Config) -> anyhow::Result<Observer> {
 /// Returns an observer of this store with the values of the configuration.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
     let expected = build::expected(config, &build::outputs(config)?);
-    Ok(Observer::new(Arc::new(store.alike_in(config.alike())), expected, None))
+    Ok(Observer::new(Arc::new(store.alike_in(&config.alike)), expected, None))
 }

@@ -32,9 +32,7 @@ mod reader;
 mod sorter;
 mod writer;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use forwarder::{Forwarder, Stamps, Unsent};
 pub use ledger::{Ledger, LedgerTotals, Loss, Place};
@@ -46,43 +44,10 @@ pub use reader::{READ_TIMEOUT, Reader};
 pub use sorter::{EventRule, Kind, Sorter};
 pub use writer::{Queue, Writer};
 
-use crate::event::LineRules;
-use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 
 /// The longest datagram that is read; UDP has no longer ones.
 pub const READ_MAX: usize = 65_536;
-
-/// How a relay behaves.
-#[derive(Debug, Clone)]
-pub struct RelaySettings {
-    /// The addresses of its sockets.
-    pub listen: Vec<ListenAddress>,
-    /// The receive buffer of each UDP socket, in bytes.
-    pub receive_buffer: u64,
-    /// The permissions of the file of a Unix socket.
-    pub socket_mode: u32,
-    /// The threads that read each socket.
-    pub threads: usize,
-    /// The grammar of the nodes.
-    pub rules: LineRules,
-    /// Selects events; without rules every line that the grammar accepts is one.
-    pub events: Vec<EventRule>,
-    /// The nodes, as `HOST:PORT`.
-    pub to: Vec<String>,
-    /// The longest datagram that lines are packed into, in bytes.
-    pub datagram_max: usize,
-    /// The longest time that an event waits for others.
-    pub linger: Duration,
-    /// The last digits of this relay's timestamps; `None`: random.
-    pub number: Option<u16>,
-    /// Where all other lines go.
-    pub passthrough: PassthroughSettings,
-    /// The address of its page, health and metrics.
-    pub http: Option<SocketAddr>,
-    /// The host names that its page answers to.
-    pub http_hosts: Vec<String>,
-}
 
 /// Where lines go that are no events.
 #[derive(Debug, Clone)]

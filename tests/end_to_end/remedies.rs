@@ -162,7 +162,7 @@ fn commands(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn sections() -> BTreeSet<&'static str> {
-    let sections = KEYS.iter().map(|key| key.section());
+    let sections = KEYS.iter().map(Key::section);
     sections.filter(|section| !section.is_empty()).collect()
 }
 
@@ -199,7 +199,7 @@ fn assert_names_what_exists(text: &str) {
             _ => {
                 let section = word.split_once('.').map(|(section, _)| section);
                 let is_key = section.is_some_and(|it| sections().contains(it));
-                !is_key || KEYS.iter().any(|key: &&Key| key.path == word)
+                !is_key || KEYS.iter().any(|key| key.path == word)
             }
         };
         assert!(exists, "there is no {word}; in: {text}");

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use event_data_service::config::{self, Config, Flags};
+use event_data_service::config::{self, Flags};
 use event_data_service::event::Partitions;
 use event_data_service::output::influxdb::{self, InfluxDb};
 use event_data_service::secret::Secret;
@@ -285,7 +285,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
     let mut flags = Flags { config: Some(path("eds.toml").into()), ..Flags::default() };
     let (config, effective) = config::load(&flags, []).unwrap();
     flags.store = Some(format!("redis://u:{}@h", secret("flag")));
-    let refused = Config::load(&flags, []).unwrap_err();
+    let refused = config::load(&flags, []).unwrap_err();
 
     let credentials =
         Credentials { username: Some("u".to_owned()), password: Some(secret("store")) };
@@ -328,7 +328,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
     };
     let outputs = [output("http://h", v1), output("http://h", v2.clone()), output("https://h", v2)];
     let mut shown = vec![
-        format!("{config:?} {effective:?} {flags:?} {refused:?}"),
+        format!("{config:?} {effective:?} {refused:?}"),
         format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
     ];
     for settings in outputs {

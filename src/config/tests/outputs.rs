@@ -100,7 +100,7 @@ fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
 #[test]
 fn the_nodes_compare_names_and_places_in_any_order() {
     let outputs = |text: &str| {
-        let alike = load_file(text).unwrap().alike().to_vec();
+        let alike = load_file(text).unwrap().alike;
         alike.into_iter().find(|(key, _)| *key == OUTPUTS).unwrap().1
     };
     let written = "here http://localhost:8086 api=v1 database=d; \

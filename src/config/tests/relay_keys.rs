@@ -33,12 +33,11 @@ fn a_relay_needs_its_nodes_and_nothing_else() {
     let refused = load_relay_with("", &[]).unwrap_err();
     assert!(refused.starts_with("relay.to: is not set"), "{refused}");
     let config = load_relay_with(RELAY, &[]).unwrap();
-    let settings = &config.settings;
-    assert_eq!(settings.to, ["node-1:8094", "[::1]:8094"]);
-    assert_eq!(settings.listen, ["127.0.0.1:8092".parse().unwrap()]);
-    assert_eq!(settings.datagram_max, 1432);
-    assert!(settings.events.is_empty() && settings.number.is_none());
-    assert!(matches!(settings.passthrough, PassthroughSettings::Nowhere));
+    assert_eq!(config.relay.to, ["node-1:8094", "[::1]:8094"]);
+    assert_eq!(config.input.listen, ["127.0.0.1:8092".parse().unwrap()]);
+    assert_eq!(config.relay.datagram_max, 1432);
+    assert!(config.relay.events.is_empty() && config.relay.number == 0);
+    assert!(matches!(config.passthrough, PassthroughSettings::Nowhere));
     assert_eq!(config.warnings(), [""; 0]);
 }
 
@@ -53,7 +52,7 @@ fn nodes_and_events_are_lists_of_what_there_can_be() {
     let config = load_relay_with(RELAY, &events).unwrap();
     let [login, a, b, cd] = ["login", "a", "b", r"c\ d"].map(|text| text.as_bytes().to_vec());
     let expected = [EventRule::Measurement(login), EventRule::TagKey(a), EventRule::Tag(b, cd)];
-    assert_eq!(config.settings.events, expected);
+    assert_eq!(config.relay.events, expected);
 }
 
 #[test]
@@ -61,7 +60,7 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
     fn load(url: &str, more: &[(&str, &str)]) -> String {
         let variables = [&[("EDS_REST__URL", url)][..], more].concat();
         let config = load_relay_with(RELAY, &variables).unwrap();
-        format!("{:?}", config.settings.passthrough)
+        format!("{:?}", config.passthrough)
     }
     assert_eq!(load("udp://host:8089", &[]), r#"Udp("host:8089")"#);
     for (url, expected) in [
@@ -84,14 +83,17 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
         ("http://h?org=o", "names neither a database nor a bucket"),
         ("http://h?db=a&db=b", "has no db= in its query, or more than one"),
         ("http://h?db=a&q=b", "has a part \"q\" in its query"),
-        ("http://u@h?db=a", "and the password go together"),
+        ("http://u@h?db=a", "rest.password_file: is not set, but there is a user name"),
+        ("http://u:p@h?org=o&bucket=b", "holds a user or password, but the v2 API takes a token"),
+        ("http://u%3Av:p@h?db=a", "has a user with a colon"),
     ] {
         check_refused(&[("EDS_REST__URL", url)], words);
     }
     for (url, variable, words) in [
         ("none:", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
         ("http://h?db=d", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
-        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "go together"),
+        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "is for http with ?db="),
+        ("http://h?db=d", ("EDS_REST__CA_FILE", "Cargo.toml"), "is not a PEM file"),
     ] {
         check_refused(&[("EDS_REST__URL", url), variable], words);
     }

@@ -2,7 +2,6 @@
 
 use redis_link::{Address, URL_FORMS};
 
-use super::super::url;
 use super::*;
 use crate::output::influxdb::{self, Api};
 use crate::secret::Secret;
@@ -113,12 +112,17 @@ EDS_OUTPUT__URL=https://u:s@h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__TOKEN=t
-=> environment EDS_OUTPUT__URL: output.url: holds a user or password, but api = "v2" takes a token; leave them out and set output.token_file
+=> environment EDS_OUTPUT__URL: output.url: holds a user or password, but the v2 API takes a token; leave them out and set output.token_file
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__USERNAME=u
-=> environment EDS_OUTPUT__USERNAME: output.username: and the password go together; set output.username and output.password_file, or neither
 => output.database: is not set, but output.api = "v1" needs it; set it
+=> output.password_file: is not set, but there is a user name; set it, or EDS_OUTPUT__PASSWORD
+EDS_OUTPUT__URL=https://h
+EDS_OUTPUT__API=v1
+EDS_OUTPUT__DATABASE=d
+EDS_OUTPUT__PASSWORD=p
+=> output.username: is not set, but there is a password; set it, or leave that out
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
@@ -270,12 +274,6 @@ EDS_OUTPUT__CA_FILE={ca}
 fn keys_without_a_use_are_left_alone() {
     let text = "[store]\npassword_file = \"/nowhere\"\nca_file = \"/nowhere\"\n[output]\ntoken_file = \"/nowhere\"";
     assert!(load_file(text).is_ok());
-}
-
-#[test]
-fn a_url_is_shown_without_its_password() {
-    let (url, is_hidden) = url::without_password("redis://u:s@h/1");
-    assert_eq!((url.as_str(), is_hidden), ("redis://u@h/1", true));
 }
 
 /// The warnings of this store, output and UDP address.

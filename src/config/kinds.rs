@@ -1,0 +1,339 @@
+//! The kinds of values: how the text of a key is read.
+//!
+//! Each function takes the text and the allowed values, and returns the value or a message: the end of a sentence about the
+//! key that names the mistake and the remedy.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use chrono::DateTime;
+use tracing::Level;
+
+use crate::event::{Minute, Precision};
+use crate::ingest::ListenAddress;
+use crate::output::influxdb;
+use crate::relay::EventRule;
+use crate::secret::Secret;
+use crate::store::OutputName;
+use crate::store::redis::Layout;
+
+/// A secret or PEM file is small; a larger one is another file.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people, on standard error.
+    #[default]
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+    /// To the journal, with fields.
+    Journald,
+}
+
+/// Returns the value, or a message that quotes the text.
+fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> {
+    value.ok_or_else(|| format!("{text:?} {otherwise}"))
+}
+
+/// Reads a value within `allowed`, which is `MIN to MAX`. Both bounds are allowed.
+fn between<T: PartialOrd>(
+    text: &str,
+    allowed: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    otherwise: &str,
+) -> Result<T, String> {
+    let value = found(text, parse(text), otherwise)?;
+    let ends: Vec<T> = allowed.split(" to ").filter_map(parse).collect();
+    let is_between = matches!(&ends[..], [min, max] if (min..=max).contains(&&value));
+    found(text, is_between.then_some(value), &format!("is out of range; write {allowed}"))
+}
+
+/// Reads a whole number.
+pub(super) fn count<T: TryFrom<i128>>(text: &str, allowed: &str) -> Result<T, String> {
+    let parse = |text: &str| text.parse().ok();
+    let otherwise = format!("is not a whole number; write {allowed}");
+    let number: i128 = between(text, allowed, parse, &otherwise)?;
+    found(text, T::try_from(number).ok(), &otherwise)
+}
+
+/// Reads a length of time.
+pub(super) fn span(text: &str, allowed: &str) -> Result<Duration, String> {
+    let parse = |text: &str| humantime::parse_duration(text).ok();
+    let otherwise =
+        "is not a duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"";
+    between(text, allowed, parse, otherwise)
+}
+
+/// Reads a number of bytes.
+pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, String> {
+    // A bare number is refused: its reader would have to know that it is bytes.
+    let has_unit = |text: &&str| text.ends_with(|c: char| c.is_ascii_alphabetic());
+    let parse = |text: &str| Some(text).filter(has_unit)?.parse().ok().map(|ByteSize(size)| size);
+    let otherwise =
+        "is not a size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"";
+    let size = between(text, allowed, parse, otherwise)?;
+    found(text, T::try_from(size).ok(), otherwise)
+}
+
+/// Reads the permissions of a file, as chmod has them.
+pub(super) fn mode(text: &str, allowed: &str) -> Result<u32, String> {
+    let is_octal = |text: &&str| text.len() == 4 && text.starts_with('0');
+    let parse = |text: &str| u32::from_str_radix(Some(text).filter(is_octal)?, 8).ok();
+    between(text, allowed, parse, "is no permissions; write four digits, such as \"0660\"")
+}
+
+/// Reads one of the words that are allowed.
+pub(super) fn word(text: &str, allowed: &str) -> Result<String, String> {
+    let words = allowed.trim_start_matches("one of: ");
+    let is_one = words.split(", ").any(|word| word == text);
+    found(text, is_one.then(|| text.to_owned()), &format!("is not known; write {allowed}"))
+}
+
+pub(super) fn precision(text: &str, allowed: &str) -> Result<Precision, String> {
+    Ok(match &*word(text, allowed)? {
+        "us" => Precision::Microseconds,
+        "ms" => Precision::Milliseconds,
+        "s" => Precision::Seconds,
+        _ => Precision::Nanoseconds,
+    })
+}
+
+pub(super) fn layout(text: &str, allowed: &str) -> Result<Layout, String> {
+    let is_log = word(text, allowed)? == Layout::Log.name();
+    Ok(if is_log { Layout::Log } else { Layout::Sets })
+}
+
+/// Reads a level; never `None`.
+pub(super) fn level(text: &str, allowed: &str) -> Result<Option<Level>, String> {
+    Ok(word(text, allowed)?.parse().ok())
+}
+
+pub(super) fn log_format(text: &str, allowed: &str) -> Result<LogFormat, String> {
+    Ok(match &*word(text, allowed)? {
+        "json" => LogFormat::Json,
+        "journald" => LogFormat::Journald,
+        _ => LogFormat::Text,
+    })
+}
+
+fn is_of_a_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+/// Reads a name. `allowed` is `1 to MAX of …`.
+pub(super) fn name(text: &str, allowed: &str) -> Result<String, String> {
+    let max = allowed.split(' ').nth(2).and_then(|max| max.parse().ok()).unwrap_or(0);
+    let is_name = (1..=max).contains(&text.len()) && text.bytes().all(is_of_a_name);
+    found(text, is_name.then(|| text.to_owned()), &format!("is not a name; write {allowed}"))
+}
+
+pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, String> {
+    found(text, text.parse().ok(), &format!("is not a name; write {allowed}"))
+}
+
+/// Reads a text without control characters; `None`: it is empty.
+pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
+    let is_plain = !text.contains(char::is_control);
+    let text_or_none = is_plain.then(|| Some(text.to_owned()).filter(|text| !text.is_empty()));
+    found(text, text_or_none, "holds control characters; leave them out")
+}
+
+/// Reads a secret, which no message quotes.
+pub(super) fn secret(text: &str, _: &str) -> Result<Option<Secret>, String> {
+    if text.contains(char::is_control) {
+        return Err("holds control characters; leave them out".to_owned());
+    }
+    Ok((!text.is_empty()).then(|| Secret::new(text)))
+}
+
+/// Reads a tag or field key that needs no escapes in line protocol.
+pub(super) fn tag(text: &str, _: &str) -> Result<String, String> {
+    let is_refused = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
+    let is_key = !text.is_empty() && !text.contains(is_refused);
+    let otherwise = "is not a field or tag key; write one without spaces, , = \" and \\";
+    found(text, is_key.then(|| text.to_owned()), otherwise)
+}
+
+pub(super) fn optional_tag(text: &str, allowed: &str) -> Result<Option<String>, String> {
+    if text.is_empty() { Ok(None) } else { tag(text, allowed).map(Some) }
+}
+
+/// Reads a file that holds a secret; `None`: no file is named.
+pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String> {
+    let Some(bytes) = bytes_in(file)? else { return Ok(None) };
+    let text = String::from_utf8(bytes).unwrap_or_default();
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() || line.contains(char::is_control) {
+        let hint = "write only the secret into it";
+        return Err(format!("{file} does not hold one line of text; {hint}"));
+    }
+    Ok(Some(Secret::new(line)))
+}
+
+/// Reads a PEM file; `None`: no file is named.
+pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    let bytes = bytes_in(file)?;
+    let is_pem = |bytes: &Vec<u8>| bytes.windows(BEGIN.len()).any(|window| window == BEGIN);
+    if bytes.as_ref().is_none_or(is_pem) {
+        return Ok(bytes);
+    }
+    Err(format!("{file} is not a PEM file; it should hold a line -----BEGIN …-----"))
+}
+
+/// Reads a PEM file of the authorities that vouch for an HTTP server; `None`: no file is named.
+pub(super) fn certificates(file: &str, allowed: &str) -> Result<Option<Vec<u8>>, String> {
+    let pem = pem(file, allowed)?;
+    if let Some(Err(reason)) = pem.as_deref().map(influxdb::certificates) {
+        let hint = "name a file of PEM certificates";
+        return Err(format!("{file} cannot be used: {reason}; {hint}"));
+    }
+    Ok(pem)
+}
+
+fn bytes_in(file: &str) -> Result<Option<Vec<u8>>, String> {
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let opened = File::open(file);
+    match opened.and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        Ok(count) if count as u64 <= FILE_BYTES_MAX => Ok(Some(bytes)),
+        Ok(_) => Err(format!("{file} is larger than 1MiB; name the right file")),
+        Err(error) => {
+            let hint = "name a file that the service's user may read";
+            Err(format!("{file} cannot be read: {error}; {hint}"))
+        }
+    }
+}
+
+/// Reads the path of a directory, and checks that this process can write to it, but creates nothing; `None`: it is empty.
+pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> {
+    let directory = Path::new(text);
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if !directory.is_absolute() {
+        return Err("is not an absolute path; begin it with a slash".to_owned());
+    }
+    let hint = "name a directory that the service's user may write to";
+    for place in directory.ancestors() {
+        match std::fs::metadata(place) {
+            Ok(found) if !found.is_dir() => {
+                let place = place.display();
+                return Err(format!("{place} is there, and not a directory; {hint}"));
+            }
+            // Another user or systemd may create the directory.
+            Ok(_) if place != directory => return Ok(Some(directory.into())),
+            Ok(_) => break,
+            Err(_) => {}
+        }
+    }
+    // The file has no name and vanishes when it is closed. Some file systems do not support it.
+    let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);
+    match made.map_err(|error| (error.kind(), error)) {
+        Err((ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, error)) => Err(format!(
+            "{text} cannot be written to: {error}; {hint}, and look at it as that user"
+        )),
+        _ => Ok(Some(directory.into())),
+    }
+}
+
+/// Reads the start of a minute; `None`: it is empty.
+pub(super) fn minute(text: &str, _: &str) -> Result<Option<Minute>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let time = DateTime::parse_from_rfc3339(text).ok();
+    let time = found(text, time, "is not a time; write one such as \"2026-11-22T02:10:00Z\"")?;
+    let micros = Some(time.timestamp_micros()).filter(|micros| micros % 60_000_000 == 0);
+    let otherwise = "is within a minute; write its beginning, with :00 for the seconds";
+    let minute = Minute::from_epoch_minutes(found(text, micros, otherwise)? / 60_000_000);
+    found(text, minute, "is out of range; write a time of these centuries").map(Some)
+}
+
+/// Reads a socket address; `None`: it is empty.
+pub(super) fn address(text: &str, _: &str) -> Result<Option<SocketAddr>, String> {
+    let address = if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
+    let otherwise = "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
+    found(text, address, otherwise)
+}
+
+/// The items of a list.
+pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Reads a list. No two items may be equal, unless `is_unique` is false for them.
+fn list<T: PartialEq>(
+    text: &str,
+    is_unique: impl Fn(&T) -> bool,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let mut values = Vec::new();
+    for item in items(text) {
+        let value = parse(item)?;
+        if is_unique(&value) && values.contains(&value) {
+            return Err(format!("{item:?} is there twice; leave one out"));
+        }
+        values.push(value);
+    }
+    Ok(values)
+}
+
+/// Reads the listen addresses, at least one.
+pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, String> {
+    // The kernel chooses a new port for each port 0.
+    let is_unique =
+        |address: &ListenAddress| !matches!(address, ListenAddress::Udp(at) if at.port() == 0);
+    let parse = |item: &str| item.parse().map_err(|error| format!("{item:?} {error}"));
+    let addresses = list(text, is_unique, parse)?;
+    if addresses.is_empty() {
+        let hint = "give at least one address, such as \"127.0.0.1:8094\"";
+        return Err(format!("the list is empty; {hint}"));
+    }
+    Ok(addresses)
+}
+
+/// Reads hosts with a port each, by name or address.
+pub(super) fn nodes(text: &str, _: &str) -> Result<Vec<String>, String> {
+    list(text, |_| true, host_and_port)
+}
+
+pub(super) fn host_and_port(text: &str) -> Result<String, String> {
+    let is_v6 = |host: &str| {
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+    };
+    let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_name = !host.is_empty() && host.bytes().all(is_of_a_name);
+        (is_name || is_v6(host)) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    let otherwise =
+        "is not a host with a port; write one such as \"node-1:8094\" or \"[::1]:8094\"";
+    found(text, is_one.then(|| text.to_owned()), otherwise)
+}
+
+/// Reads names of hosts, without ports.
+pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
+    let otherwise = "is not a host's name; write a name alone, without scheme and port, such as \"eds-1.example.org\"";
+    let parse = |item: &str| {
+        found(item, item.bytes().all(is_of_a_name).then(|| item.to_owned()), otherwise)
+    };
+    list(text, |_| false, parse)
+}
+
+/// Reads the rules that select events; empty: all lines that a node counts.
+pub(super) fn event_rules(text: &str, _: &str) -> Result<Vec<EventRule>, String> {
+    let hint = "write a measurement, a tag key with = behind it, or TAG=VALUE";
+    let parse = |item: &str| item.parse().map_err(|wrong| format!("{item:?} {wrong}; {hint}"));
+    list(text, |_| false, parse)
+}

@@ -1,0 +1,392 @@
+//! The sources of values: the file, the environment and flags, each of which overrides the one before it.
+//!
+//! The file is parsed into a tree with the span of each value, not by serde into a struct, so that all mistakes are reported at
+//! once, each with its line. No message quotes a line of the file: it may hold a secret.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use strsim::damerau_levenshtein;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::key::{Form, Key, Program, VARIABLE_PREFIX};
+use super::sections::KEYS;
+use super::values::{Effective, OUTPUT, Origin};
+
+/// The flags of `eds run` and `eds check`, as they were typed. There is no `Debug`, because a URL may have a password until it
+/// is refused.
+#[derive(Clone, Default, clap::Args)]
+pub struct Flags {
+    /// Configuration file [default: /etc/eds/eds.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Name of this node, unique in the cluster [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// UDP addresses to receive events on, separated by commas or given repeatedly
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub listen: Vec<String>,
+    /// Where the minutes are gathered: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or
+    /// redis+sentinel://…
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+    /// Where the counts go: stdout:, http://… or https://…; in place of all outputs if there are several
+    #[arg(long, value_name = "URL")]
+    pub output: Option<String>,
+    /// TCP address of health and metrics; empty for none
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+}
+
+/// The flags of `eds relay`, as they were typed.
+#[derive(Clone, Default, clap::Args)]
+pub struct RelayFlags {
+    /// Configuration file [default: /etc/eds/relay.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// UDP addresses to receive lines on, separated by commas or given repeatedly
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub listen: Vec<String>,
+    /// Nodes that every event goes to, separated by commas or given repeatedly
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// Where all other lines go: none:, udp://HOST:PORT, http://HOST:PORT?db=… or http://HOST:PORT?org=…&bucket=…
+    #[arg(long, value_name = "URL")]
+    pub rest: Option<String>,
+    /// TCP address of health and metrics; empty for none
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+}
+
+/// The flags of a program: name, key and value of each.
+pub(super) struct Typed<'a> {
+    pub(super) program: Program,
+    config: Option<&'a Path>,
+    flags: Vec<(&'static str, &'static str, Option<String>)>,
+}
+
+/// Joins the values of a flag, as the environment would have them.
+fn joined(values: &[String]) -> Option<String> {
+    (!values.is_empty()).then(|| values.join(","))
+}
+
+impl Flags {
+    pub(super) fn typed(&self) -> Typed<'_> {
+        let flags = vec![
+            ("--node", "node", self.node.clone()),
+            ("--listen", "input.listen", joined(&self.listen)),
+            ("--store", "store.url", self.store.clone()),
+            ("--output", "output.url", self.output.clone()),
+            ("--http", "http.listen", self.http.clone()),
+        ];
+        Typed { program: Program::Node, config: self.config.as_deref(), flags }
+    }
+}
+
+impl RelayFlags {
+    pub(super) fn typed(&self) -> Typed<'_> {
+        let flags = vec![
+            ("--listen", "input.listen", joined(&self.listen)),
+            ("--to", "relay.to", joined(&self.to)),
+            ("--rest", "rest.url", self.rest.clone()),
+            ("--http", "http.listen", self.http.clone()),
+        ];
+        Typed { program: Program::Relay, config: self.config.as_deref(), flags }
+    }
+}
+
+/// Sets the values from all sources. Returns false if the file cannot be read or is not TOML: then the values are incomplete.
+pub(super) fn gather(
+    values: &mut Effective,
+    typed: Typed<'_>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> bool {
+    if let Some(name) = host_name() {
+        values.set("node", name, Origin::HostName);
+    }
+    let is_readable = read_file(values, typed.config);
+    read_environment(values, environment);
+    for (flag, path, value) in typed.flags {
+        if let Some(value) = value {
+            // The flag replaces all outputs, to try a configuration out.
+            if values.is_of_several(path) {
+                values.begin_output(0);
+            }
+            values.set(path, value, Origin::Flag(flag));
+        }
+    }
+    is_readable
+}
+
+/// Returns the host name. The second file is for containers in which `/proc` shows processes only.
+pub(super) fn host_name() -> Option<String> {
+    let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
+    ["/proc/sys/kernel/hostname", "/etc/hostname"]
+        .into_iter()
+        .find_map(|path| read(path).filter(|name| !name.is_empty()))
+}
+
+/// Reads the variables `EDS_SECTION__KEY`, and `EDS_NODE`. Any other variable with the prefix `EDS_` is an error, because it is
+/// probably a misspelt key, unless Kubernetes sets it for a Service whose name begins with `eds`.
+fn read_environment(
+    values: &mut Effective,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) {
+    let owned = |(name, value): (OsString, _)| (name.to_string_lossy().into_owned(), value);
+    let mut ours: Vec<(String, OsString)> = environment.into_iter().map(owned).collect();
+    ours.retain(|(name, _)| name.starts_with(VARIABLE_PREFIX));
+    // Sorted, so that the order of problems does not depend on the system.
+    ours.sort();
+    for (name, value) in ours {
+        let origin = Origin::Environment(name.clone());
+        let Some(key) = values.program.keys().find(|key| key.variable() == name) else {
+            // A node and a relay may share the environment of an image.
+            let is_of_another = KEYS.iter().any(|key| key.variable() == name);
+            if !is_of_another && !value.to_str().is_some_and(|value| is_of_a_service(&name, value))
+            {
+                let nearest = nearest(&name, values.program.keys().map(Key::variable));
+                values.refuse(origin, "", format!("unknown key; did you mean {nearest}?"));
+            }
+            continue;
+        };
+        if values.is_of_several(key.path) {
+            let text = "is of one output, and the file has several; write it below the [[output]] that it is for, a \
+                        secret as a file of its own";
+            values.refuse(origin, "", text.to_owned());
+        } else if let Ok(value) = value.into_string() {
+            values.set(key.path, value, origin);
+        } else {
+            values.refuse(origin, key.path, "is not UTF-8; write it in UTF-8".to_owned());
+        }
+    }
+}
+
+/// Returns whether Kubernetes sets such a variable, with such a value, for a Service: `EDS_SERVICE_HOST`, `EDS_PORT`,
+/// `EDS_NODE_PORT_8094_UDP_ADDR`. A name with two underscores in a row is of the form of a key.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    let words: Vec<&str> = name.split('_').collect();
+    let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    let is_ip = || value.parse::<IpAddr>().is_ok();
+    let is_url = || {
+        value.split_once("://").is_some_and(|(protocol, address)| {
+            is_protocol(protocol) && address.parse::<SocketAddr>().is_ok()
+        })
+    };
+    // The name of the Service may contain the same words, so it may end at each place.
+    !words.contains(&"")
+        && (1..words.len()).any(|end| match words[end..] {
+            ["SERVICE", "HOST"] => is_ip(),
+            ["SERVICE", "PORT", ..] => is_port(value),
+            ["PORT"] => is_url(),
+            ["PORT", port, protocol, ref what @ ..]
+                if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) =>
+            {
+                match what {
+                    [] => is_url(),
+                    ["ADDR"] => is_ip(),
+                    ["PORT"] => is_port(value),
+                    ["PROTO"] => is_protocol(value),
+                    _ => false,
+                }
+            }
+            _ => false,
+        })
+}
+
+/// Returns the name that is most similar to this one.
+fn nearest<N: AsRef<str>>(name: &str, names: impl Iterator<Item = N>) -> String {
+    let nearest = names.min_by_key(|known| damerau_levenshtein(name, known.as_ref()));
+    nearest.map_or(String::new(), |nearest| nearest.as_ref().to_owned())
+}
+
+/// Reads the named file, or the default file if it exists. Returns false if it cannot be read or is not TOML.
+fn read_file(values: &mut Effective, named: Option<&Path>) -> bool {
+    let path = named.unwrap_or(Path::new(values.program.default_file()));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => return true,
+        Err(error) => {
+            let text = format!("cannot be read: {error}; name a readable file by --config");
+            values.refuse(Origin::File(path.to_owned(), 0), "", text);
+            return false;
+        }
+    };
+    values.file = Some(path.to_owned());
+    let (tree, errors) = DeTable::parse_recoverable(&text);
+    let mut file = File { path, text: &text, values };
+    // The parser may report an error again in the same line; only the first is accurate.
+    let mut lines = BTreeSet::new();
+    for error in &errors {
+        let span = error.span().unwrap_or_default();
+        if lines.insert(file.line(&span)) {
+            match error.message() {
+                "duplicate key" => file.duplicate(&span),
+                message => file.refuse(&span, "", format!("this is not TOML: {message}")),
+            }
+        }
+    }
+    if errors.is_empty() {
+        file.top(tree.get_ref());
+    }
+    errors.is_empty()
+}
+
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
+    values: &'a mut Effective,
+}
+
+impl File<'_> {
+    fn top(&mut self, table: &DeTable<'_>) {
+        for (name, value) in table {
+            let (section, span) = (&**name.get_ref(), name.span());
+            let is_section = self.values.program.keys().any(|key| key.section() == section);
+            match value.get_ref() {
+                DeValue::Table(inner) if is_section => self.section(section, inner),
+                DeValue::Array(outputs)
+                    if section == OUTPUT && is_section && !outputs.is_empty() =>
+                {
+                    for (place, output) in outputs.iter().enumerate() {
+                        if let DeValue::Table(inner) = output.get_ref() {
+                            self.values.begin_output(place);
+                            self.section(section, inner);
+                        } else {
+                            let text = "is no list of values; write [[output]] above the keys of each output";
+                            self.refuse(&output.span(), section, text.to_owned());
+                        }
+                    }
+                }
+                _ if is_section => {
+                    let text = format!(
+                        "is a section; write [{section}] on a line of its own, and its keys below"
+                    );
+                    self.refuse(&span, section, text);
+                }
+                DeValue::Table(_) if !self.values.program.keys().any(|key| key.path == section) => {
+                    let sections = self.values.program.keys().map(Key::section);
+                    let nearest = nearest(section, sections.filter(|section| !section.is_empty()));
+                    let text = format!("unknown section [{section}]; did you mean [{nearest}]?");
+                    self.refuse(&span, "", text);
+                }
+                _ => self.entry("", name, value),
+            }
+        }
+        self.values.output = 0;
+    }
+
+    fn section(&mut self, section: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            self.entry(section, name, value);
+        }
+    }
+
+    fn entry(&mut self, section: &str, name: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>) {
+        let (name, span) = (&**name.get_ref(), name.span());
+        let is_it = |key: &&Key| key.section() == section && key.name() == name;
+        let Some(key) = self.values.program.keys().find(is_it) else {
+            let dot = if section.is_empty() { "" } else { "." };
+            // A known name in a wrong section probably means the section is wrong.
+            let distance = |key: &&Key| {
+                let of_section = damerau_levenshtein(section, key.section());
+                damerau_levenshtein(name, key.name()) + of_section.min(SECTION_DISTANCE_MAX)
+            };
+            let nearest =
+                self.values.program.keys().min_by_key(distance).map_or("", |key| key.path);
+            let text = format!("unknown key {section}{dot}{name}; did you mean {nearest}?");
+            return self.refuse(&span, "", text);
+        };
+        if key.form == Form::Secret {
+            let text = format!(
+                "a secret has no place in this file; put it into a file of its own and name that by {}_file, or set {}",
+                key.path,
+                key.variable()
+            );
+            return self.refuse(&span, key.path, text);
+        }
+        match text(key.form, value.get_ref()) {
+            Ok(text) => self.values.set(key.path, text, self.origin(&span)),
+            Err(hint) => {
+                let colon = if key.allowed.is_empty() { "" } else { ": " };
+                let given = value.get_ref().type_str();
+                let text = format!("is a TOML {given} here; {hint}{colon}{}", key.allowed);
+                self.refuse(&value.span(), key.path, text);
+            }
+        }
+    }
+
+    /// Reports a key or a section that is given twice, with both lines. The parser reports only the second.
+    fn duplicate(&mut self, span: &Range<usize>) {
+        let names: Vec<_> = self.text.lines().take(self.line(span)).map(named).collect();
+        let (name, before) = names.split_last().unwrap_or((&"", &[]));
+        let key = self.text.get(span.clone()).unwrap_or_default();
+        if !name.trim_end_matches(']').ends_with(key) {
+            let text = format!("the key {key} is given twice in one value; keep one of them");
+            return self.refuse(span, "", text);
+        }
+        let first = before.iter().rposition(|earlier| earlier == name);
+        let place = first.map_or(String::new(), |first| format!(" and in line {}", first + 1));
+        if name.starts_with('[') {
+            let text =
+                format!("{name} is given here{place}; keep one of them, with the keys of both");
+            return self.refuse(span, "", text);
+        }
+        let section = before.iter().rev().find_map(|line| line.strip_prefix('['));
+        let section = section.map(|section| section.trim_matches(['[', ']']));
+        let path = section.map_or(String::new(), |section| format!("{section}."));
+        let text = format!("is given here{place}; keep one of them");
+        self.refuse(span, &format!("{path}{name}"), text);
+    }
+
+    fn refuse(&mut self, span: &Range<usize>, path: &str, text: String) {
+        self.values.refuse(self.origin(span), path, text);
+    }
+
+    fn origin(&self, span: &Range<usize>) -> Origin {
+        Origin::File(self.path.to_owned(), self.line(span))
+    }
+
+    fn line(&self, span: &Range<usize>) -> usize {
+        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
+        1 + memchr::memchr_iter(b'\n', before).count()
+    }
+}
+
+/// An entirely different section counts as at most this many wrong letters in the name.
+const SECTION_DISTANCE_MAX: usize = 2;
+
+/// Returns the key of a line of a file, or its section in brackets; never a value, which may be a secret.
+fn named(line: &str) -> &str {
+    let line = line.trim_start();
+    let end = if line.starts_with('[') { ['#', '\n'] } else { ['=', '#'] };
+    line.split(end).next().unwrap_or_default().trim_end()
+}
+
+/// Returns the value as the environment would have it, or the syntax of this form.
+fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
+    match (form, value) {
+        (Form::List, value) => {
+            let items = value.as_array().into_iter().flat_map(|items| items.iter());
+            let texts: Option<Vec<_>> = items.map(|item| item.get_ref().as_str()).collect();
+            texts
+                .filter(|_| value.is_array())
+                .map(|texts| texts.join(","))
+                .ok_or("write a list of texts, such as [\"127.0.0.1:8094\"]")
+        }
+        (Form::Integer, DeValue::Integer(number)) => {
+            // The text of a number beyond i128 is refused later: it is out of every range.
+            let decimal = i128::from_str_radix(number.as_str(), number.radix());
+            Ok(decimal.map_or(number.as_str().to_owned(), |number| number.to_string()))
+        }
+        (Form::Integer, _) => Err("write a whole number without quotes"),
+        (Form::Time, DeValue::Datetime(at)) => Ok(at.to_string()),
+        (_, DeValue::String(text)) => Ok(text.to_string()),
+        _ => Err("write a text in quotes"),
+    }
+}
