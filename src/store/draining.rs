@@ -1,4 +1,4 @@
-//! From sets to counts that every output has: the [`Draining`] role.
+//! The [`Draining`] role: from open minutes to counts that every output has.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Announced, Attested, Known, News, Page, SeriesCounts, Store, StoreError, Testimony};
+use super::{Announced, Attested, Known, News, Page, Result, SeriesCounts, Store, Testimony};
 use crate::event::{Minute, Partition};
 
 /// The name of an output: short enough for keys and labels, and of letters that need no escapes there.
@@ -16,7 +16,7 @@ use crate::event::{Minute, Partition};
 pub struct OutputName(Arc<str>);
 
 impl OutputName {
-    /// The longest, in bytes.
+    /// The longest name, in bytes.
     pub const BYTES_MAX: usize = 32;
 
     /// The name as a text.
@@ -32,7 +32,7 @@ impl Default for OutputName {
     }
 }
 
-/// A text that is not 1 to 32 of `a-z 0-9 _ -`.
+/// The error of a text that is not 1 to 32 of `a-z 0-9 _ -`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of an output")]
 pub struct NotAName;
@@ -54,55 +54,55 @@ impl fmt::Display for OutputName {
     }
 }
 
-/// The most minutes of a kind, recent or old, that one claim looks at: what bounds the time for which it blocks the store.
+/// The most minutes, recent or old, of one claim. Bounds the time for which a claim blocks the store.
 pub(super) const LOOKED_AT_MAX: usize = 250;
-/// A minute is recent for this long after it could have been closed, and old from then on.
+/// The time after which a minute that could have been closed is old.
 const RECENT_FOR: Duration = Duration::from_secs(300);
 
-/// Returns for how long after its end a minute is recent: one that fills no more is closed by then. Recent minutes are sealed and
-/// sent before old ones, which an archive that is replayed, or a host whose clock is wrong, may bring by thousands.
+/// Returns how long after its end a minute is recent: a minute without new events is closed by then. Recent minutes are sealed and
+/// sent before old ones, of which a replayed archive, or a host with a wrong clock, may bring thousands.
 pub(crate) fn recent_for(grace: Duration) -> Duration {
     grace.saturating_add(RECENT_FOR)
 }
 
-/// Returns whether a minute is recent at this time of the store's clock.
+/// Returns whether a minute is recent by the store's clock.
 pub(crate) fn is_recent(minute: Minute, now_ms: i64, grace: Duration) -> bool {
     let recent_ms = i64::try_from(recent_for(grace).as_millis()).unwrap_or(i64::MAX);
     minute.end_millis().saturating_add(recent_ms) > now_ms
 }
 
-/// What a claim is asked for.
+/// Asks for claims.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRequest {
-    /// The store's generation in which the node checked in; 0 stands for any.
+    /// The store's generation in which the node checked in; 0: any.
     pub generation: u64,
-    /// How long a minute that is over must be idle.
+    /// The idle time of a finished minute before it is closed.
     pub grace: Duration,
-    /// When a minute is closed although it is not idle, counted from its end or its first event.
+    /// How long after its end, or its first event, a minute is closed although it is not idle.
     pub max_hold: Duration,
-    /// How long the claim holds.
+    /// The length of the lease.
     pub lease: Duration,
-    /// The most lapsed claims of sealing to take over at once.
+    /// The most lapsed claims to seal that are taken over.
     pub lapsed_max: usize,
-    /// The most finished minutes to claim at once, to be sealed: recent ones first, the newest before the others, then old ones.
+    /// The most finished minutes to claim: recent minutes first, the newest before the others, then old ones.
     pub finished_max: usize,
-    /// The most of them that are old.
+    /// The most old minutes among them.
     pub old_max: usize,
-    /// What the node has seen of the partition before.
+    /// The node's knowledge of the partition.
     pub known: Known,
 }
 
-/// A minute of a partition that this node works on until the lease is over: it seals the minute, or sends its counts to one
-/// output. Each is claimed apart, so that one output delays neither the sealing nor another output.
+/// The right of a node to seal a minute of a partition, or to send its counts to one output, until the lease ends. Sealing and each
+/// output have separate claims, so that one output delays neither sealing nor another output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The partition.
     pub partition: Partition,
     /// The minute.
     pub minute: Minute,
-    /// The output that its counts are sent to; `None`: it is sealed.
+    /// The output that the counts are sent to; `None`: the minute is sealed.
     pub output: Option<OutputName>,
-    /// Proof of the claim; a later claim of the same minute, for the same, has a greater one.
+    /// Proof of the claim; a later claim for the same purpose has a greater token.
     pub token: String,
     /// The store's generation that granted it.
     pub generation: u64,
@@ -110,49 +110,48 @@ pub struct Claim {
     pub taken_over: bool,
 }
 
-/// What a compaction did.
+/// The result of a step of sealing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// Series whose counts are sealed now.
+    /// Series that were sealed by this step.
     pub sealed: u64,
-    /// How many events this node found in the partition, in all, whose series' counts were sealed before: too late. Copies of sealed
-    /// events count here too, since nobody can tell them apart any more. An answer that is lost takes none with it.
+    /// The total of events that this node found in the partition after the counts of their series were sealed. Copies of sealed
+    /// events are included, since they look the same. As a total it survives a lost answer.
     pub late: u64,
-    /// Copies among the events of these series, where recording did not tell them.
+    /// Copies among the events of these series, where recording did not return them.
     pub repeated: u64,
-    /// Series that still have sets. Without any the claim has ended.
+    /// Series that are still open; 0: the claim has ended.
     pub left: u64,
-    /// Claims of the same node to send the counts, one for each output that lacks some and that nobody sends to.
+    /// Claims of the same node to send the counts, one for each output that lacks counts and has no claim.
     pub sending: Vec<Claim>,
 }
 
-/// How much a partition has to do.
+/// The open and unsent minutes of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Minutes that are not claimed, those that still fill included.
+    /// Unclaimed minutes, finished or not.
     pub waiting: u64,
-    /// Those of them before the minute that the survey asked about; 0 where it is no survey.
+    /// Minutes among them before the `old_before` of a survey; 0 outside a survey.
     pub old: u64,
     /// Minutes that are claimed to be sealed.
     pub claimed: u64,
-    /// The earliest of these minutes.
+    /// The earliest open minute.
     pub oldest: Option<Minute>,
-    /// Every output that anything was sealed for, those that are gone included.
+    /// Every output that counts were sealed for, including outputs that were removed.
     pub outputs: BTreeMap<OutputName, OutputBacklog>,
 }
 
-/// How much of a partition an output lacks.
+/// The unsent counts of an output in a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutputBacklog {
-    /// Minutes that it does not have in full.
+    /// Minutes with unsent counts.
     pub unsent: u64,
-    /// The earliest of them.
+    /// The earliest of these minutes.
     pub oldest: Option<Minute>,
     /// Counts in its quarantine.
     pub quarantined: u64,
 }
 
-/// That of another partition besides.
 impl std::ops::AddAssign for OutputBacklog {
     fn add_assign(&mut self, other: Self) {
         self.unsent += other.unsent;
@@ -161,22 +160,17 @@ impl std::ops::AddAssign for OutputBacklog {
     }
 }
 
-/// What a worker does with a store.
+/// The role of a worker.
 #[async_trait]
 pub trait Draining: Store {
-    /// Hands back what this node knows to be closed: a minute that is handed back is closed, whatever the store knew of
-    /// it. Each node does so once for each generation, before it claims anything.
-    async fn attest(
-        &self,
-        partition: Partition,
-        testimony: &Testimony,
-    ) -> Result<Attested, StoreError>;
+    /// Tells the store which minutes this node knows to be closed; they stay closed, even if the store forgot them. Each node does so
+    /// once in each generation, before it claims.
+    async fn attest(&self, partition: Partition, testimony: &Testimony) -> Result<Attested>;
 
-    /// Reports whether this node lags, for the length of a lease unless it reports again: whether it has events of the
-    /// partition which are not recorded, in memory or on disk. As long as any node lags, no claim closes a minute before
-    /// `max_hold` because it is idle. Answers what was closed since the node last heard of it. Unless it checks in again this
-    /// node counts as alive for so long, and who is about to write counts waits for it to hear so. Fails with
-    /// [`StoreError::Forgot`] when the store lacks what the node knows.
+    /// Reports whether this node lags (has events of the partition in memory or on disk that are not recorded), for the length of
+    /// a lease. While a node lags, no idle minute is closed before `max_hold`. The node counts as alive for `alive`: an announcement
+    /// waits until it has heard of it. Returns the minutes that were closed since its last check-in. Fails with
+    /// [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot something that the node knows.
     async fn check_in(
         &self,
         partition: Partition,
@@ -184,77 +178,66 @@ pub trait Draining: Store {
         lags: bool,
         lease: Duration,
         alive: Duration,
-    ) -> Result<News, StoreError>;
+    ) -> Result<News>;
 
-    /// Claims minutes: to be sealed, lapsed claims first, from the longest lapsed on, then minutes that are over and idle,
-    /// lowest first; to be sent, for each of these outputs at most so many lapsed claims.
-    /// Claims nothing when the generation is not that of the request: another server may not know which nodes lag. Fails
-    /// with [`StoreError::Forgot`] when the store lacks what the node knows.
+    /// Claims minutes to seal: lapsed claims first, the longest lapsed before the others, then finished minutes. Also claims minutes
+    /// to send: lapsed claims of these outputs, up to a number for each. Claims nothing in another generation than the request's:
+    /// another server may not know which nodes lag. Fails with [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot something that the node knows.
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
         sending: &[(OutputName, usize)],
-    ) -> Result<Vec<Claim>, StoreError>;
+    ) -> Result<Vec<Claim>>;
 
-    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Events of a minute that was
-    /// closed are late. When no sets are left the claim ends, and claims to send what was sealed take its place. Changes
-    /// nothing when the generation is not that of the claim: what was recorded may not all be there yet.
+    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Events of a closed minute are
+    /// late. With the last series the claim ends, and claims to send replace it. Does nothing in another generation than the
+    /// claim's: recorded events may be missing there.
     async fn compact(
         &self,
         claim: &Claim,
         series_max: usize,
         lease: Duration,
         outputs: &[OutputName],
-    ) -> Result<Compaction, StoreError>;
+    ) -> Result<Compaction>;
 
-    /// Reads a page of the counts that the output of a claim has not confirmed, from `cursor` on; 0 is the first.
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError>;
+    /// Reads a page of the unsent counts of a claim. The first cursor is 0.
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>>;
 
-    /// Makes it known that counts of these claims, all of one partition and output, are about to be written, which closes their
-    /// minutes, and answers for each who has heard so. To be asked again until every node has. Fails with
-    /// [`StoreError::Forgot`] when the store lacks what the node knows.
+    /// Announces that counts of these claims, all of one partition and output, are about to be written, which closes their
+    /// minutes. Returns for each claim whether all nodes have heard; the caller asks again until they have. Fails with
+    /// [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot something that the node knows.
     async fn announce(
         &self,
         partition: Partition,
         known: &Known,
         claims: &[&Claim],
-    ) -> Result<Vec<Announced>, StoreError>;
+    ) -> Result<Vec<Announced>>;
 
-    /// Marks the counts of these series confirmed by the output of the claim and renews the lease. Answers true when it
-    /// lacks none, which ends the claim. The counts get their time to live with the last output.
-    async fn acknowledge(
-        &self,
-        claim: &Claim,
-        series: &[&str],
-        lease: Duration,
-    ) -> Result<bool, StoreError>;
+    /// Marks the counts of these series as confirmed by the claim's output and renews the lease. Returns true when the output lacks
+    /// none, which ends the claim. With the last output the counts get a time to live.
+    async fn acknowledge(&self, claim: &Claim, series: &[&str], lease: Duration) -> Result<bool>;
 
-    /// Puts counts of a claim that its output refuses into the quarantine of that, each series with the server's message.
-    /// Answers for each whether there was room; the others leave `unsent` all the same.
-    async fn quarantine(
-        &self,
-        claim: &Claim,
-        refused: &[(&str, &str)],
-    ) -> Result<Vec<bool>, StoreError>;
+    /// Moves counts that the claim's output refuses to its quarantine, each series with the server's message. Returns for each
+    /// whether there was room; the others are dropped.
+    async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)]) -> Result<Vec<bool>>;
 
-    /// Moves the deadline of these claims, all of one partition and for the same, to this long from now. Those that are no
-    /// longer held are passed over. Answers how many were held.
+    /// Moves the deadline of these claims, all of one partition and purpose, to this long from now. Claims that are not held any
+    /// more are skipped. Returns the number of claims held.
     async fn extend(
         &self,
         partition: Partition,
         claims: &[&Claim],
         lease: Duration,
-    ) -> Result<usize, StoreError>;
+    ) -> Result<usize>;
 
-    /// How much a partition has to do.
-    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
+    /// Returns the open and unsent minutes of a partition.
+    async fn backlog(&self, partition: Partition) -> Result<Backlog>;
 
-    /// Whether each of these partitions has anything to do: a minute that is not done, or one that one of these outputs lacks.
-    /// Cheap where none has.
+    /// Returns whether each of these partitions has an open minute, or unsent counts of one of these outputs. Cheap where none has.
     async fn have_work(
         &self,
         partitions: &[Partition],
         outputs: &[OutputName],
-    ) -> Result<Vec<bool>, StoreError>;
+    ) -> Result<Vec<bool>>;
 }

@@ -1,38 +1,37 @@
-//! The shared memory of a minute, by the roles of those who use it.
+//! The stores of open minutes and of their counts, by the roles of their users.
 //!
-//! [`Store`] is what whoever has one may ask of it. Recorders see [`Recording`], workers [`Draining`], queries
-//! [`CountReader`], and operators [`Quarantine`] and [`Survey`].
+//! Every role has a [`Store`]. Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators
+//! [`Quarantine`] and [`Survey`].
 //!
-//! The life of a series in a minute; what comes after `sealed` goes on for each output by itself:
+//! The life of a series in a minute; each output has its own states after `sealed`:
 //!
 //! ```text
-//!         record       over, idle        compact        acknowledge
+//!         record      finished        compact        acknowledge
 //! absent ───────▶ open ──────────▶ claimed ──────▶ sealed ───────────▶ sent ◀───╮
 //!                                                   ▲ │ quarantine              │ discard
 //!                                           requeue │ ╰────────────▶ quarantined┤
 //!                                                   ╰───────────────────────────╯
 //! ```
 //!
-//! A claim that lapses is taken over, in the state that it is in. An event that comes when there are counts is late: its
-//! minute is claimed once more, and no count changes. `tests/store_contract/life.rs` has every event in every state.
+//! A lapsed claim is taken over in any state. An event is late when its series has sealed counts: its minute is claimed once more, and
+//! no count changes. `tests/store_contract/life.rs` has every event in every state.
 //!
 //! A minute of a partition goes through these steps, and every node may do any of them:
 //!
-//! 1. [`admit`](Recording::admit) says which series get sets of their own; those beyond the cap share the overflow series.
-//!    [`record`](Recording::record) adds users and events to sets. Idempotent: doing it again changes nothing.
-//! 2. [`claim`](Draining::claim) takes minutes that are over and idle, each with a token and for the length of a
-//!    lease. A claim that lapses is taken over with a new token.
-//! 3. [`compact`](Draining::compact) turns the sets into counts, once for good, and drops the sets. With the last set the
-//!    claim ends, and the node gets a claim for each output, to send the counts to it.
+//! 1. [`admit`](Recording::admit) decides which series are recorded under their own names; those beyond the cap share the overflow
+//!    series. [`record`](Recording::record) adds users and events; a repeated call changes nothing.
+//! 2. [`claim`](Draining::claim) takes minutes that are finished and idle, each with a token and a lease. A lapsed claim is taken
+//!    over with a new token.
+//! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. With the last series the
+//!    claim ends, and the node gets a claim for each output, to send the counts.
 //! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not confirmed.
-//! 5. [`announce`](Draining::announce) tells the other nodes that they are about to be written, which closes the minute.
-//! 6. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim.
-//!    [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
+//! 5. [`announce`](Draining::announce) tells the other nodes that the counts are about to be written, which closes the minute.
+//! 6. [`acknowledge`](Draining::acknowledge) marks counts as confirmed, and ends the claim with the last of them.
+//!    [`extend`](Draining::extend) renews a lease, or lets it lapse sooner.
 //!
-//! Which minutes are closed is known to all nodes: each hears it when it [checks in](Draining::check_in), and hands it back
-//! ([`attest`](Draining::attest)) to a store that forgets.
-//!
-//! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
+//! All nodes know which minutes are closed: a node learns it from its [check-in](Draining::check_in), and [attests](Draining::attest)
+//! it to a store that forgets. Every step after a claim checks its token, so a node that slept through
+//! its lease changes nothing.
 
 mod draining;
 pub mod memory;
@@ -64,28 +63,31 @@ pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Te
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Partition;
 
-/// Why the store did not do what it was asked.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// Away, slow, or not ready. What was asked may have been done.
+    /// The store is unreachable, slow, or not ready. The call may have taken effect.
     #[error("store is unavailable: {}", .0.reason())]
     Unavailable(Diagnosis),
-    /// Out of memory. Minutes can be drained all the same, which makes room.
+    /// The store is out of memory. Draining still works, and makes room.
     #[error("store is full: {}", .0.reason())]
     Full(Diagnosis),
-    /// It will not serve this node until somebody fixes something.
+    /// The store does not serve this node until an operator acts.
     #[error("store cannot be used: {}", .0.reason())]
     Refused(Diagnosis),
-    /// The store lacks what this node has seen in it; nothing was done. Hand back what is closed first.
+    /// The store lacks what this node has seen in it; the call had no effect. The node has to [`attest`](Draining::attest) first.
     #[error("the store went back to what it was before, or is another one")]
     Forgot,
-    /// The claim is no longer this node's; nothing was changed.
+    /// The claim is no longer this node's; the call had no effect.
     #[error("the claim was taken over by another node")]
     ClaimLost,
 }
 
+/// The result of a call.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 impl StoreError {
-    /// Away, for a reason that says all that is known.
+    /// An error without a known cause.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable(Diagnosis::new(Cause::RedisDown, why))
     }
@@ -104,77 +106,74 @@ impl From<StoreError> for Diagnosis {
     }
 }
 
-/// What differs between stores, for whoever has one.
+/// Differences between stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether it is elsewhere: other nodes share it, it may forget what it confirmed, and each call takes a while. One that is not
-    /// ends with the process.
+    /// Whether nodes share the store: it may forget confirmed events, and each call takes a while. Otherwise it ends with the
+    /// process.
     pub is_remote: bool,
-    /// Whether it finds out by itself which users are new: what it is told of them is a waste.
+    /// Whether the store finds new users itself, so that recorders need not name them.
     pub finds_new_users: bool,
 }
 
 impl Capabilities {
-    /// Of a store that nodes share, which is told the users that are new.
+    /// Capabilities of a store that nodes share, and that recorders tell of new users.
     pub const SHARED: Self = Self { is_remote: true, finds_new_users: false };
-    /// Of this process' memory.
+    /// Capabilities of the memory of this process.
     pub const IN_PROCESS: Self = Self { is_remote: false, finds_new_users: true };
 }
 
-/// What whoever has a store may ask of it, whatever the role.
+/// The common part of all roles.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Looks whether the store is there and fit for this node. Every later call does so by itself where it
-    /// has to; this is for start-up and readiness.
-    async fn check(&self) -> Result<(), StoreError>;
+    /// Checks that the store is available and fit for this node, for start-up and readiness. Every call makes its necessary checks.
+    async fn check(&self) -> Result<()>;
 
-    /// How this node's settings differ from those that all nodes must have alike. A node
-    /// that differs may record what it receives, but neither close minutes nor send.
-    async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
+    /// Returns how this node's settings differ from the cluster-wide settings. A node
+    /// that differs may record events, but neither close minutes nor send.
+    async fn difference(&self) -> Result<Option<Diagnosis>> {
         Ok(None)
     }
 
-    /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
-    /// long as there was none, and where none is needed.
+    /// Returns a number that changes whenever the store may have forgotten confirmed events: with the connection. 0 before the first
+    /// connection, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;
 
-    /// How it differs from other stores.
+    /// Returns how this store differs from others.
     fn capabilities(&self) -> Capabilities {
         Capabilities::SHARED
     }
 
-    /// The memory that open minutes, and counts that outputs lack, take in this process and the most that they may take, in
-    /// bytes; 0 where they are elsewhere.
+    /// Returns the memory of open minutes and unsent counts in this process, and its limit, in
+    /// bytes; 0 for a shared store.
     fn memory(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// How many different events would be lost if the process ended now: those of minutes that are not counted, and of
-    /// counts that an output lacks.
+    /// Returns the number of different events in open minutes and unsent counts that would be lost if the process ended now.
     fn unpublished(&self) -> u64 {
         0
     }
 
-    /// Nothing is received from now on. Where the store ends with the process, a minute that is not over yet is never closed:
-    /// a part of its events would be published as if it were all.
+    /// Notes that no more events are received. A store that ends with the process then closes no unfinished minute, since its counts
+    /// would be incomplete.
     fn stopping(&self) {}
 
-    /// What an operator should fix although nothing is lost yet, as far as the last calls have shown it.
+    /// Returns the warnings of the last calls for operators; no event is lost yet.
     fn warnings(&self) -> Vec<Diagnosis> {
         Vec::new()
     }
 
-    /// Looks whether something waits in the store that no partition of this node's has, for [`Store::warnings`]. Takes its
-    /// time.
-    async fn look_for_leftovers(&self) -> Result<(), StoreError> {
+    /// Looks for minutes and counts outside the partitions of this node, for [`Store::warnings`]. Slow.
+    async fn look_for_leftovers(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Where the events are kept, in words for the log, without secrets.
+    /// Returns the address of the store for the log, without secrets.
     fn describe(&self) -> String;
 }
 
-/// What the parts of a node ask of a store, all together.
+/// All roles that a node uses.
 pub trait NodeStore: Recording + Draining + Survey {}
 
 impl<T: Recording + Draining + Survey> NodeStore for T {}

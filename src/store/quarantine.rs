@@ -1,15 +1,12 @@
-//! The counts that an output refused, and what waits for one that is gone, as an operator sees them: the [`Quarantine`]
-//! trait.
-//!
-//! Apart from [`Store`](super::Store), because no node needs it: sets and counts flow without it.
-//! [`Draining::quarantine`](super::Draining::quarantine) brings counts in; here they go back to be sent, or for good.
+//! The [`Quarantine`] role: operators read refused counts, send them again or drop them. Nodes do not need it;
+//! [`Draining::quarantine`](super::Draining::quarantine) adds the counts.
 
 use async_trait::async_trait;
 
-use super::{OutputName, Page, StoreError};
+use super::{OutputName, Page, Result};
 use crate::event::{Minute, Partition};
 
-/// The most counts of one output that the quarantine of a partition holds.
+/// The most counts of an output in the quarantine of a partition.
 pub const QUARANTINE_MAX: usize = 10_000;
 
 /// Counts of one series in one minute that an output refused.
@@ -23,58 +20,54 @@ pub struct Quarantined {
     pub unique: u64,
     /// Different events.
     pub cumulative: u64,
-    /// When they were quarantined last, in seconds since the epoch, by the store's clock.
+    /// The time of the last refusal in seconds since the epoch, by the store's clock.
     pub since: i64,
-    /// What the server said.
+    /// The server's message.
     pub message: String,
 }
 
-/// What was dropped of an output that is gone.
+/// The counts dropped with an output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Minutes that it did not have in full.
+    /// Minutes with unsent counts.
     pub minutes: u64,
-    /// The counts of them that it lacked.
+    /// Unsent counts.
     pub counts: u64,
-    /// Counts in its quarantine.
+    /// Quarantined counts.
     pub quarantined: u64,
 }
 
-/// The counts that outputs refused. At most 10 000 an output and partition are kept.
+/// The refused counts of outputs.
 #[async_trait]
 pub trait Quarantine: Send + Sync + std::fmt::Debug {
-    /// Reads a page of an output's quarantine of a partition, from `cursor` on; 0 is the first.
+    /// Reads a page of an output's quarantine of a partition. The first cursor is 0.
     async fn quarantined_page(
         &self,
         partition: Partition,
         output: &OutputName,
         cursor: u64,
-    ) -> Result<Page<Quarantined>, StoreError>;
+    ) -> Result<Page<Quarantined>>;
 
-    /// Makes the counts of these series unsent again for the output, and their minute one that any node claims. Where the
-    /// store has forgotten the counts it takes them from here; where it has not, its own stay, whatever is
-    /// here: there never are two values. Answers how many of the series were quarantined.
+    /// Makes the counts of these series unsent again, and lets any node claim their minute. Counts that the store has are kept;
+    /// counts that it forgot are restored from the quarantine, so that no point gets a second value. Returns how many of the series
+    /// were quarantined.
     async fn requeue(
         &self,
         partition: Partition,
         output: &OutputName,
         minute: Minute,
         series: &[&str],
-    ) -> Result<u64, StoreError>;
+    ) -> Result<u64>;
 
-    /// Forgets these counts, as far as they are still what the caller has seen. Answers how many they were.
+    /// Drops these counts if they did not change since the caller saw them. Returns the number of counts dropped.
     async fn discard(
         &self,
         partition: Partition,
         output: &OutputName,
         seen: &[Quarantined],
-    ) -> Result<u64, StoreError>;
+    ) -> Result<u64>;
 
-    /// Drops all that waits for an output, its quarantine included, and forgets that there was one. For outputs that no
-    /// node has any more. A minute that no other output lacks is closed.
-    async fn drop_output(
-        &self,
-        partition: Partition,
-        output: &OutputName,
-    ) -> Result<Dropped, StoreError>;
+    /// Drops the unsent and quarantined counts and the name of an output that no node has. A minute that no other output
+    /// lacks is closed.
+    async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped>;
 }

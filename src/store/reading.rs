@@ -1,16 +1,13 @@
-//! The counts, as somebody sees them who only looks: the [`CountReader`] trait.
-//!
-//! Apart from [`Store`](super::Store), because no node needs it: events become counts without it. Each call asks
-//! for little, so that none holds up those who record and drain; who wants much calls often.
+//! Read access to counts: the [`CountReader`] role. Nodes do not need it.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::StoreError;
+use super::Result;
 use crate::event::{Minute, Partition};
 
-/// The two numbers of a series in a minute.
+/// The counts of a series in a minute.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesCounts {
     /// The canonical series.
@@ -21,10 +18,10 @@ pub struct SeriesCounts {
     pub cumulative: u64,
 }
 
-/// How many events of a minute each node has seen, by its name: all processes of that name together.
+/// The number of events of a minute that each node has seen, by its name: all processes of that name together.
 pub type Coverage = BTreeMap<String, u64>;
 
-/// The same from what each process has seen, which has the node's name and its own number.
+/// Sums up the coverage of processes, each of which has the node's name and a number.
 pub(super) fn by_name(processes: impl IntoIterator<Item = (String, u64)>) -> Coverage {
     let mut nodes = Coverage::new();
     for (process, events) in processes {
@@ -34,70 +31,57 @@ pub(super) fn by_name(processes: impl IntoIterator<Item = (String, u64)>) -> Cov
     nodes
 }
 
-/// A part of what a store has.
+/// A page of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page<T> {
-    /// What there is. The same may be there twice over the pages, and what comes or goes meanwhile may be missing.
+    /// An item may be on several pages, and an item that is added or removed between two pages may be on none.
     pub items: Vec<T>,
-    /// Where to go on; `None` after the last page.
+    /// The cursor of the next page; `None` after the last page.
     pub next: Option<u64>,
 }
 
-/// Looking at the counts, without changing anything.
+/// Reads counts, and changes nothing. Each call asks for little, so that no call delays recording or draining.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {
-    /// How many series of a partition have sealed counts in each of these minutes, in their order, or more where some
-    /// wait to be counted. The caller asks for some hundred minutes at most.
-    async fn sealed_sizes(
-        &self,
-        partition: Partition,
-        minutes: &[Minute],
-    ) -> Result<Vec<u64>, StoreError>;
+    /// Returns for each of these minutes, some hundred at most, the number of series that have sealed counts, or more where some
+    /// series are not sealed yet.
+    async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>>;
 
-    /// Reads a page of the sealed counts of a minute, from `cursor` on; 0 is the first.
+    /// Reads a page of the sealed counts of a minute. The first cursor is 0.
     async fn sealed_page(
         &self,
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<Page<SeriesCounts>, StoreError>;
+    ) -> Result<Page<SeriesCounts>>;
 
-    /// How many events of a partition each node has seen in each of these minutes, in their order. The caller asks for some
-    /// hundred minutes at most.
-    async fn coverage(
-        &self,
-        partition: Partition,
-        minutes: &[Minute],
-    ) -> Result<Vec<Coverage>, StoreError>;
+    /// Returns the coverage of each of these minutes, some hundred at most.
+    async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>>;
 
-    /// The minutes of a partition that may have sets, newest first, `most` of those that wait and `most` of those
-    /// that are claimed, which are the ones whose lease ends last.
-    async fn open_minutes(
-        &self,
-        partition: Partition,
-        most: usize,
-    ) -> Result<Vec<Minute>, StoreError>;
+    /// Returns minutes that may be open, newest first: at most `most` unclaimed minutes and `most` claimed minutes, those with the
+    /// latest deadlines.
+    async fn open_minutes(&self, partition: Partition, most: usize) -> Result<Vec<Minute>>;
 
-    /// Reads a page of the series of a minute that have sets, from `cursor` on; 0 is the first.
+    /// Reads a page of the open series of a minute. The first cursor is 0.
     async fn open_page(
         &self,
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<Page<String>, StoreError>;
+    ) -> Result<Page<String>>;
 
-    /// What the sets of these series hold now: the two numbers of one series are of one instant. Those without
-    /// sets, and those whose counts are sealed, are left out. The caller asks for some hundred series at most.
+    /// Returns the present counts of these series, some hundred at most; both counts of a series are of one instant. Series
+    /// without events and series with sealed counts are left out.
     async fn open_counts(
         &self,
         partition: Partition,
         minute: Minute,
         series: &[&str],
-    ) -> Result<Vec<SeriesCounts>, StoreError>;
+    ) -> Result<Vec<SeriesCounts>>;
 
-    /// Why nobody should look now: the store has hardly any room left, and that is for events. `None` when it has
-    /// room. May be asked for each question; looks once a second at most.
-    async fn shortage(&self) -> Result<Option<String>, StoreError> {
+    /// Returns why queries are refused now: the store has hardly any room left, and keeps it for events. Checks at most once a
+    /// second.
+    async fn shortage(&self) -> Result<Option<String>> {
         Ok(None)
     }
 }

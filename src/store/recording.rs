@@ -1,12 +1,12 @@
-//! Events into sets: the [`Recording`] role. Which series and users of a minute get a place of their own is asked before.
+//! The [`Recording`] role: admission of series, and recording of events.
 
 use async_trait::async_trait;
 
-use super::{SeriesCounts, Store, StoreError};
+use super::{Result, SeriesCounts, Store};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
-/// The most bytes that a store is sent at once, roughly. Over a way of 1 MB/s they take 0.4 s, a small part of the time-out of an
-/// answer, so that one command holds up no other partition's.
+/// The most bytes of a request, roughly. Over a link of 1 MB/s they take 0.4 s, a small part of the time-out of an
+/// answer, so that one command does not delay other partitions.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 
 /// Events of one series in one minute, to be recorded.
@@ -14,13 +14,13 @@ pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 pub struct RecordRequest<'a> {
     /// The minute.
     pub minute: Minute,
-    /// The canonical series under which they are recorded.
+    /// The canonical series under which the events are recorded.
     pub series: &'a str,
-    /// The series that they came with, where that one was refused and `series` is the overflow series: events of
-    /// different series are different events there.
+    /// The series of the events, where it was refused and `series` is the overflow series: events of different series are
+    /// different events there.
     pub overflowed_from: Option<&'a str>,
-    /// The users that the store may not know yet in this minute and series; `None`: those of the events, as far as they are
-    /// new. Only a store that [finds them out](super::Capabilities::finds_new_users) is not told.
+    /// The users that the store may not know yet in this minute and series; `None` for a store that
+    /// [finds new users](super::Capabilities::finds_new_users).
     pub new_users: Option<Vec<&'a str>>,
     /// The events.
     pub occurrences: &'a [Occurrence],
@@ -28,102 +28,92 @@ pub struct RecordRequest<'a> {
     pub batch: &'a Batch,
 }
 
-/// How many events of a minute this process has seen, once those are recorded with which it is told.
+/// The number of events of a minute that this process has seen, including the events that are recorded with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The minute.
     pub minute: Minute,
-    /// In total, so that telling it again changes nothing.
+    /// In total, so that a repeated request changes nothing.
     pub events: u64,
-    /// Whether the store is to keep it for the whole of its retention from now on.
+    /// Whether the retention of the number starts again.
     pub renew: bool,
 }
 
-/// A question for series of one minute that this node does not know to be admitted or refused.
+/// Asks for the admission of series in a minute.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmitRequest<'a> {
     /// The minute.
     pub minute: Minute,
     /// The series, some thousand at most.
     pub series: &'a [&'a str],
-    /// The most series of a partition in a minute, the overflow series not counted.
+    /// The most series of a partition in a minute, without the overflow series.
     pub series_max: u64,
-    /// The series under which the events of those are recorded that are refused.
+    /// The series under which events of refused series are recorded.
     pub overflow: &'a str,
 }
 
-/// What becomes of a series in a minute. It stays so for good, for every node.
+/// The admission of a series in a minute: final, and equal for every node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is recorded under its own name.
+    /// The series is recorded under its own name.
     Admitted {
-        /// The number of its users; `None`: it was admitted before, and a [count](Recording::counts) takes the store a while.
+        /// The number of its users; `None`: only a slow [count](Recording::counts) tells.
         users: Option<u64>,
     },
-    /// It is one too many: its events are recorded under the overflow series.
+    /// The cap is reached: events of the series are recorded under the overflow series.
     Refused,
 }
 
 /// The answer to an [`AdmitRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// The number of users of the overflow series, as for any other.
+    /// The number of users of the overflow series, as in [`Admission::Admitted`].
     pub overflow_users: Option<u64>,
-    /// The number of events recorded in the minute before, copies included: no series has more users.
+    /// The number of events recorded in the minute so far, copies included: no series has more users.
     pub arrivals: u64,
-    /// What becomes of each series, in the order of the question.
+    /// In the order of the request.
     pub series: Vec<Admission>,
 }
 
-/// The users of a series in a minute.
+/// Users of a series in a minute.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeriesUsers {
-    /// How many there are.
+    /// The number of users.
     pub count: u64,
-    /// Whether each of those that were asked for is among them.
+    /// Whether each user of the question is among them.
     pub there: Vec<bool>,
 }
 
-/// What a recorder does with a store.
+/// The role of a recorder.
 #[async_trait]
 pub trait Recording: Store {
-    /// Says which of these series are recorded under their own names in a minute, and which under the overflow
-    /// series. The first that ask are admitted, as many as the cap allows; the answer is the same for all nodes and
-    /// for good, as long as the generation does not change.
-    async fn admit(
-        &self,
-        partition: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError>;
+    /// Admits or refuses series in a minute. The first series are admitted, up to the cap; the answer is final, and equal for
+    /// all nodes, while the generation does not change.
+    async fn admit(&self, partition: Partition, request: &AdmitRequest<'_>) -> Result<Admitted>;
 
-    /// Returns the counts of all series in a minute that is not sealed. Asked only of a store that does not tell the users of a
-    /// series that it admits.
-    async fn counts(
-        &self,
-        _partition: Partition,
-        _minute: Minute,
-    ) -> Result<Vec<SeriesCounts>, StoreError> {
+    /// Returns the counts of all series in an open minute. Only for a store that does not return the users of a series with its
+    /// admission.
+    async fn counts(&self, _partition: Partition, _minute: Minute) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }
 
-    /// How many users a series has in a minute, and which of these are among them.
+    /// Returns the number of users of a series in a minute, and which of these are among them.
     async fn users(
         &self,
         partition: Partition,
         minute: Minute,
         series: &str,
         users: &[&str],
-    ) -> Result<SeriesUsers, StoreError>;
+    ) -> Result<SeriesUsers>;
 
-    /// Adds events to the sets of their minutes, and answers how many of them were there already: copies, from whichever
-    /// node, or events of a user that have one timestamp. All recordings are of this partition. Changes nothing when the
-    /// generation is not this one: another store may have admitted other series. 0 stands for any. With the events it keeps
-    /// what this process has `seen` of minutes of them.
+    /// Records events of a partition, and returns how many of them were recorded before: copies from any node, or events of a user
+    /// with the same timestamp. Also keeps how many events of these minutes this process has `seen`. Does nothing when the
+    /// generation is another one, since that store may have admitted other series; 0: any.
     async fn record(
         &self,
         partition: Partition,
         generation: u64,
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
-    ) -> Result<u64, StoreError>;
+    ) -> Result<u64>;
 }

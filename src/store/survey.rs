@@ -1,7 +1,5 @@
-//! What operators see of a store, and of the nodes that share it: the [`Survey`] trait.
-//!
-//! Apart from the other roles, because it has to answer when these do not: it neither asks whether the nodes agree nor whether the
-//! store is fit for events.
+//! The [`Survey`] role: what operators see of a store, and of the nodes that share it. It answers also when the other roles do not:
+//! it does not check whether nodes agree or whether the store is fit for events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,56 +7,56 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Serialize, Serializer};
 
-use super::{Backlog, Coverage, StoreError};
+use super::{Backlog, Coverage, Result, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 
-/// How long the report of a node is kept after its last one: a node that died, hangs or is cut off is seen as silent until then.
+/// The retention of a node's last report. Until then a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
-/// The most bytes of a report that are read.
+/// The most bytes of a report.
 pub(super) const REPORT_BYTES_MAX: usize = 32_768;
-/// The most nodes whose reports are read, the latest first.
+/// The most reports that are read, the latest first.
 pub(super) const REPORTS_MAX: usize = 256;
 
-/// What a process last reported of itself.
+/// The last report of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     /// The node's name.
     pub name: String,
     /// Name and number of the process.
     pub identity: String,
-    /// What it says that its version is.
+    /// The version of the process.
     pub version: String,
-    /// How long ago that was, by the store's clock.
+    /// The age of the report, by the store's clock.
     pub ago: Duration,
-    /// The report, whatever it is, at most 32 KiB.
+    /// The report, unchecked, at most 32 KiB.
     pub text: String,
 }
 
-/// How long a loss is kept in the record after it grew last, acknowledged or not.
+/// The retention of a loss after its last growth, acknowledged or not.
 pub const LOSS_KEPT: Duration = Duration::from_secs(30 * 86_400);
-/// The most losses that the record keeps one by one. Beyond it the oldest ones are added up by cause.
+/// The most losses that the record keeps apart. Beyond it the oldest are added up by cause.
 pub const LOSSES_MAX: usize = 1024;
-/// The name of the minute of losses that are added up.
+/// The minute of losses that are added up.
 const EARLIER: &str = "earlier";
 
-/// What a process lost of a minute for one cause.
+/// The loss of a process in a minute for one cause.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
-    /// The minute; `None`: several, which are not known any more.
+    /// The minute; `None`: several.
     pub minute: Option<Minute>,
-    /// Why, in the word of the metrics.
+    /// The cause, as in the metrics.
     pub cause: String,
     /// Name and number of the process; empty: several.
     pub process: String,
-    /// How many events, or datagrams.
+    /// The number of events, or datagrams.
     pub amount: u64,
-    /// How many of them an operator has acknowledged.
+    /// The part of the amount that an operator has acknowledged.
     pub acknowledged: u64,
 }
 
 impl Loss {
-    /// What it is called in the record: one for each minute, cause and process.
+    /// The key in the record: one for each minute, cause and process.
     #[must_use]
     pub fn key(&self) -> String {
         let minute = self.minute.map(|minute| minute.to_string());
@@ -66,7 +64,7 @@ impl Loss {
         format!("{minute}|{}|{}", self.cause, self.process)
     }
 
-    /// A loss that is called so, nothing of which is acknowledged; `None`: nothing is called so.
+    /// The loss of a key, not acknowledged; `None`: not a key.
     #[must_use]
     pub fn of_key(key: &str, amount: u64) -> Option<Self> {
         let mut parts = key.splitn(3, '|');
@@ -84,7 +82,7 @@ impl Loss {
         })
     }
 
-    /// How many nobody has acknowledged.
+    /// The part of the amount that is not acknowledged.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.amount.saturating_sub(self.acknowledged)
@@ -101,47 +99,47 @@ impl Loss {
 /// A server of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServerSeen {
-    /// Where it is.
+    /// The address.
     pub address: String,
-    /// Why nothing more is known of it.
+    /// Why the server did not answer.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub error: Option<Diagnosis>,
-    /// What it says of itself.
+    /// The server's answers.
     #[serde(flatten)]
     pub found: Option<ServerFound>,
 }
 
-/// What a server says of itself.
+/// The answers of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ServerFound {
-    /// Its name and version.
+    /// Name and version.
     pub version: String,
     /// `master` or `slave`.
     pub role: String,
-    /// Bytes in use, as they are held against `maxmemory`.
+    /// Bytes in use, as compared with `maxmemory`.
     pub used_memory: u64,
-    /// The most; 0: no limit.
+    /// The most bytes; 0: no limit.
     pub maxmemory: u64,
-    /// What it does beyond.
+    /// The `maxmemory-policy`.
     pub policy: String,
-    /// What it writes down.
+    /// The state of its persistence.
     pub persistence: Persistence,
-    /// How far its clock is ahead of this host's.
+    /// How far the server's clock is ahead of this host's.
     pub clock_offset_ms: i64,
-    /// Why it refuses a write that would change nothing; `None`: it takes writes.
+    /// Why the server refuses a write that would change nothing.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub refuses_writes: Option<Diagnosis>,
-    /// Why no node can use it.
+    /// Why no node can use the server.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub unfit: Option<Diagnosis>,
 }
 
-/// What a server writes down.
+/// The persistence of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Persistence {
-    /// Whether it has an append-only file.
+    /// Whether an append-only file is on.
     pub aof: bool,
-    /// Changes since its last snapshot.
+    /// Changes since the last snapshot.
     pub unsaved_changes: u64,
     /// Whether the last snapshot and the last write to the append-only file succeeded.
     pub last_save_ok: bool,
@@ -149,34 +147,34 @@ pub struct Persistence {
 
 #[expect(clippy::ref_option, reason = "serde calls it with the field")]
 fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok, S::Error> {
-    found.as_ref().map(|it| &it.why).serialize(serializer)
+    found.as_ref().map(|found| &found.why).serialize(serializer)
 }
 
-/// All that was seen at once.
+/// The result of a survey.
 #[derive(Debug, Clone)]
 pub struct Surveyed {
     /// The servers; empty where the store is this process' memory.
     pub servers: Vec<ServerSeen>,
-    /// What the nodes reported.
-    pub reports: Result<Vec<Reported>, StoreError>,
-    /// What the relays reported.
-    pub relays: Result<Vec<Reported>, StoreError>,
-    /// What the partitions have to do.
-    pub backlogs: Result<Vec<Backlog>, StoreError>,
-    /// How many events of each of the minutes that were asked for every process, `name#number`, saw.
-    pub seen: Result<BTreeMap<Minute, Coverage>, StoreError>,
-    /// What the record of losses has.
-    pub losses: Result<Vec<Loss>, StoreError>,
-    /// How the settings of who asks differ from those of all nodes, or why this version cannot read what is there.
+    /// The reports of nodes.
+    pub reports: Result<Vec<Reported>>,
+    /// The reports of relays.
+    pub relays: Result<Vec<Reported>>,
+    /// The backlog of each partition.
+    pub backlogs: Result<Vec<Backlog>>,
+    /// The number of events that each process (`name#number`) saw of each requested minute.
+    pub seen: Result<BTreeMap<Minute, Coverage>>,
+    /// The record of losses.
+    pub losses: Result<Vec<Loss>>,
+    /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the format.
     pub difference: Option<Diagnosis>,
-    /// How many counts are kept at most after they are sent.
+    /// The most counts that are kept after they are sent.
     pub counts_max: u64,
-    /// Whether events are kept as fingerprints, by each node for itself.
+    /// Whether events are kept as fingerprints in logs.
     pub in_logs: bool,
 }
 
 impl Surveyed {
-    /// Nothing was seen, for this reason.
+    /// The result without an answer of the store.
     #[must_use]
     pub fn nothing(address: String, why: &StoreError) -> Self {
         Self {
@@ -193,41 +191,40 @@ impl Surveyed {
     }
 }
 
-/// The record of losses, as a process that loses something sees it.
+/// The record of losses.
 #[async_trait]
 pub trait LossRecord: Send + Sync + std::fmt::Debug {
-    /// What this process is called in the store: `name#number`.
+    /// The name of this process in the store: `name#number`.
     fn identity(&self) -> &str;
 
-    /// Takes these into the record; doing it again changes nothing. Returns whether there is a record:
-    /// the losses of a store that ends with the process end with it, too.
-    async fn lose(&self, _losses: &[Loss]) -> Result<bool, StoreError> {
+    /// Adds these losses to the record; a repeated call changes nothing. Returns false when the store has no record, as one that ends
+    /// with the process.
+    async fn lose(&self, _losses: &[Loss]) -> Result<bool> {
         Ok(false)
     }
 
     /// Reads the record.
-    async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
+    async fn losses(&self) -> Result<Vec<Loss>> {
         Ok(Vec::new())
     }
 }
 
-/// Looking at a store as a whole, and reporting to those who do.
+/// Surveys of a store as a whole, and reports of its nodes.
 #[async_trait]
 pub trait Survey: LossRecord {
-    /// Where the store is, in words, without secrets.
+    /// The address of the store, without secrets.
     fn place(&self) -> String;
 
-    /// Keeps what this node says of itself for [`REPORT_KEPT`], in the place of what it said before. Answers whether another
-    /// process does so under its name.
-    async fn report(&self, report: &str) -> Result<bool, StoreError>;
+    /// Keeps the report of this node for [`REPORT_KEPT`], in the place of its last one. Returns whether another process reports
+    /// under the same name.
+    async fn report(&self, report: &str) -> Result<bool>;
 
-    /// Takes the report back: the node ends as it should.
-    async fn withdraw(&self) -> Result<(), StoreError>;
+    /// Removes the report at an orderly end of the node.
+    async fn withdraw(&self) -> Result<()>;
 
-    /// What the processes reported last, this one included.
-    async fn reports(&self) -> Result<Vec<Reported>, StoreError>;
+    /// The last reports of all processes.
+    async fn reports(&self) -> Result<Vec<Reported>>;
 
-    /// Looks at everything, at the coverage of these minutes, and how many of the waiting minutes are before another one. What
-    /// cannot be had says why.
+    /// Surveys the whole store, with the coverage of these minutes, and the number of waiting minutes before `old_before`.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;
 }
