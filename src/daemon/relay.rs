@@ -32,7 +32,7 @@ use crate::relay::{
     READ_MAX, READ_TIMEOUT, Reader, Sorter, Stamps, Writer, follow_name,
 };
 use crate::status::{History, LossReporter};
-use crate::store::redis::RelayRegister;
+use crate::store::redis::Register;
 use crate::telemetry::{Format, per_second};
 
 /// The time limit for the readers to read the data that the kernel holds, and to send it.
@@ -176,7 +176,7 @@ fn view(
 ) -> anyhow::Result<RelayView> {
     let ledger = Arc::new(Ledger::new(nodes.len()));
     let register = config.store.as_ref().map(|store| {
-        let register = RelayRegister::new(store.redis.clone(), &store.prefix, &config.name);
+        let register = Register::of_relay(store.redis.clone(), &store.prefix, &config.name);
         let register = Arc::new(register.context(build::STORE_KEYS)?);
         let losses = LossReporter::new(register.clone(), Arc::default(), None);
         anyhow::Ok((register, losses))

@@ -16,7 +16,7 @@ use crate::status::{
     RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_losses, relay_page,
 };
 use crate::store::LossRecord as _;
-use crate::store::redis::RelayRegister;
+use crate::store::redis::Register;
 
 /// The time between two log lines about a failed report or a name that is taken.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub(super) struct RelayView {
     pub(super) history: Mutex<History<RelayTotals>>,
     pub(super) name_taken: AtomicBool,
     /// Where it reports itself and its losses, if the configuration names a Redis.
-    pub(super) register: Option<(Arc<RelayRegister>, LossReporter)>,
+    pub(super) register: Option<(Arc<Register>, LossReporter)>,
     /// Cancelled when the relay drains.
     pub(super) draining: CancellationToken,
 }

@@ -66,7 +66,7 @@ impl Hanging {
                 when(recorded(node) > before, recorded(node))
             });
         }
-        let recording = if has_logs() { scripts::append_sha1() } else { "cumulative_user" };
+        let recording = if has_logs() { scripts()["append.lua"] } else { "cumulative_user" };
         let (report, reports) = mpsc::channel();
         self.nodes[hangs].1.at(1, recording, When::Before, move || {
             report.send(()).unwrap();

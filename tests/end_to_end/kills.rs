@@ -31,7 +31,7 @@ struct Moment {
 
 #[test]
 fn a_node_killed_after_it_claimed_is_replaced() {
-    let script = scripts::compact_sha1();
+    let script = scripts()["compact.lua"];
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
         assert_eq!(written, 0);
     });
@@ -39,7 +39,7 @@ fn a_node_killed_after_it_claimed_is_replaced() {
 
 #[test]
 fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
-    let script = scripts::compact_sha1();
+    let script = scripts()["compact.lua"];
     killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, |written| {
         assert_eq!(written, 0);
     });
@@ -48,7 +48,7 @@ fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
 /// Its logs are cut and not counted, or counted and sealed in part.
 #[test]
 fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
-    for (script, n) in [(scripts::cut_sha1(), 1), (scripts::seal_sha1(), 2)] {
+    for (script, n) in [(scripts()["cut.lua"], 1), (scripts()["seal.lua"], 2)] {
         killed_at(&Moment { layout: "log", script, n, when: When::After }, |written| {
             assert_eq!(written, 0);
         });
@@ -57,7 +57,7 @@ fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
 
 #[test]
 fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
-    let script = scripts::acknowledge_sha1();
+    let script = scripts()["acknowledge.lua"];
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
         assert!(written > 0);
     });
@@ -134,7 +134,7 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     let pid = sleeping.pid();
     let (asleep, sleeps) = mpsc::channel();
     let (step, number) =
-        if has_logs() { (scripts::seal_sha1(), 1) } else { (scripts::compact_sha1(), 2) };
+        if has_logs() { (scripts()["seal.lua"], 1) } else { (scripts()["compact.lua"], 2) };
     proxy.at(number, step, When::Before, move || {
         signal(pid, "STOP");
         asleep.send(()).unwrap();

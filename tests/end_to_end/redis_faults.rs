@@ -148,11 +148,11 @@ fn a_lost_answer_at_any_step_changes_nothing() {
         &[
             ("EXEC", 2, Then::SwallowAnswers),
             ("EXEC", 12, Then::Cut),
-            (scripts::claim_sha1(), 5, Then::Cut),
-            (scripts::compact_sha1(), 2, Then::SwallowAnswers),
-            (scripts::compact_sha1(), 5, Then::Cut),
-            (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
-            (scripts::acknowledge_sha1(), 3, Then::Cut),
+            (scripts()["claim.lua"], 5, Then::Cut),
+            (scripts()["compact.lua"], 2, Then::SwallowAnswers),
+            (scripts()["compact.lua"], 5, Then::Cut),
+            (scripts()["acknowledge.lua"], 1, Then::SwallowAnswers),
+            (scripts()["acknowledge.lua"], 3, Then::Cut),
         ],
     );
 }
@@ -162,15 +162,15 @@ fn a_lost_answer_at_any_step_of_logs_changes_nothing() {
     lose_answers(
         "log",
         &[
-            (scripts::append_sha1(), 2, Then::SwallowAnswers),
-            (scripts::append_sha1(), 12, Then::Cut),
-            (scripts::claim_sha1(), 5, Then::Cut),
-            (scripts::cut_sha1(), 1, Then::SwallowAnswers),
-            (scripts::cut_sha1(), 4, Then::Cut),
+            (scripts()["append.lua"], 2, Then::SwallowAnswers),
+            (scripts()["append.lua"], 12, Then::Cut),
+            (scripts()["claim.lua"], 5, Then::Cut),
+            (scripts()["cut.lua"], 1, Then::SwallowAnswers),
+            (scripts()["cut.lua"], 4, Then::Cut),
             ("LRANGE", 2, Then::Cut),
-            (scripts::seal_sha1(), 2, Then::SwallowAnswers),
-            (scripts::seal_sha1(), 5, Then::Cut),
-            (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
+            (scripts()["seal.lua"], 2, Then::SwallowAnswers),
+            (scripts()["seal.lua"], 5, Then::Cut),
+            (scripts()["acknowledge.lua"], 1, Then::SwallowAnswers),
         ],
     );
 }
@@ -273,10 +273,10 @@ fn late_events_are_counted_when_the_answer_is_lost(layout: &str, script: &'stati
 
 #[test]
 fn late_events_are_counted_when_the_answer_to_compaction_is_lost() {
-    late_events_are_counted_when_the_answer_is_lost("sets", scripts::compact_sha1());
+    late_events_are_counted_when_the_answer_is_lost("sets", scripts()["compact.lua"]);
 }
 
 #[test]
 fn late_events_are_counted_when_the_answer_to_sealing_is_lost() {
-    late_events_are_counted_when_the_answer_is_lost("log", scripts::seal_sha1());
+    late_events_are_counted_when_the_answer_is_lost("log", scripts()["seal.lua"]);
 }

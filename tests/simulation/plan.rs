@@ -181,8 +181,8 @@ impl Plan {
     /// Adds calls of a rarely called script, and faults of these.
     pub(crate) fn expose(&mut self, script: &str) {
         match script {
-            "seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
-            "quarantine.lua" => self.poison = [2; OUTPUTS],
+            "log/seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
+            "life/quarantine.lua" => self.poison = [2; OUTPUTS],
             _ => return,
         }
         if self.forgets.is_empty() {

@@ -19,57 +19,57 @@ macro_rules! mutants {
 
 mutants! {
     // Claims and leases.
-    a_lease_for_good: "claim.lua", "now + lease, name)" => "now + 1e12, name)", seed 6, "still not done";
-    a_claim_that_holds_is_taken_over: "claim.lua", "'-inf', now, 'LIMIT', 0, most" => "'-inf', '+inf', 'LIMIT', 0, most", seed 1, "although its lease lasts";
-    one_token_for_all: "claim.lua", "string.format('%.0f', number)\n" => "'1'\n", seed 1, "did not grow";
-    a_minute_that_is_not_over: "claim.lua", "math.floor(now / 60000) - 1" => "math.floor(now / 60000)", seed 1, "before its end";
-    a_minute_that_is_not_idle: "claim.lua", "now - since >= grace" => "true", seed 1, "although an event came";
-    arrivals_that_are_not_looked_at: "claim.lua", "local is_news = last_count ~= count" => "local is_news = not last_count", seed 1, "although an event came";
-    recent_minutes_with_the_old_ones: "claim.lua", "'WITHSCORES'),\n  finished_max, false)" => "'WITHSCORES'),\n  0, false)", seed 1, "is not claimed at";
-    a_minute_that_leaves_before_it_is_claimed: "claim.lua", "redis.call('ZADD', claims .. of, now + lease, name)" => "", seed 1, "no claim will find it";
+    a_lease_for_good: "life/claim.lua", "now + lease_ms, name)" => "now + 1e12, name)", seed 6, "still not done";
+    a_claim_that_holds_is_taken_over: "life/claim.lua", "'-inf', now, 'LIMIT', 0, most" => "'-inf', '+inf', 'LIMIT', 0, most", seed 1, "although its lease lasts";
+    one_token_for_all: "life/claim.lua", "token_of(node, number)\n" => "token_of(node, 1)\n", seed 1, "did not grow";
+    a_minute_that_is_not_over: "life/claim.lua", "math.floor(now / 60000) - 1" => "math.floor(now / 60000)", seed 1, "before its end";
+    a_minute_that_is_not_idle: "life/claim.lua", "now - since >= grace_ms" => "true", seed 1, "although an event came";
+    arrivals_that_are_not_looked_at: "life/claim.lua", "local is_news = last_count ~= count" => "local is_news = not last_count", seed 1, "although an event came";
+    recent_minutes_with_the_old_ones: "life/claim.lua", "'WITHSCORES'),\n  finished_max, false)" => "'WITHSCORES'),\n  0, false)", seed 1, "is not claimed at";
+    a_minute_that_leaves_before_it_is_claimed: "life/claim.lua", "redis.call('ZADD', claims .. of, now + lease_ms, name)" => "", seed 1, "no claim will find it";
     // The nodes' knowledge.
-    a_check_in_of_one_who_knows_more: "check_in.lua", "if ARGV[4] ~= '0' and (" => "if false and (", seed 80, "nobody recorded again";
-    a_node_that_counts_as_dead: "check_in.lua", "now + ARGV[8], late)" => "0, late)", seed 1, "is said to be heard of by all";
-    a_node_that_counts_as_told: "check_in.lua", "put_stamp(stamps, node, stamp, tonumber(ARGV[6])" => "put_stamp(stamps, node, stamp, 1e9", seed 1, "is said to be heard of by all";
-    late_events_that_are_forgotten_by_a_check_in: "check_in.lua", "now + ARGV[8], late)" => "now + ARGV[8], 0)", seed 1, "has counted";
-    an_announcement_that_nobody_waits_for: "announce.lua", "state = 1" => "state = 2", seed 1, "is said to be heard of by all";
-    what_is_handed_back_stays_open: "attest.lua", "(ARGV[6] == '1' and announce or close)(closed, witness, ARGV[i])" => "", seed 21, "the compaction of";
+    a_check_in_of_one_who_knows_more: "life/check_in.lua", "if forgot(own) then" => "if false then", seed 80, "nobody recorded again";
+    a_node_that_counts_as_dead: "life/check_in.lua", "now + alive_ms, late)" => "0, late)", seed 1, "is said to be heard of by all";
+    a_node_that_counts_as_told: "life/check_in.lua", "put_stamp(node, stamp, tonumber(heard)" => "put_stamp(node, stamp, 1e9", seed 1, "is said to be heard of by all";
+    late_events_that_are_forgotten_by_a_check_in: "life/check_in.lua", "now + alive_ms, late)" => "now + alive_ms, 0)", seed 1, "has counted";
+    an_announcement_that_nobody_waits_for: "life/announce.lua", "state = 1" => "state = 2", seed 1, "is said to be heard of by all";
+    what_is_handed_back_stays_open: "life/attest.lua", "(is_announced == '1' and announce or close)(ARGV[i])" => "", seed 21, "the compaction of";
     // Sealing.
-    compact_without_a_token: "compact.lua", "if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then" => "if false then", seed 13, "a stale token";
-    events_are_users: "compact.lua", "redis.call('SCARD', of_events)" => "redis.call('SCARD', of_users)", seed 3, "the counts of";
-    sets_that_stay: "compact.lua", "redis.call('UNLINK', ...)" => "", seed 3, "the sets of";
-    counts_that_are_overwritten: "ending.lua", "if is_closed or (known and known ~= '') then" => "if is_closed then", seed 2, "the compaction of";
-    a_closed_minute_that_goes_on_sealing: "ending.lua", "if is_closed or (known" => "if (known", seed 21, "the compaction of";
-    late_events_that_are_not_told: "ending.lua", "late = late + string.match(values[place], '%d+$')" => "", seed 1, "the compaction of";
-    counts_that_nobody_sends: "ending.lua", "redis.call('SADD', base .. 'unsent:' .. output, ...)" => "", seed 1, "the outputs that lack";
-    an_output_that_is_not_listed: "ending.lua", "redis.call('SADD', outputs, output)" => "", seed 16, "still not done";
-    a_claim_to_send_that_another_has: "ending.lua", " and not redis.call('ZSCORE', claims .. ':' .. output, name)" => "", seed 1, "although its lease lasts";
-    arrivals_that_stay: "ending.lua", "redis.call('HDEL', arrivals, name)" => "", seed 1, "more is left than counts";
-    a_claim_to_seal_that_does_not_end: "ending.lua", "redis.call('ZREM', claims, name)" => "", seed 1, "is not held by whom";
-    a_step_that_does_not_renew_the_lease: "ending.lua", "redis.call('ZADD', claims, 'XX', deadline, name)" => "", seed 147, "although its lease lasts";
+    compact_without_a_token: "sets/compact.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 13, "a stale token";
+    events_are_users: "sets/compact.lua", "redis.call('SCARD', of_events)" => "redis.call('SCARD', of_users)", seed 3, "the counts of";
+    sets_that_stay: "sets/compact.lua", "redis.call('UNLINK', ...)" => "", seed 3, "the sets of";
+    counts_that_are_overwritten: "sealing.lua", "if is_closed or (known and known ~= '') then" => "if is_closed then", seed 2, "the compaction of";
+    a_closed_minute_that_goes_on_sealing: "sealing.lua", "if is_closed or (known" => "if (known", seed 21, "the compaction of";
+    late_events_that_are_not_told: "sealing.lua", "late = late + string.match(values[place], '%d+$')" => "", seed 1, "the compaction of";
+    counts_that_nobody_sends: "sealing.lua", "redis.call('SADD', base .. 'unsent:' .. output, ...)" => "", seed 1, "the outputs that lack";
+    an_output_that_is_not_listed: "sealing.lua", "redis.call('SADD', outputs, output)" => "", seed 16, "still not done";
+    a_claim_to_send_that_another_has: "sealing.lua", " and not redis.call('ZSCORE', claims .. ':' .. output, name)" => "", seed 1, "although its lease lasts";
+    arrivals_that_stay: "sealing.lua", "redis.call('HDEL', arrivals, name)" => "", seed 1, "more is left than counts";
+    a_claim_to_seal_that_does_not_end: "sealing.lua", "redis.call('ZREM', claims, name)" => "", seed 1, "is not held by whom";
+    a_step_that_does_not_renew_the_lease: "sealing.lua", "redis.call('ZADD', claims, 'XX', deadline, name)" => "", seed 147, "although its lease lasts";
     // Logs.
-    cut_without_a_token: "cut.lua", "if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then" => "if false then", seed 2, "a stale token";
-    a_cut_made_anew_when_a_part_is_sealed: "cut.lua", "if not done or done == '0' then" => "if true then", seed 14, "the compaction of";
-    seal_without_a_token: "seal.lua", "if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then" => "if false then", seed 22, "a stale token";
-    a_cut_that_stays: "seal.lua", "redis.call('UNLINK', cut)" => "", seed 1, "the compaction of";
-    a_log_that_stays: "seal.lua", "redis.call('SREM', logs, log)" => "", seed 1, "the compaction of";
-    logs_that_came_since_are_not_told: "seal.lua", "left = redis.call('SCARD', logs)" => "left = 0", seed 14, "the compaction of";
-    a_cut_log_that_takes_frames: "append.lua", " and redis.call('HEXISTS', cut, ARGV[1]) == 0" => "", seed 32, "the compaction of";
-    a_log_of_another_length: "append.lua", "redis.call('LLEN', log) == tonumber(ARGV[2]) and " => "", seed 1, "the compaction of";
-    arrivals_that_are_not_counted: "append.lua", "redis.call('HINCRBY', arrivals, ARGV[4], ARGV[5])" => "", seed 1, "although an event came";
+    cut_without_a_token: "log/cut.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
+    a_cut_made_anew_when_a_part_is_sealed: "log/cut.lua", "if not done or done == '0' then" => "if true then", seed 14, "the compaction of";
+    seal_without_a_token: "log/seal.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 22, "a stale token";
+    a_cut_that_stays: "log/seal.lua", "redis.call('UNLINK', cut)" => "", seed 1, "the compaction of";
+    a_log_that_stays: "log/seal.lua", "redis.call('SREM', logs, log)" => "", seed 1, "the compaction of";
+    logs_that_came_since_are_not_told: "log/seal.lua", "left = redis.call('SCARD', logs)" => "left = 0", seed 14, "the compaction of";
+    a_cut_log_that_takes_frames: "log/append.lua", " and redis.call('HEXISTS', cut, log_name) == 0" => "", seed 32, "the compaction of";
+    a_log_of_another_length: "log/append.lua", "redis.call('LLEN', log) == tonumber(length) and " => "", seed 1, "the compaction of";
+    arrivals_that_are_not_counted: "log/append.lua", "redis.call('HINCRBY', arrivals, name, events)" => "", seed 1, "although an event came";
     // Sending.
-    acknowledge_without_a_token: "acknowledge.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
-    what_one_output_has_counts_for_all: "acknowledge.lua", "redis.call('SREM', unsent, ...)" => "for _, output in ipairs(redis.call('SMEMBERS', outputs)) do redis.call('SREM', string.gsub(unsent, '[^:]*$', output), ...) end", seed 1, "ended:";
-    counts_that_go_with_the_first_output: "acknowledge.lua", "if not is_awaited(outputs, claims, name, own) then" => "redis.call('UNLINK', counts)\n  if false then", seed 1, "the counts of";
-    counts_that_expire_while_an_output_lacks_them: "acknowledge.lua", "if not is_awaited(outputs, claims, name, own) then" => "if true then", seed 120, "the counts of";
-    a_minute_that_an_output_has_stays_open: "acknowledge.lua", "close(closed, witness, minute)" => "redis.call('ZREM', closed, minute)", seed 30, "the compaction of";
-    a_claim_that_ends_too_soon: "acknowledge.lua", "if redis.call('SCARD', unsent) > 0 then" => "if false then", seed 3, "ended:";
-    an_acknowledgement_that_does_not_renew: "acknowledge.lua", "redis.call('ZADD', own, 'XX'" => "redis.call('ZADD', own, 'NX'", seed 313, "although its lease lasts";
-    quarantine_without_a_token: "quarantine.lua", "if redis.call('HGET', tokens, name) ~= ARGV[2] then" => "if false then", seed 21, "a stale token";
-    a_refused_count_that_stays_unsent: "quarantine.lua", "redis.call('SREM', unsent, series)" => "", seed 2, "is unsent";
-    a_refused_count_that_is_not_kept: "quarantine.lua", "redis.call('HSET', quarantine, entry," => "redis.call('HGET', quarantine, entry .. ", seed 2, "is unsent";
-    extend_without_a_token: "extend.lua", "if redis.call('HGET', tokens, ARGV[i]) == ARGV[i + 1] then" => "if true then", seed 2, "a stale token";
+    acknowledge_without_a_token: "life/acknowledge.lua", "if redis.call('HGET', own_tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
+    what_one_output_has_counts_for_all: "life/acknowledge.lua", "redis.call('SREM', unsent, ...)" => "for _, output in ipairs(redis.call('SMEMBERS', outputs)) do redis.call('SREM', string.gsub(unsent, '[^:]*$', output), ...) end", seed 1, "ended:";
+    counts_that_go_with_the_first_output: "life/acknowledge.lua", "if not is_awaited(name, own_claims) then" => "redis.call('UNLINK', counts)\n  if false then", seed 1, "the counts of";
+    counts_that_expire_while_an_output_lacks_them: "life/acknowledge.lua", "if not is_awaited(name, own_claims) then" => "if true then", seed 120, "the counts of";
+    a_minute_that_an_output_has_stays_open: "life/acknowledge.lua", "close(minute)" => "redis.call('ZREM', closed, minute)", seed 30, "the compaction of";
+    a_claim_that_ends_too_soon: "life/acknowledge.lua", "if redis.call('SCARD', unsent) > 0 then" => "if false then", seed 3, "ended:";
+    an_acknowledgement_that_does_not_renew: "life/acknowledge.lua", "redis.call('ZADD', own_claims, 'XX'" => "redis.call('ZADD', own_claims, 'NX'", seed 313, "although its lease lasts";
+    quarantine_without_a_token: "life/quarantine.lua", "if redis.call('HGET', own_tokens, name) ~= token then" => "if false then", seed 21, "a stale token";
+    a_refused_count_that_stays_unsent: "life/quarantine.lua", "redis.call('SREM', unsent, series)" => "", seed 2, "is unsent";
+    a_refused_count_that_is_not_kept: "life/quarantine.lua", "redis.call('HSET', quarantine, entry," => "redis.call('HGET', quarantine, entry .. ", seed 2, "is unsent";
+    extend_without_a_token: "life/extend.lua", "if redis.call('HGET', own_tokens, ARGV[i]) == ARGV[i + 1] then" => "if true then", seed 2, "a stale token";
     // Admission.
-    more_series_than_the_cap: "admit.lua", "if not full and admitted < most then" => "if not full then", seed 1, "has more series";
-    an_admission_that_ends: "admit.lua", "math.max(expires, ARGV[3] + ahead)" => "1", seed 123, "the counts of";
+    more_series_than_the_cap: "life/admit.lua", "if not full and admitted < most then" => "if not full then", seed 1, "has more series";
+    an_admission_that_ends: "life/admit.lua", "math.max(expires, retention_ms + ahead)" => "1", seed 123, "the counts of";
 }

@@ -18,10 +18,10 @@ const WAITING_MINUTES: i64 = 1000;
 fn print_slowlog(server: &RedisServer, what: &str) {
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let names = [
-        (scripts::claim_sha1(), "claim"),
-        (scripts::compact_sha1(), "compact"),
-        (scripts::acknowledge_sha1(), "acknowledge"),
-        (scripts::extend_sha1(), "extend"),
+        (scripts()["claim.lua"], "claim"),
+        (scripts()["compact.lua"], "compact"),
+        (scripts()["acknowledge.lua"], "acknowledge"),
+        (scripts()["extend.lua"], "extend"),
     ];
     let log: Vec<Entry> = server.query(&["SLOWLOG", "GET", "-1"]);
     let mut commands: BTreeMap<String, Vec<u64>> = BTreeMap::new();

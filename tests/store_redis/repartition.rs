@@ -146,6 +146,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     let near = node(&server, 3, Some((2, "20161204:1118")));
     let key = "{eds:nodes}:old";
     server.query::<()>(&["SET", key, "old#0123abcd"]);
+    server.query::<()>(&["ZADD", "{eds:nodes}", "1", "old"]);
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
     assert!(words.contains("node old runs a version that knows nothing"), "{words}");
     server.query::<()>(&["SET", key, "old#0123abcd 0.1.0"]);

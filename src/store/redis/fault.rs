@@ -1,5 +1,5 @@
-//! What is wrong with a Redis: whether it is fit to keep the sets, which is looked at on every new connection, since it may
-//! lead to another server than the last; and what a fault means to the store.
+//! Faults of a Redis: whether a server is fit for events, which is checked on every new connection, since it may
+//! lead to another server than the last; and the error of the store for each fault.
 
 use redis::RedisError;
 use redis_link::{Fault, FaultKind, info_field};
@@ -10,8 +10,8 @@ use crate::store::StoreError;
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// Servers of Redis' protocol whose scripts cannot do it, whatever version of Redis they name: a field of INFO by which each is
-/// known, its name, and why.
+/// Servers of Redis' protocol whose scripts are unfit, whatever version of Redis they name: the field of INFO that identifies each
+/// of them, its name, and why.
 const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",
@@ -25,24 +25,24 @@ const UNFIT: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
+/// The percentage of a server's memory above which queries are refused, so that events have room.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
-/// How many bytes a server uses of its `maxmemory`, and that, from the answer to INFO; `None` where it has none.
+/// Returns the bytes in use and `maxmemory` from an answer to INFO; `None` without a limit.
 fn memory(info: &str) -> Option<(u64, u64)> {
     let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
     let most = number("maxmemory").filter(|most| *most > 0)?;
     Some((used(info), most))
 }
 
-/// How many bytes a server uses, as they are held against its `maxmemory`, from the answer to INFO.
+/// Returns the bytes in use, as compared with `maxmemory`, from an answer to INFO.
 pub(super) fn used(info: &str) -> u64 {
     let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
-    let beside = number("mem_not_counted_for_evict").unwrap_or(0);
-    number("used_memory").unwrap_or(0).saturating_sub(beside)
+    let not_counted = number("mem_not_counted_for_evict").unwrap_or(0);
+    number("used_memory").unwrap_or(0).saturating_sub(not_counted)
 }
 
-/// Whether a server refuses events, from the answer to INFO.
+/// Checks by an answer to INFO that a server has room for events.
 pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     match memory(info) {
         Some((used, most)) if used > most => Err(Fault::new(
@@ -53,7 +53,7 @@ pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     }
 }
 
-/// Whether more of a server's memory is used than questions may find, from the answer to INFO.
+/// Returns why queries are refused, by an answer to INFO.
 pub(super) fn shortage(info: &str) -> Option<String> {
     let (used, most) = memory(info)?;
     let percent = used.saturating_mul(100) / most;
@@ -65,11 +65,11 @@ pub(super) fn shortage(info: &str) -> Option<String> {
     })
 }
 
-/// Looks whether a server can keep the sets, from the answer to INFO.
+/// Checks by an answer to INFO that a server is fit for events.
 pub(super) fn check(info: &str) -> Result<(), Fault> {
     let field = |name: &str| info_field(info, name);
     let version = field("redis_version").unwrap_or("unknown");
-    if let Some((_, name, why)) = UNFIT.iter().find(|(of, ..)| field(of).is_some()) {
+    if let Some((_, name, why)) = UNFIT.iter().find(|(name, ..)| field(name).is_some()) {
         let reason = format!("the server is {name}, as Redis {version}: {why}");
         return Err(Fault::new(FaultKind::Unfit, reason));
     }
@@ -138,18 +138,18 @@ impl From<Fault> for StoreError {
     }
 }
 
-/// What an error means that came beside the connections' own.
+/// The error of a command that did not run through [`redis_link::Redis`].
 pub(super) fn store_error(error: &RedisError) -> StoreError {
     Fault::of(error).into()
 }
 
 impl StoreError {
-    /// The same, and of whom it is said.
-    pub(super) fn at(self, whom: &impl std::fmt::Display) -> Self {
+    /// Adds the server to the diagnosis.
+    pub(super) fn at(self, server: &impl std::fmt::Display) -> Self {
         match self {
-            Self::Unavailable(found) => Self::Unavailable(found.at(whom)),
-            Self::Full(found) => Self::Full(found.at(whom)),
-            Self::Refused(found) => Self::Refused(found.at(whom)),
+            Self::Unavailable(found) => Self::Unavailable(found.at(server)),
+            Self::Full(found) => Self::Full(found.at(server)),
+            Self::Refused(found) => Self::Refused(found.at(server)),
             Self::Forgot | Self::ClaimLost => self,
         }
     }

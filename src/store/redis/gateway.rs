@@ -1,62 +1,154 @@
 //! The way to the servers: a command goes to the server of its slot, over one of three connections, once all nodes
-//! are known to agree on how the sets are kept.
+//! are known to agree on the cluster-wide settings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, cmd};
 use redis_link::{Attempts, Connection, Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::Settings;
-use super::agreement::{Agreement, Compared};
-use super::division::{Shared, Standing};
-use super::fault;
-use super::fingerprint::Key;
+use super::keys::{Keys, PartitionKeys, Place, Scope};
+use super::scripts::{SHARED, Source, scripts};
+use super::settings::{Agreement, Compared, Key, Shared, Standing};
+use super::{Settings, fault};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::Minute;
-use crate::store::StoreError;
+use crate::event::{Minute, Partition, Partitions};
+use crate::store::{Page, Result, StoreError};
 
-/// How often the servers' memory is looked at, at most.
+/// The least time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long a server counts as full after it refused something: longer than a recorder waits before it tries again.
+/// The time for which a server counts as full after it refused a write: longer than a recorder's retry interval.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
-/// Of its own, so that a large batch does not delay a claim.
+/// The keys of a step of a scan, which blocks Redis for a fraction of a ms.
+const SCANNED_AT_ONCE: usize = 1000;
+
+/// The connection of recording, so that a large batch does not delay a claim.
 pub(super) const RECORDING: Lane = Lane(0);
-/// All that drains.
+/// The connection of draining.
 pub(super) const DRAINING: Lane = Lane(1);
-/// Of its own, so that nobody who looks delays either. Made when somebody looks; what is lost with it was not confirmed.
+/// The connection of readers, so that they delay neither of the others. It is made with the first query, and a command without an
+/// answer is sent again.
 pub(super) const READING: Lane = Lane(2);
 const LANES: Lanes = Lanes { watched: 2, others: 1 };
+/// Any generation.
+pub(super) const ANY: u64 = 0;
 
-/// When it was looked whether memory is short, and what was seen.
-type Looked = (Instant, Result<Option<String>, StoreError>);
+/// The bytes of a page, roughly.
+const PAGE_BYTES: usize = 128 << 10;
 
-/// The way to the servers.
+scripts! {
+    PAGE ReadPage = SHARED + "page.lua"(source counts) => (command first bytes_max);
+}
+
+/// The time and the result of the last check of the servers' memory.
+type Looked = (Instant, Result<Option<String>>);
+
+/// A request to a server.
+pub(super) enum Command<'a> {
+    One(Cmd),
+    Many(Pipeline),
+    Script(ScriptInvocation<'a>),
+}
+
+impl From<Cmd> for Command<'_> {
+    fn from(command: Cmd) -> Self {
+        Self::One(command)
+    }
+}
+
+impl From<Pipeline> for Command<'_> {
+    fn from(pipeline: Pipeline) -> Self {
+        Self::Many(pipeline)
+    }
+}
+
+impl<'a> From<ScriptInvocation<'a>> for Command<'a> {
+    fn from(script: ScriptInvocation<'a>) -> Self {
+        Self::Script(script)
+    }
+}
+
+impl Command<'_> {
+    pub(super) async fn run<T: FromRedisValue>(
+        self,
+        connection: &mut Connection,
+    ) -> Result<T, RedisError> {
+        match self {
+            Self::One(command) => command.query_async(connection).await,
+            Self::Many(pipeline) => pipeline.query_async(connection).await,
+            Self::Script(script) => script.invoke_async(connection).await,
+        }
+    }
+}
+
+/// A minute of a partition, on its server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) partition: Partition,
+    pub(super) minute: Minute,
+    pub(super) place: Place<'a>,
+}
+
+impl At<'_> {
+    /// The name of a key of the minute.
+    pub(super) fn key(&self, name: &str) -> String {
+        self.place.key(Scope::Minute, name)
+    }
+
+    /// Asks the server in any generation.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        lane: Lane,
+        command: impl Into<Command<'_>>,
+    ) -> Result<T> {
+        self.gateway.ask(self.partition, lane, ANY, command).await
+    }
+}
+
+/// The connections to the servers, with the settings of all calls.
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) redis: Redis,
     pub(super) agreement: Agreement,
-    /// The generation of the server with the settings when these were last found to agree; 0 before that.
+    pub(super) keys: Keys,
+    pub(super) partitions: Partitions,
+    /// The name of the process in the store.
+    pub(super) node: String,
+    /// How long counts are kept after they are sent.
+    pub(super) retention: Duration,
+    /// The most counts that a partition keeps after they are sent.
+    pub(super) counts_max: u64,
+    /// The generation of the server with the cluster-wide settings at the last agreement; 0 before the first.
     agreed: AtomicU64,
-    /// Held by the one who looks whether they do.
+    /// Locked while the settings are compared.
     agreeing: Mutex<()>,
-    /// From which minute on all others divide the minutes otherwise than this node, and that in words.
+    /// The minute from which all other nodes have another division, and the diagnosis.
     outdated: std::sync::Mutex<Option<(Minute, Diagnosis)>>,
-    /// What [`shortage`](Self::shortage) last saw, and when.
     looked: Mutex<Option<Looked>>,
-    /// When a server last refused something because its memory was used up.
+    /// The last refusal of a server whose memory was used up.
     refused: std::sync::Mutex<Option<(Instant, StoreError)>>,
 }
 
 impl Gateway {
-    pub(super) fn new(settings: &Settings, agreement: Agreement) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &Settings, node: String) -> Result<Self, SettingsError> {
+        let keys = Keys::new(&settings.prefix, &settings.partitions);
         Ok(Self {
             redis: Redis::new(settings.redis.clone(), LANES, Arc::new(fault::check))?,
-            agreement,
+            agreement: Agreement::new(
+                keys.settings(),
+                &settings.partitions,
+                settings.layout,
+                settings.retention,
+            ),
+            keys,
+            partitions: settings.partitions.clone(),
+            node,
+            retention: settings.retention,
+            counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
             outdated: std::sync::Mutex::default(),
@@ -65,18 +157,26 @@ impl Gateway {
         })
     }
 
-    /// A number that changes when the server of this slot may have forgotten what it confirmed; 0 while no
-    /// server is known.
-    pub(super) fn generation(&self, slot: u16) -> u64 {
-        self.redis.generation(slot)
+    pub(super) fn keys(&self, partition: Partition) -> &PartitionKeys {
+        self.keys.partition(partition)
     }
 
-    /// The server of this slot lacks what it confirmed.
-    pub(super) fn forgot(&self, slot: u16) {
-        self.redis.forgot(slot);
+    pub(super) fn at(&self, partition: Partition, minute: Minute) -> At<'_> {
+        At { gateway: self, partition, minute, place: self.keys(partition).minute(minute) }
     }
 
-    /// What is wrong with how servers keep their data, and with this node's division of minutes.
+    /// See [`Store::generation`](crate::store::Store::generation).
+    pub(super) fn generation(&self, partition: Partition) -> u64 {
+        self.redis.generation(self.keys(partition).slot)
+    }
+
+    /// Notes that the server of this partition forgot confirmed events.
+    pub(super) fn forgot(&self, partition: Partition) -> StoreError {
+        self.redis.forgot(self.keys(partition).slot);
+        StoreError::Forgot
+    }
+
+    /// The diagnoses of servers that forget, and of this node's division.
     pub(super) fn warnings(&self) -> Vec<Diagnosis> {
         let servers = self.redis.servers().into_iter();
         let forgetting = servers.filter(|server| server.forgets()).map(|server| {
@@ -93,7 +193,7 @@ impl Gateway {
         Some(found.clone())
     }
 
-    /// Remembers from when on this node is outdated.
+    /// Keeps the key of fingerprints, and when this node is outdated.
     fn learn(&self, shared: &Shared) {
         self.agreement.learn_fingerprint_key(shared);
         let outdated = match self.agreement.standing(shared) {
@@ -103,34 +203,26 @@ impl Gateway {
         *self.outdated.lock().unwrap_or_else(PoisonError::into_inner) = outdated;
     }
 
-    /// What all nodes make fingerprints with.
-    pub(super) async fn fingerprint_key(&self) -> Result<Key, StoreError> {
+    /// The key of the fingerprints of all nodes.
+    pub(super) async fn fingerprint_key(&self) -> Result<Key> {
         self.agree().await?;
         self.agreement
             .fingerprint_key()
             .ok_or_else(|| StoreError::unavailable("no key of fingerprints stands in Redis"))
     }
 
-    /// Where the servers are, in words, without secrets.
-    pub(super) fn describe(&self) -> String {
-        self.redis.describe()
-    }
-
-    /// Looks whether this node agrees with all others, all servers that are known answer on the connections that
-    /// events need, and have room for them.
-    pub(super) async fn check(&self) -> Result<(), StoreError> {
+    /// Checks that this node agrees with the cluster-wide settings, and that all known servers answer on the connections for events
+    /// and have room.
+    pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
         let difference = self.difference().await?;
         difference.map_or(Ok(()), |found| Err(StoreError::Refused(found)))?;
         for server in self.redis.servers() {
-            let ping = async |connection: &mut Connection| {
-                redis::cmd("PING").query_async::<()>(connection).await
-            };
-            self.run_on(&server, RECORDING, 0, Attempts::One, ping).await?;
+            self.ask_server::<()>(&server, RECORDING, cmd("PING")).await?;
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
-        // What is recorded in one go takes memory, too: it may be refused while a little is left.
+        // A large batch needs memory, too, and may be refused while a little is left.
         match &*self.refused() {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
@@ -141,111 +233,160 @@ impl Gateway {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a server reports of its memory.
-    async fn memory(&self, server: &Server, lane: Lane) -> Result<String, StoreError> {
-        let info = async |connection: &mut Connection| {
-            let info = redis::cmd("INFO").arg("memory").take();
-            info.query_async::<String>(connection).await
-        };
-        self.run_on(server, lane, 0, Attempts::Two, info).await
+    /// The answer of a server to INFO memory.
+    async fn memory(&self, server: &Server, lane: Lane) -> Result<String> {
+        self.ask_server(server, lane, cmd("INFO").arg("memory").take()).await
     }
 
-    /// Which server has hardly any memory left, in words.
-    pub(super) async fn shortage(&self) -> Result<Option<String>, StoreError> {
+    /// See [`CountReader::shortage`](crate::store::CountReader::shortage).
+    pub(super) async fn shortage(&self) -> Result<Option<String>> {
         let mut looked = self.looked.lock().await;
-        match &*looked {
-            Some((at, shortage)) if at.elapsed() < LOOK_INTERVAL => shortage.clone(),
-            _ => {
-                let shortage = self.look_for_shortage().await;
-                *looked = Some((Instant::now(), shortage.clone()));
-                shortage
-            }
+        if let Some((at, shortage)) = &*looked
+            && at.elapsed() < LOOK_INTERVAL
+        {
+            return shortage.clone();
         }
+        let look = async {
+            self.agree().await?;
+            for server in self.redis.servers() {
+                let shortage = fault::shortage(&self.memory(&server, READING).await?);
+                if shortage.is_some() {
+                    return Ok(shortage);
+                }
+            }
+            Ok::<_, StoreError>(None)
+        };
+        let shortage = look.await;
+        *looked = Some((Instant::now(), shortage.clone()));
+        shortage
     }
 
-    async fn look_for_shortage(&self) -> Result<Option<String>, StoreError> {
-        self.agree().await?;
-        for server in self.redis.servers() {
-            let info = self.memory(&server, READING).await?;
-            if let Some(shortage) = fault::shortage(&info) {
-                return Ok(Some(shortage));
-            }
-        }
-        Ok(None)
-    }
-
-    /// How this node's settings differ now from those of all nodes, with both values and what to do.
-    pub(super) async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
+    /// Returns how this node's settings differ from the cluster-wide settings, with both values and a remedy.
+    pub(super) async fn difference(&self) -> Result<Option<Diagnosis>> {
         let shared = self.shared().await?;
         self.learn(&shared);
         if self.agreement.difference(&shared, Compared::Kept).is_some() {
-            // From now on everything is refused, until they agree again.
+            // Every call is refused until they agree again.
             self.agreed.store(0, Ordering::Release);
         }
         Ok(self.agreement.difference(&shared, Compared::All))
     }
 
-    /// The settings that stand in Redis, whether or not this node agrees with them.
-    pub(super) async fn shared(&self) -> Result<Shared, StoreError> {
-        let read = redis::Cmd::hgetall(&self.agreement.key);
-        self.operate(slot(self.agreement.key.as_bytes()), read).await
+    /// The cluster-wide settings in Redis, whether or not this node agrees with them.
+    pub(super) async fn shared(&self) -> Result<Shared> {
+        let key = &self.agreement.key;
+        self.operate(slot(key.as_bytes()), Cmd::hgetall(key)).await
     }
 
-    /// Runs a command for an operator, whether or not this process agrees with the nodes.
-    pub(super) async fn operate<T: FromRedisValue>(
-        &self,
-        slot: u16,
-        command: redis::Cmd,
-    ) -> Result<T, StoreError> {
+    /// Asks the server of this slot for an operator, whether or not the settings agree.
+    pub(super) async fn operate<T: FromRedisValue>(&self, slot: u16, command: Cmd) -> Result<T> {
         let server = self.redis.server(slot).await?;
-        let run = async |connection: &mut Connection| command.query_async(connection).await;
-        self.run_on(&server, DRAINING, 0, Attempts::One, run).await
+        self.ask_server(&server, DRAINING, command).await
     }
 
-    /// Runs a command whose keys are in this slot.
+    /// Hands the names of all keys that match to `take`, in some order, some of them twice. Rests after each step for `rests` times
+    /// the duration of the step.
+    pub(super) async fn scan(
+        &self,
+        pattern: &str,
+        rests: u32,
+        mut take: impl FnMut(Vec<u8>),
+    ) -> Result<()> {
+        self.redis.server(0).await?;
+        for server in self.redis.servers() {
+            let mut cursor = 0;
+            loop {
+                let began = Instant::now();
+                let mut step = cmd("SCAN");
+                step.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
+                let (next, names): (u64, Vec<Vec<u8>>) =
+                    self.ask_server(&server, READING, step).await?;
+                names.into_iter().for_each(&mut take);
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+                tokio::time::sleep(began.elapsed() * rests).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the server of a partition on the draining connection.
+    pub(super) async fn drain<T: FromRedisValue>(
+        &self,
+        partition: Partition,
+        command: impl Into<Command<'_>>,
+    ) -> Result<T> {
+        self.ask(partition, DRAINING, ANY, command).await
+    }
+
+    /// Asks the server of a partition if its generation still is this one, or [`ANY`].
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        partition: Partition,
+        lane: Lane,
+        generation: u64,
+        command: impl Into<Command<'_>>,
+    ) -> Result<T> {
+        let command = command.into();
+        let run = async |connection: &mut Connection| command.run(connection).await;
+        self.run(partition, lane, generation, run).await
+    }
+
+    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts each member of the set has its counts.
+    pub(super) async fn page<T: FromRedisValue>(
+        &self,
+        partition: Partition,
+        lane: Lane,
+        command: &str,
+        (source, counts): (&str, Option<&str>),
+        first: u64,
+    ) -> Result<Page<T>> {
+        let script = ReadPage { source, counts, command, first, bytes_max: PAGE_BYTES };
+        let script = script.at(&Place::default());
+        let (next, items): (u64, Vec<T>) = self.ask(partition, lane, ANY, script).await?;
+        Ok(Page { items, next: (next != 0).then_some(next) })
+    }
+
+    /// Runs more than one command, as [`ask`](Self::ask).
     pub(super) async fn run<T, F>(
         &self,
-        slot: u16,
+        partition: Partition,
         lane: Lane,
-        attempts: Attempts,
-        command: F,
-    ) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        self.run_in(0, slot, lane, attempts, command).await
-    }
-
-    /// The same if the generation still is this one, or any if it is 0.
-    pub(super) async fn run_in<T, F>(
-        &self,
         generation: u64,
-        slot: u16,
-        lane: Lane,
-        attempts: Attempts,
         command: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         self.agree().await?;
-        let server = self.redis.server(slot).await?;
-        self.run_on(&server, lane, generation, attempts, command).await
+        let server = self.redis.server(self.keys(partition).slot).await?;
+        self.run_on(&server, lane, generation, command).await
     }
 
-    /// The same on this server, whether or not the nodes agree.
-    pub(super) async fn run_on<T, F>(
+    async fn ask_server<T: FromRedisValue>(
+        &self,
+        server: &Server,
+        lane: Lane,
+        command: Cmd,
+    ) -> Result<T> {
+        let run = async |connection: &mut Connection| command.query_async(connection).await;
+        self.run_on(server, lane, ANY, run).await
+    }
+
+    /// A watched lane sends no command twice, and readers change no data.
+    async fn run_on<T, F>(
         &self,
         server: &Server,
         lane: Lane,
         generation: u64,
-        attempts: Attempts,
         command: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let answer = self.redis.run_on(server, lane, generation, attempts, command);
+        let answer = self.redis.run_on(server, lane, generation, Attempts::Two, command);
         answer.await.map_err(|fault| {
             let error = StoreError::from(fault);
             if matches!(error, StoreError::Full(_)) {
@@ -255,10 +396,10 @@ impl Gateway {
         })
     }
 
-    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
-    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away. Nor does
-    /// it have to agree in more than how the sets are kept: it goes on recording while the settings are changed.
-    async fn agree(&self) -> Result<(), StoreError> {
+    /// Checks that the settings agree, again whenever the server that has them may be another one. A node
+    /// that agreed before does not wait for that server: the other servers of a cluster work while it is unreachable. Nor does
+    /// the node have to agree in more than how events are kept: it records while the settings are changed.
+    async fn agree(&self) -> Result<()> {
         let slot = redis_link::slot(self.agreement.key.as_bytes());
         let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
         let agrees_now =
@@ -279,11 +420,11 @@ impl Gateway {
         }
     }
 
-    async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<(), StoreError> {
+    async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<()> {
         let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
         let connection = async |connection: &mut Connection| Ok(connection.clone());
-        let mut connection = self.run_on(&server, DRAINING, 0, Attempts::One, connection).await?;
+        let mut connection = self.run_on(&server, DRAINING, ANY, connection).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,
             Err(_) if has_agreed => return Ok(()),

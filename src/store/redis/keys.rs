@@ -1,11 +1,12 @@
 //! The names of the keys.
 //!
-//! All keys of a partition carry one hash tag, so that they lie in one slot of a Redis Cluster and a script may
+//! All keys of a partition carry one hash tag, so that they are in one slot of a Redis Cluster and a script may
 //! use them together. The tag is `{<prefix>:<number>}`. The numbers are not simply 0, 1, 2…: their slots would
-//! lie as the hash throws them. Partition `i` of `P` takes the smallest number whose slot is in the `i`-th of
+//! be random. Partition `i` of `P` takes the smallest number whose slot is in the `i`-th of
 //! `P` equal stretches of the 16384 slots, so masters with equal shares of the slots get equal shares of the
 //! partitions.
 
+use std::fmt::Write as _;
 use std::num::NonZeroU16;
 
 use redis_link::slot;
@@ -13,42 +14,51 @@ use redis_link::slot;
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::OutputName;
 
-/// How many slots a Redis Cluster has.
+/// The slots of a Redis Cluster.
 const SLOTS: u32 = 16384;
 
-/// How many numbers are tried for the tags. For a partition one in as many as there are partitions fits, so that
-/// with 1024 of them all of these fail once in e^976 prefixes.
+/// The most numbers that are tested for tags. For a partition one number fits in as many as there are partitions, so that
+/// with 1024 partitions all of these fail once in e^976 prefixes.
 const TAGS_TRIED: u32 = 1_000_000;
 
 /// The names of all keys under a prefix.
 #[derive(Debug)]
 pub(super) struct Keys {
-    prefix: String,
+    /// The beginning of the names of all keys.
+    pub(super) prefix: String,
     partitions: Vec<PartitionKeys>,
 }
 
-/// The names of the keys of a partition that are not of one minute.
+/// The keys of a partition: the names of all begin with its hash tag.
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
     /// In braces.
     pub(super) tag: String,
     pub(super) slot: u16,
-    pub(super) minutes: String,
-    pub(super) claims: String,
-    pub(super) tokens: String,
-    pub(super) arrivals: String,
-    pub(super) idle: String,
-    pub(super) lagging: String,
-    pub(super) quarantine: String,
-    pub(super) outputs: String,
-    pub(super) witness: String,
-    pub(super) closed: String,
-    pub(super) stamps: String,
-    pub(super) division: String,
 }
 
-/// How the minutes are divided by the servers of a Redis Cluster: into `count` partitions, and before a minute into another
-/// number. A partition of both with the same hash tag is one place.
+/// The owner of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The caller names the key.
+    Given,
+    Partition,
+    Minute,
+    /// An output of the partition. Its variable in Lua begins with `own_`.
+    Output,
+    OutputOfMinute,
+}
+
+/// The owner of keys: a partition, or a minute or an output of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Place<'a> {
+    tag: &'a str,
+    minute: Option<Minute>,
+    output: Option<&'a OutputName>,
+}
+
+/// The partitions of a store: `count`, and before a minute another number. Partitions of both numbers with the same hash tag are
+/// one.
 #[must_use]
 pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>) -> Partitions {
     let partitions = Partitions::new(count);
@@ -58,7 +68,7 @@ pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>
     let now = tags(prefix, count.get());
     let mut further = count.get()..;
     let place = |tag: &String| {
-        let shared = (0..).zip(&now).find(|(_, it)| *it == tag);
+        let shared = (0..).zip(&now).find(|(_, other)| *other == tag);
         shared.map(|(place, _)| place).or_else(|| further.next())
     };
     let places: Vec<u16> = tags(prefix, count_before).iter().filter_map(place).collect();
@@ -78,7 +88,7 @@ fn tags_of_all(prefix: &str, partitions: &Partitions) -> Vec<String> {
     all
 }
 
-/// The hash tags of so many partitions, in braces. Empty where none was found.
+/// The hash tags of `count` partitions, in braces. Empty where none was found.
 pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
     let mut tags = vec![String::new(); usize::from(count)];
     let mut left = tags.len();
@@ -109,39 +119,14 @@ impl Keys {
         &self.partitions[partition.index()]
     }
 
-    /// What all nodes must agree on.
+    /// The cluster-wide settings.
     pub(super) fn settings(&self) -> String {
         format!("{}:settings", self.prefix)
-    }
-
-    /// What the names of all keys begin with.
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
     }
 
     /// Whether a partition has this tag.
     pub(super) fn has(&self, tag: &str) -> bool {
         self.partitions.iter().any(|keys| keys.tag == tag)
-    }
-
-    /// The names of all nodes. Those of [`Self::node`] begin so, too.
-    pub(super) fn nodes(&self) -> String {
-        format!("{{{}:nodes}}", self.prefix)
-    }
-
-    /// What the nodes lost.
-    pub(super) fn losses(&self) -> String {
-        losses(&self.prefix)
-    }
-
-    /// Which process is the node of this name, and what it says of itself. All such keys lie in one slot.
-    pub(super) fn node(&self, name: &str) -> String {
-        format!("{}:{name}", self.nodes())
-    }
-
-    /// The names of all relays, as [`Self::nodes`].
-    pub(super) fn relays(&self) -> String {
-        relays(&self.prefix)
     }
 }
 
@@ -150,7 +135,12 @@ pub(super) fn losses(prefix: &str) -> String {
     format!("{{{prefix}:losses}}")
 }
 
-/// The names of all relays under a prefix.
+/// The names of all nodes under a prefix. A colon and the name of a node follow in the key of its report.
+pub(super) fn nodes(prefix: &str) -> String {
+    format!("{{{prefix}:nodes}}")
+}
+
+/// The names of all relays under a prefix, as [`nodes`].
 pub(super) fn relays(prefix: &str) -> String {
     format!("{{{prefix}:relays}}")
 }
@@ -158,33 +148,52 @@ pub(super) fn relays(prefix: &str) -> String {
 impl PartitionKeys {
     pub(super) fn new(tag: String) -> Self {
         let slot = slot(tag.trim_matches(['{', '}']).as_bytes());
-        let key = |name: &str| format!("{tag}:{name}");
-        Self {
-            minutes: key("minutes"),
-            claims: key("claims"),
-            tokens: key("tokens"),
-            arrivals: key("arrivals"),
-            idle: key("idle"),
-            lagging: key("lagging"),
-            quarantine: key("quarantine"),
-            outputs: key("outputs"),
-            witness: key("witness"),
-            closed: key("closed"),
-            stamps: key("stamps"),
-            division: key("division"),
-            slot,
-            tag,
+        Self { tag, slot }
+    }
+
+    /// The name of a key of the partition.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}:{name}", self.tag)
+    }
+
+    pub(super) fn place(&self) -> Place<'_> {
+        Place { tag: &self.tag, ..Place::default() }
+    }
+
+    pub(super) fn minute(&self, minute: Minute) -> Place<'_> {
+        Place { minute: Some(minute), ..self.place() }
+    }
+}
+
+impl<'a> Place<'a> {
+    /// The place of an output; `None`: of no output.
+    pub(super) fn of(self, output: impl Into<Option<&'a OutputName>>) -> Self {
+        Self { output: output.into(), ..self }
+    }
+
+    /// The beginning of the names of the minute's keys, with the colon.
+    pub(super) fn base(&self) -> String {
+        self.key(Scope::Minute, "")
+    }
+
+    /// The name of a key of this scope.
+    pub(super) fn key(&self, scope: Scope, name: &str) -> String {
+        let mut key = self.tag.to_owned();
+        if matches!(scope, Scope::Minute | Scope::OutputOfMinute)
+            && let Some(minute) = self.minute
+        {
+            // Writing to a text cannot fail.
+            let _ = write!(key, ":{minute}");
         }
-    }
-
-    /// The name of one of these keys as it is for an output.
-    pub(super) fn of(key: &str, output: Option<&OutputName>) -> String {
-        output.map_or_else(|| key.to_owned(), |output| format!("{key}:{output}"))
-    }
-
-    /// What the names of a minute's keys begin with, colon included.
-    pub(super) fn minute(&self, minute: Minute) -> String {
-        format!("{}:{minute}:", self.tag)
+        key.push(':');
+        key.push_str(name);
+        if matches!(scope, Scope::Output | Scope::OutputOfMinute)
+            && let Some(output) = self.output
+        {
+            key.push(':');
+            key.push_str(output.as_str());
+        }
+        key
     }
 }
 
@@ -229,11 +238,17 @@ mod tests {
     fn names_are_those_of_the_design() {
         let keys = keys(1);
         let partition = &keys.partitions[0];
-        assert_eq!(partition.minutes, "{eds:0}:minutes");
-        assert_eq!(partition.minute("20161204:1118".parse().unwrap()), "{eds:0}:20161204:1118:");
-        let output = "backup".parse().unwrap();
-        let claims = PartitionKeys::of(&partition.claims, Some(&output));
-        assert_eq!(claims, "{eds:0}:claims:backup");
+        let output: OutputName = "backup".parse().unwrap();
+        let place = partition.minute("20161204:1118".parse().unwrap()).of(&output);
+        assert_eq!(place.base(), "{eds:0}:20161204:1118:");
+        for (scope, name) in [
+            (Scope::Partition, "{eds:0}:x"),
+            (Scope::Output, "{eds:0}:x:backup"),
+            (Scope::Minute, "{eds:0}:20161204:1118:x"),
+            (Scope::OutputOfMinute, "{eds:0}:20161204:1118:x:backup"),
+        ] {
+            assert_eq!(place.key(scope, "x"), name);
+        }
         assert_eq!(keys.settings(), "eds:settings");
     }
 

@@ -1,30 +1,27 @@
 #!lua flags=no-writes
--- Reads some of a hash or a set, in a bounded time and as much as a bounded answer holds.
---
--- KEYS  the hash or the set; with a set of series, counts
--- ARGV  HSCAN or SSCAN, cursor, most bytes, which a last step may exceed
--- Gives the next cursor and the items: of a hash each field and its value, of a set each member, and with counts each member and
---       its counts, or nothing where it has none
-local found, bytes, cursor = {}, 0, ARGV[2]
+-- Reads some of a hash (HSCAN) or a set (SSCAN), in a bounded time and as much as a bounded answer holds; a last step may exceed
+-- `bytes_max`. Returns the next cursor and the items: of a hash each field and its value, of a set each member, and with counts, for
+-- a set of series, each member and its counts, or nothing where it has none.
+local found, bytes, cursor = {}, 0, first
 for _ = 1, 50 do
-  local step = redis.call(ARGV[1], KEYS[1], cursor, 'COUNT', 16)
+  local step = redis.call(command, source, cursor, 'COUNT', 16)
   cursor = step[1]
   for _, item in ipairs(step[2]) do
     found[#found + 1] = item
     bytes = bytes + #item
   end
-  if cursor == '0' or bytes >= tonumber(ARGV[3]) then
+  if cursor == '0' or bytes >= tonumber(bytes_max) then
     break
   end
 end
-if not KEYS[2] then
+if not counts then
   return {cursor, found}
 end
 local items = {}
 in_slices(found, function(...)
-  for _, counts in ipairs(redis.call('HMGET', KEYS[2], ...)) do
+  for _, value in ipairs(redis.call('HMGET', counts, ...)) do
     items[#items + 1] = found[#items / 2 + 1]
-    items[#items + 1] = counts
+    items[#items + 1] = value
   end
 end)
 return {cursor, items}

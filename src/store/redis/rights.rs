@@ -1,100 +1,64 @@
-//! Which rights the user of Redis lacks, found out without changing anything: every command that a node needs is queued in a
-//! transaction, which checks the right to each, on keys that are there within it only.
+//! The rights that the user of Redis lacks, found without changing data: a transaction queues every command that a node needs, which
+//! checks the right to each, on keys that exist only within the transaction.
 
-use ::redis::{Cmd, Pipeline, RedisError};
-use redis_link::{Attempts, Connection, Lane};
+use ::redis::{Pipeline, RedisError, cmd};
+use redis_link::Connection;
 
 use super::RedisStore;
-use crate::store::StoreError;
+use crate::store::Result;
 
-/// The commands by the kind of key that they are tried on (`-`: on none), with what follows the key. The last ones take back what
-/// the first ones made. What a connection cannot do without (auth, ping, info, select, subscribe) is tried by connecting.
-const TRIED: [(&str, &str, &[&str]); 47] = [
-    ("sadd", "set", &["x"]),
-    ("scard", "set", &[]),
-    ("sscan", "set", &["0"]),
-    ("srandmember", "set", &[]),
-    ("smembers", "set", &[]),
-    ("smismember", "set", &["x"]),
-    ("srem", "set", &["x"]),
-    ("zadd", "zset", &["1", "x"]),
-    ("zrange", "zset", &["0", "0"]),
-    ("zrangebyscore", "zset", &["0", "1"]),
-    ("zscore", "zset", &["x"]),
-    ("zcard", "zset", &[]),
-    ("zcount", "zset", &["0", "1"]),
-    ("zpopmin", "zset", &[]),
-    ("zrem", "zset", &["x"]),
-    ("hset", "hash", &["x", "1"]),
-    ("hsetnx", "hash", &["x", "1"]),
-    ("hget", "hash", &["x"]),
-    ("hmget", "hash", &["x"]),
-    ("hlen", "hash", &[]),
-    ("hexists", "hash", &["x"]),
-    ("hstrlen", "hash", &["x"]),
-    ("hincrby", "hash", &["x", "1"]),
-    ("hgetall", "hash", &[]),
-    ("hscan", "hash", &["0"]),
-    ("hdel", "hash", &["x"]),
-    ("hkeys", "hash", &[]),
-    ("rpush", "list", &["x"]),
-    ("rpushx", "list", &["x"]),
-    ("ltrim", "list", &["0", "-2"]),
-    ("llen", "list", &[]),
-    ("lrange", "list", &["0", "0"]),
-    ("set", "string", &["x"]),
-    ("get", "string", &[]),
-    ("pexpire", "string", &["1000"]),
-    ("pttl", "string", &[]),
-    ("persist", "string", &[]),
-    ("exists", "string", &[]),
-    ("unlink", "set", &[]),
-    ("unlink", "zset", &[]),
-    ("unlink", "hash", &[]),
-    ("unlink", "list", &[]),
-    ("unlink", "string", &[]),
-    ("time", "-", &[]),
-    ("scan", "-", &["0", "COUNT", "1"]),
-    ("eval", "-", &["return 1", "0"]),
-    ("script", "-", &["LOAD", "return 1"]),
-];
+/// Each command with the kind of its key (`-`: no key) and the arguments behind the key. The last commands remove the keys of the
+/// first ones. Connecting itself tries auth, ping, info, select and subscribe.
+const TRIED: &str = "
+    sadd set x; scard set; sscan set 0; srandmember set; smembers set; smismember set x;
+    srem set x; zadd zset 1 x; zrange zset 0 0; zrangebyscore zset 0 1; zscore zset x;
+    zcard zset; zcount zset 0 1; zpopmin zset; zrem zset x; hset hash x 1; hsetnx hash x 1;
+    hget hash x; hmget hash x; hlen hash; hexists hash x; hstrlen hash x; hincrby hash x 1;
+    hgetall hash; hscan hash 0; hdel hash x; hkeys hash; rpush list x; rpushx list x;
+    ltrim list 0 -2; llen list; lrange list 0 0; set string x; get string; pexpire string 1000;
+    pttl string; persist string; exists string; unlink set; unlink zset; unlink hash;
+    unlink list; unlink string; time -; scan - 0 COUNT 1";
 
 impl RedisStore {
-    /// What the server says of each right that is missing, each once.
-    pub async fn missing_rights(&self) -> Result<Vec<String>, StoreError> {
-        let Some(partition) = self.partitions.iter().next() else {
+    /// Returns the server's message for each missing right.
+    pub async fn missing_rights(&self) -> Result<Vec<String>> {
+        let Some(partition) = self.gateway.partitions.iter().next() else {
             return Ok(Vec::new());
         };
-        let keys = self.keys(partition);
+        let keys = self.gateway.keys(partition);
         let transaction = transaction(&keys.tag);
-        let server = self.surveyed.server(keys.slot).await?;
-        let run =
-            async move |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
-        let done: Result<(), RedisError> =
-            self.surveyed.run_on(&server, Lane(0), 0, Attempts::One, run).await?;
+        let run = async |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
+        let done: Result<(), RedisError> = self.register.run(keys.slot, run).await?;
         let Err(error) = done else {
             return Ok(Vec::new());
         };
         let causes = error.into_server_errors().unwrap_or_default();
-        let denied = causes.iter().filter(|(_, it)| it.code() == "NOPERM");
+        let denied = causes.iter().filter(|(_, cause)| cause.code() == "NOPERM");
         let mut missing: Vec<_> =
-            denied.map(|(_, it)| it.details().unwrap_or_default().to_owned()).collect();
+            denied.map(|(_, cause)| cause.details().unwrap_or_default().to_owned()).collect();
         missing.dedup();
         Ok(missing)
     }
 }
 
+/// The words of each command.
+fn tried() -> impl Iterator<Item = Vec<&'static str>> {
+    TRIED.split(';').map(|command| command.split_whitespace().collect())
+}
+
 fn transaction(tag: &str) -> Pipeline {
     let mut transaction = ::redis::pipe();
     transaction.atomic();
-    for (command, kind, rest) in TRIED {
-        let mut command = Cmd::new().arg(command.to_ascii_uppercase()).to_owned();
-        if kind != "-" {
+    for words in tried() {
+        let [name, kind, arguments @ ..] = &*words else { continue };
+        let mut command = cmd(&name.to_ascii_uppercase());
+        if *kind != "-" {
             command.arg(format!("{tag}:check:{kind}"));
         }
-        command.arg(rest);
-        transaction.add_command(command).ignore();
+        transaction.add_command(command.arg(arguments).take()).ignore();
     }
+    transaction.add_command(cmd("EVAL").arg("return 1").arg(0).take()).ignore();
+    transaction.add_command(cmd("SCRIPT").arg("LOAD").arg("return 1").take()).ignore();
     transaction
 }
 
@@ -107,12 +71,14 @@ mod tests {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
         let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));
-        // A connection is not had without these, or they are other forms of what is tried.
+        // A connection needs these, or they are other forms of these commands.
         let apart =
             ["auth", "multi", "exec", "evalsha", "publish", "psubscribe", "info", "ping", "select"];
         for right in granted.filter(|right| !apart.contains(right)) {
             let name = right.split('|').next().unwrap();
-            assert!(TRIED.iter().any(|(tried, ..)| *tried == name), "{right} is not tried");
+            let is_tried =
+                tried().any(|words| words[0] == name) || ["eval", "script"].contains(&name);
+            assert!(is_tried, "{right} is not tried");
         }
     }
 }

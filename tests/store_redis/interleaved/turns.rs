@@ -38,9 +38,9 @@ impl Kind {
         }
         holds("\r\nEVALSHA\r\n").then(|| {
             let of = [
-                (scripts::admit_sha1(), Self::Admit),
-                (scripts::cut_sha1(), Self::Cut),
-                (scripts::seal_sha1(), Self::Seal),
+                (scripts()["admit.lua"], Self::Admit),
+                (scripts()["cut.lua"], Self::Cut),
+                (scripts()["seal.lua"], Self::Seal),
             ];
             let known = of.iter().find(|(sha1, _)| holds(sha1));
             known.map_or(Self::Other, |(_, kind)| *kind)
@@ -104,7 +104,7 @@ impl Watcher for OfNode {
     fn command(&self, connection: u64, command: &[u8]) -> Then {
         let mut state = self.0.state();
         let connection_of = (self.1, connection);
-        if memchr::memmem::find(command, scripts::append_sha1().as_bytes()).is_some() {
+        if memchr::memmem::find(command, scripts()["append.lua"].as_bytes()).is_some() {
             let scripts = state.in_transactions.entry(connection_of).or_default();
             scripts.extend_from_slice(command);
             return Then::Pass;

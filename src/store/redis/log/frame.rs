@@ -1,10 +1,10 @@
-//! Frames: what a process appends to a log at once. Part of what nodes share.
+//! Frames: the entries of a log. Their form is part of the format that nodes share.
 //!
-//! A frame names series by numbers that its log gave them; the first frame with a series has its text. Then come, for each
-//! series, its events: the fingerprint of the user, and the time within the minute. A fingerprint is 64 bits of `SipHash` under
-//! a key that all nodes share and no sender knows, so two are equal by chance alone.
+//! A frame names series by numbers of its log; the first frame with a series has its text. The events of each series follow: the
+//! fingerprint of the user, and the time within the minute. A fingerprint is 64 bits of `SipHash` under a key that all nodes share and
+//! no sender knows, so two are equal by chance alone.
 //!
-//! A frame has at most [`FRAME_BYTES`], so that a reader knows what so many frames come to. What takes more goes into several.
+//! A frame has at most [`FRAME_BYTES`], so that a reader knows the size of a number of frames. More events go into several frames.
 //!
 //! ```text
 //! frame   = version entries entry… parts…
@@ -15,31 +15,27 @@
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
-/// The most bytes of a frame, except where the name of one series takes more. Two fit into a node of a list in Redis (8 KiB).
+/// The most bytes of a frame, unless the name of one series is longer. Two frames fit into a node of a list in Redis (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
-/// The most bytes of a frame beside its names, its events and its other parts.
+/// The most bytes of a frame without its names, its events and its other parts.
 const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
 const VERSION: u8 = 1;
 
-/// An event of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
-    /// The fingerprint of the user.
     pub(super) user: u64,
     /// Nanoseconds since the minute began: less than 2³⁶.
     pub(super) time: u64,
 }
 
-/// The bytes of a time.
 const TIME_BYTES: usize = 5;
-/// The bytes of an event.
 const EVENT_BYTES: usize = size_of::<u64>() + TIME_BYTES;
 
 impl Event {
-    /// What tells it from all other events of its series, but for chance, with the series that it came with (0: that one). Two
-    /// of one user never have the same, and what the user is is nothing that senders know or choose.
+    /// The fingerprint within a series; `from` is that of the series that the event came with (0: the same series). Two events of one
+    /// user never have the same fingerprint, and senders neither know nor choose that of the user.
     pub(super) const fn fingerprint(self, from: u64) -> u64 {
         self.user ^ from ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -61,7 +57,7 @@ impl Event {
     }
 }
 
-/// A frame in the making.
+/// A frame that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     entries: u64,
@@ -70,7 +66,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns the number of events that fit into one more part, beside a name of so many bytes; 0: the frame is full.
+    /// Returns the number of events that fit into one more part after a name of this length; 0: the frame is full.
     pub(super) const fn room(&self, name: usize) -> usize {
         let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
         let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
@@ -89,7 +85,7 @@ impl Frame {
         self.dictionary.extend_from_slice(series.as_bytes());
     }
 
-    /// Adds events of a series, and the fingerprint of the one that they came with where that is another one.
+    /// Adds events of a series, with the fingerprint of the series that they came with where it is another one.
     pub(super) fn add(
         &mut self,
         number: u32,
@@ -118,16 +114,16 @@ impl Frame {
     }
 }
 
-/// What a frame holds, one after the other.
+/// A piece of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     /// A series and its number.
     Entry(u64, &'a str),
-    /// The number of a series, the fingerprint of the one that its events came with (0: that one), and the events.
+    /// The number of a series, the fingerprint of the series that its events came with (0: the same series), and the events.
     Part(u64, u64, Events<'a>),
 }
 
-/// Some events, as they lie in a frame.
+/// Encoded events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Events<'a>(&'a [[u8; EVENT_BYTES]]);
 
@@ -141,7 +137,7 @@ impl Events<'_> {
     }
 }
 
-/// Hands the pieces of a frame to `take`, and says whether it was one, up to its end.
+/// Hands the pieces of a frame to `take`. Returns whether the frame was well-formed up to its end.
 pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> bool {
     let mut rest = frame;
     read_all(&mut rest, &mut take).is_some()
@@ -199,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::fingerprint::Key;
+    use crate::store::redis::settings::Key;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Owned {
@@ -220,7 +216,7 @@ mod tests {
         is_whole.then_some(pieces)
     }
 
-    /// `format_tests` says what it means when this has to be changed.
+    /// `format_tests` explains what a change means.
     #[test]
     fn frames_never_change() {
         let key = Key(0x000f_0e0d_0c0b_0a09_0807_0605_0403_0201);
@@ -260,7 +256,7 @@ mod tests {
             }
             let bytes = frame.bytes();
             prop_assert_eq!(pieces(&bytes), Some(expected));
-            // Whatever was cut off, what is left is not taken for a frame, unless it ends where a part ends.
+            // A truncated frame does not panic.
             for end in 0..bytes.len() {
                 pieces(&bytes[..end]);
             }

@@ -1,49 +1,74 @@
-//! The layout `log`: a process appends what it records to a log of its own per partition and minute, whatever the number of
-//! series, and whoever seals the minute counts the fingerprints in all of them.
+//! The layout `log`: each process has one log per partition and minute, for all series, and the node that seals the minute counts the
+//! fingerprints in all logs.
 //!
-//! `frame` is what is appended, `recording` appends it, `pieces` reads it, `tally` counts in bounded memory, `sealing` does so for
-//! a claim, and `looking` for those who ask before a minute is sealed.
+//! `frame` has the form of entries, `recording` appends them, and `counting` counts in bounded memory.
 //!
 //! A log is cut once it is counted, and then nothing more comes to it: `append.lua` refuses a process whose log was cut, is gone or
-//! is not as long as the process knows, and the process begins another one. It does so after every failure, too, so no log has a
-//! gap, and what two logs have both counts once.
+//! is not as long as the process knows, and the process begins another log. It also does so after every failure, so no log has a
+//! gap, and an event in two logs counts once.
 
+mod counting;
 mod frame;
-mod looking;
-mod pieces;
 mod recording;
-mod sealing;
-mod tally;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use ::redis::{Cmd, pipe};
+use async_trait::async_trait;
+use hashbrown::HashSet;
+use redis_link::Lane;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::time::Instant;
 
-use self::looking::{Looks, SeriesUsers};
+use self::counting::{Length, ReadBudget, Reading};
+use self::frame::Piece;
 use self::recording::Log;
-use self::sealing::Sealing;
-use super::keys::PartitionKeys;
+use super::gateway::{ANY, At, DRAINING, Gateway, READING, RECORDING};
+use super::keys::{Place, Scope};
+use super::layout::{OpenMinutes, SEALING, compaction, held, names, pieces, seal_for};
+use super::millis;
+use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Minute, Partition};
+use crate::store::{
+    Claim, Compaction, OutputName, Page, RecordRequest, Result, Seen, SeriesCounts, SeriesUsers,
+};
 
-/// The logs that are counted at the same time, each in the memory of a [`tally`].
+scripts! {
+    APPEND Append = "append.lua"(log) Partition[arrivals] Minute[cut] => (name log_name length added events);
+    CUT Cut = "cut.lua"() Partition[tokens] Minute[logs cut] => (name base token);
+    SEAL Seal = SHARED + SEALING + "seal.lua"()
+        Partition[claims tokens witness closed arrivals outputs stamps] Minute[logs counts cut]
+        => (name minute base token lease_ms kept_ms kept_counts sealed_for from all);
+}
+
+/// The counts that run at the same time, each in bounded memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// The series whose users are read at the same time.
+/// The reads of a series' users that run at the same time.
 const ASKED_AT_ONCE: usize = 1;
+/// The series of a page.
+const PAGE: usize = 500;
+/// The most cuts that are kept for claims whose holder does not continue.
+const KEPT_MAX: usize = 64;
+/// The greatest age of counts, as a multiple of the time that counting all partitions takes: readers use at most a tenth of a core,
+/// however large the minute is.
+const AGE_MAX: u32 = 10;
+/// The time for which counts, users and logs are known after their last use.
+const UNUSED_FOR: Duration = Duration::from_secs(120);
 
-/// What a process knows of the logs. Who works with a part of it takes that out and puts it back after success: what is lost by
-/// a failure is found out again, or begun anew.
+/// The layout, with the process's knowledge of the logs. A task takes the part that it works with out, and puts it back after
+/// success: a part that a failure loses is read again, or begun anew.
 #[derive(Debug)]
 pub(super) struct Logs {
     /// The process's own logs, and the number of the next one.
     own: Taken<(Partition, Minute), Log>,
     next: AtomicU64,
-    /// The generation in which the server of a partition was given `append.lua`.
+    /// The generation in which `append.lua` was loaded on the server of a partition.
     given: Taken<Partition, u64>,
     sealing: Taken<(Partition, Minute), Sealing>,
-    users: Taken<(Partition, Minute, String), SeriesUsers>,
+    users: Taken<(Partition, Minute, String), KnownUsers>,
     looks: Looks,
     counting: Semaphore,
     asking: Semaphore,
@@ -52,7 +77,6 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    /// Returns what a process knows that begins, for a time-out of answers.
     pub(super) fn new(response: Duration) -> Self {
         Self {
             own: Taken::default(),
@@ -68,7 +92,188 @@ impl Logs {
     }
 }
 
-/// Things that are taken out while somebody works with them.
+#[async_trait]
+impl OpenMinutes for Logs {
+    fn to_seal(&self) -> &'static str {
+        "logs"
+    }
+
+    fn user_sets(&self) -> Option<&'static str> {
+        None
+    }
+
+    async fn counts(&self, at: At<'_>) -> Result<Vec<SeriesCounts>> {
+        self.count_now(at, RECORDING).await
+    }
+
+    async fn users(&self, at: At<'_>, series: &str, asked: &[&str]) -> Result<SeriesUsers> {
+        let generation = at.gateway.generation(at.partition);
+        let place = (at.partition, at.minute, series.to_owned());
+        let known = self.users.take(&place);
+        let known = known.filter(|known| known.generation == generation);
+        let mut known = known.unwrap_or_else(|| KnownUsers {
+            generation,
+            logs: HashMap::new(),
+            users: HashSet::new(),
+            last_used: Instant::now(),
+        });
+        // The semaphore is never closed.
+        let _turn = self.asking.acquire().await;
+        let lengths = lengths(at, RECORDING).await?;
+        let reading = Reading { at, lane: RECORDING, generation: ANY, may_go: true };
+        let mut budget = ReadBudget::new(self.response);
+        for log in &lengths {
+            let read = known.logs.entry(log.0.clone()).or_default();
+            let users = &mut known.users;
+            let mut position = read.frames;
+            while let Some(frames) = budget.read(reading, log, &mut position).await? {
+                for bytes in frames {
+                    frame::read(&bytes, |piece| match piece {
+                        Piece::Entry(number, text) if text == series => read.number = Some(number),
+                        Piece::Part(number, _, events) if read.number == Some(number) => {
+                            users.extend(events.iter().map(|event| event.user));
+                        }
+                        Piece::Entry(..) | Piece::Part(..) => {}
+                    });
+                }
+                read.frames = position;
+            }
+        }
+        let key = at.gateway.fingerprint_key().await?;
+        let there = asked.iter().map(|user| known.users.contains(&key.user(user)));
+        let found = SeriesUsers { count: known.users.len() as u64, there: there.collect() };
+        known.last_used = Instant::now();
+        self.users.put(place, known, |known| known.last_used.elapsed() < UNUSED_FOR);
+        Ok(found)
+    }
+
+    /// Copies are found when the minute is counted.
+    async fn record(
+        &self,
+        gateway: &Gateway,
+        partition: Partition,
+        generation: u64,
+        recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
+    ) -> Result<u64> {
+        self.append(gateway, partition, generation, recordings, seen).await.map(|()| 0)
+    }
+
+    /// A cut of which a part is sealed stays as it is until all of it is sealed, by whichever node. Later logs belong to the next cut.
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        outputs: &[OutputName],
+    ) -> Result<Compaction> {
+        let key = (claim.partition, claim.minute);
+        let begun = self.sealing.take(&key).filter(|begun| begun.token == claim.token);
+        let mut sealing = match begun {
+            Some(sealing) => sealing,
+            None => self.cut(at, claim).await?,
+        };
+        let (from, all) = (sealing.done, sealing.counts.len());
+        let next = &sealing.counts[from..all.min(from + series_max)];
+        let next = pieces(next, |counts| counts.series.len()).next().unwrap_or_default();
+        let to = from + next.len();
+        let At { gateway, place, .. } = at;
+        let mut script = Seal {
+            name: claim.minute.to_string(),
+            minute: claim.minute.epoch_minutes(),
+            base: place.base(),
+            token: &claim.token,
+            lease_ms: millis(lease),
+            kept_ms: millis(gateway.retention),
+            kept_counts: gateway.counts_max,
+            sealed_for: names(outputs),
+            from,
+            all,
+        }
+        .at(&place);
+        seal_for(&mut script, place, outputs);
+        for counts in next {
+            let value = format!("{}:{}", counts.unique, counts.cumulative);
+            script.arg(&counts.series).arg(value);
+        }
+        let answer = gateway.ask(claim.partition, DRAINING, claim.generation, script).await?;
+        let mut compaction = compaction(claim, answer)?;
+        compaction.repeated = std::mem::take(&mut sealing.repeated);
+        if to < all {
+            sealing.done = to;
+            let is_room = self.sealing.lock().len() < KEPT_MAX;
+            self.sealing.put(key, sealing, |_| is_room);
+        }
+        Ok(compaction)
+    }
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
+        let counts = self.look_at(at).await?;
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let page = counts.iter().skip(from).take(PAGE);
+        let next = cursor + PAGE as u64;
+        Ok(Page {
+            items: page.map(|counts| counts.series.clone()).collect(),
+            next: (next < counts.len() as u64).then_some(next),
+        })
+    }
+
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        let counts = self.look_at(at).await?;
+        let ask = Cmd::hmget(at.key("counts"), series);
+        let sealed: Vec<Option<String>> = at.ask(READING, ask).await?;
+        let open = series.iter().zip(sealed).filter_map(|(name, sealed)| {
+            let place = counts.binary_search_by(|counts| counts.series.as_str().cmp(name)).ok()?;
+            sealed.unwrap_or_default().is_empty().then(|| counts[place].clone())
+        });
+        Ok(open.collect())
+    }
+}
+
+/// The counts of open minutes for readers. One task at a time counts a minute; the others wait for it.
+#[derive(Debug, Default)]
+struct Looks(Mutex<ByPlace>);
+
+type ByPlace = HashMap<(Partition, Minute), Arc<AsyncMutex<Look>>>;
+
+#[derive(Debug, Default)]
+struct Look {
+    counts: Arc<Vec<SeriesCounts>>,
+    counted: Option<(Instant, Duration)>,
+}
+
+impl Looks {
+    fn of(&self, place: (Partition, Minute)) -> Arc<AsyncMutex<Look>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_used = |look: &Arc<AsyncMutex<Look>>| {
+            let counted = look.try_lock().ok().and_then(|look| look.counted);
+            // A task that counts holds the look, too. A look without counts is dropped.
+            Arc::strong_count(look) > 1
+                || counted.is_some_and(|(counted, _)| counted.elapsed() < UNUSED_FOR)
+        };
+        all.retain(|_, look| is_used(look));
+        Arc::clone(all.entry(place).or_default())
+    }
+}
+
+/// The users of a series in the frames that were read.
+#[derive(Debug)]
+struct KnownUsers {
+    generation: u64,
+    logs: HashMap<String, Read>,
+    users: HashSet<u64>,
+    last_used: Instant,
+}
+
+/// The number of frames of a log that were read, and the number of the series there.
+#[derive(Debug, Default)]
+struct Read {
+    frames: u64,
+    number: Option<u64>,
+}
+
+/// Items that a task takes out while it works with them.
 #[derive(Debug)]
 struct Taken<K, V>(Mutex<HashMap<K, V>>);
 
@@ -87,7 +292,7 @@ impl<K: Eq + std::hash::Hash, V> Taken<K, V> {
         self.lock().remove(key)
     }
 
-    /// Drops, besides, what is not to be kept any longer.
+    /// Puts an item back, and drops other items that are not to be kept.
     fn put(&self, key: K, value: V, is_kept: impl Fn(&V) -> bool) {
         let mut all = self.lock();
         all.retain(|_, other| is_kept(other));
@@ -95,22 +300,76 @@ impl<K: Eq + std::hash::Hash, V> Taken<K, V> {
     }
 }
 
-/// The names of the keys of a minute's logs.
-struct LogKeys {
-    base: String,
-    /// The names of the logs.
-    logs: String,
-    /// Those that are counted, and up to where.
-    cut: String,
+/// The key of a log of this name.
+fn log_key(place: Place<'_>, name: &str) -> String {
+    place.key(Scope::Minute, "log:") + name
 }
 
-impl LogKeys {
-    fn new(keys: &PartitionKeys, minute: Minute) -> Self {
-        let base = keys.minute(minute);
-        Self { logs: format!("{base}logs"), cut: format!("{base}cut"), base }
+/// The counts of a cut, and how many of them are sealed.
+#[derive(Debug)]
+struct Sealing {
+    token: String,
+    counts: Vec<SeriesCounts>,
+    /// The copies in the cut, until a step has returned them.
+    repeated: u64,
+    done: usize,
+}
+
+/// The logs of a minute with their present lengths.
+async fn lengths(at: At<'_>, lane: Lane) -> Result<Vec<Length>> {
+    let names: Vec<String> = at.ask(lane, Cmd::smembers(at.key("logs"))).await?;
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut lengths = pipe();
+    for name in &names {
+        lengths.llen(log_key(at.place, name));
+    }
+    let lengths: Vec<u64> = at.ask(lane, lengths).await?;
+    Ok(names.into_iter().zip(lengths).collect())
+}
+
+impl Logs {
+    /// Returns the recent counts of a minute in the order of the series.
+    async fn look_at(&self, at: At<'_>) -> Result<Arc<Vec<SeriesCounts>>> {
+        let look = self.looks.of((at.partition, at.minute));
+        let mut look = look.lock().await;
+        let age_max = AGE_MAX * u32::from(at.gateway.partitions.count());
+        if let Some((counted, took)) = look.counted
+            && counted.elapsed() < took * age_max
+        {
+            return Ok(Arc::clone(&look.counts));
+        }
+        let began = Instant::now();
+        look.counts = Arc::new(self.count_now(at, READING).await?);
+        look.counted = Some((Instant::now(), began.elapsed()));
+        Ok(Arc::clone(&look.counts))
     }
 
-    fn log(&self, name: &str) -> String {
-        format!("{}log:{name}", self.base)
+    /// Returns the present counts of a minute in the order of the series.
+    async fn count_now(&self, at: At<'_>, lane: Lane) -> Result<Vec<SeriesCounts>> {
+        let lengths = lengths(at, lane).await?;
+        let reading = Reading { at, lane, generation: ANY, may_go: true };
+        Ok(self.count(reading, &lengths).await?.0)
+    }
+
+    async fn cut(&self, at: At<'_>, claim: &Claim) -> Result<Sealing> {
+        let token = claim.token.clone();
+        let script = Cut { name: claim.minute.to_string(), base: at.place.base(), token: &token };
+        let script = script.at(&at.place);
+        let answer = at.gateway.ask(at.partition, DRAINING, claim.generation, script).await?;
+        let mut cut: HashMap<String, i64> = held(answer)?;
+        let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
+            // The whole cut is sealed, and its logs are about to be dropped.
+            return Ok(Sealing { token, counts: Vec::new(), repeated: 0, done: 0 });
+        };
+        let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
+        let cut: Vec<Length> = cut.into_iter().map(length).collect();
+        let reading = Reading { at, lane: DRAINING, generation: claim.generation, may_go: false };
+        let (counts, events) = self.count(reading, &cut).await?;
+        let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
+        // The node that sealed the first part has returned them.
+        let repeated = if done == 0 { events - different } else { 0 };
+        Ok(Sealing { token, done: done.min(counts.len()), counts, repeated })
     }
 }

@@ -2,31 +2,27 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use ::redis::pipe;
-use redis_link::{Attempts, Connection};
+use redis_link::Connection;
 use tokio::time::Instant;
 
 use super::frame::{Event, Frame};
-use super::{LogKeys, Logs};
+use super::{APPEND, Append, Logs, UNUSED_FOR, log_key};
 use crate::event::{Minute, Partition, series_fingerprint};
-use crate::store::redis::fingerprint::Key;
-use crate::store::redis::gateway::RECORDING;
-use crate::store::redis::recording::{announce, by_minute, cover};
-use crate::store::redis::{RedisStore, scripts};
-use crate::store::{RecordRequest, Seen, StoreError};
+use crate::store::redis::gateway::{ANY, Gateway, RECORDING};
+use crate::store::redis::keys::Scope;
+use crate::store::redis::layout::{announce, by_minute, cover, events_of};
+use crate::store::redis::settings::Key;
+use crate::store::{RecordRequest, Result, Seen, StoreError};
 
-/// How long a log is known after its last frame. What comes later begins another one.
-const UNUSED_FOR: Duration = Duration::from_secs(120);
-
-/// The most minutes of one transaction: one of a thousand would keep a slow link to itself.
+/// The most minutes of one transaction: a thousand would occupy a slow link.
 const MINUTES_AT_ONCE: usize = 16;
 
-/// What is appended to the log of a minute.
+/// A minute and its recordings.
 type OfMinute<'a, 'b> = (Minute, Vec<&'a RecordRequest<'b>>);
 
-/// A log of this process as it is in Redis.
+/// A log of this process in Redis.
 #[derive(Debug)]
 pub(super) struct Log {
     name: String,
@@ -36,43 +32,43 @@ pub(super) struct Log {
     last_used: Instant,
 }
 
-impl RedisStore {
-    /// Appends events to the logs of their minutes.
-    pub(in crate::store::redis) async fn append(
+impl Logs {
+    pub(super) async fn append(
         &self,
-        logs: &Logs,
+        gateway: &Gateway,
         partition: Partition,
         generation: u64,
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let generation = match generation {
-            0 => self.generation_of(partition).await?,
+            ANY => {
+                gateway.redis.server(gateway.keys(partition).slot).await?;
+                gateway.generation(partition)
+            }
             bound => bound,
         };
-        if logs.given.take(&partition) != Some(generation) {
-            let script = scripts::APPEND.prepare_invoke();
-            let give = async move |connection: &mut Connection| script.load_async(connection).await;
-            let slot = self.keys(partition).slot;
-            let run = self.gateway.run_in(generation, slot, RECORDING, Attempts::One, give);
-            run.await?;
+        if self.given.take(&partition) != Some(generation) {
+            let give =
+                async |connection: &mut Connection| APPEND.script.load_async(connection).await;
+            gateway.run(partition, RECORDING, generation, give).await?;
         }
         let minutes: Vec<_> = by_minute(recordings).into_iter().collect();
         for minutes in minutes.chunks(MINUTES_AT_ONCE) {
             let mut left = minutes.to_vec();
             while !left.is_empty() {
-                let appended = self.append_to(logs, partition, generation, left, seen);
+                let appended = self.append_to(gateway, partition, generation, left, seen);
                 left = appended.await?;
             }
         }
-        logs.given.put(partition, generation, |_| true);
+        self.given.put(partition, generation, |_| true);
         Ok(())
     }
 
-    fn new_log(&self, logs: &Logs, generation: u64) -> Log {
-        let number = logs.next.fetch_add(1, Ordering::Relaxed);
+    fn new_log(&self, node: &str, generation: u64) -> Log {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         Log {
-            name: format!("{}.{number}", self.node),
+            name: format!("{node}.{number}"),
             generation,
             frames: 0,
             numbers: HashMap::new(),
@@ -80,64 +76,54 @@ impl RedisStore {
         }
     }
 
-    /// Appends events of some minutes in one transaction. Returns the minutes whose log is not as this process knows it; nothing
-    /// was appended to these, and their next log is a new one.
-    ///
-    /// # Errors
-    ///
-    /// When Redis is away, or has a log of the name of a new one.
+    /// Appends events of some minutes in one transaction. Returns the minutes whose log is not as this process knows it: nothing
+    /// was appended, and their next log is a new one.
     async fn append_to<'a, 'b>(
         &self,
-        logs: &Logs,
+        gateway: &Gateway,
         partition: Partition,
         generation: u64,
         minutes: Vec<OfMinute<'a, 'b>>,
         seen: &[Seen],
-    ) -> Result<Vec<OfMinute<'a, 'b>>, StoreError> {
-        let keys = self.keys(partition);
-        let key = self.gateway.fingerprint_key().await?;
+    ) -> Result<Vec<OfMinute<'a, 'b>>> {
+        let keys = gateway.keys(partition);
+        let key = gateway.fingerprint_key().await?;
         let mut transaction = pipe();
         transaction.atomic();
         let (mut appended_to, mut scripts) = (Vec::new(), Vec::new());
         for (minute, recordings) in minutes {
-            let of = LogKeys::new(keys, minute);
-            let known = logs.own.take(&(partition, minute));
+            let known = self.own.take(&(partition, minute));
             let known = known.filter(|log| log.generation == generation);
             let is_new = known.is_none();
-            let mut log = known.unwrap_or_else(|| self.new_log(logs, generation));
+            let mut log = known.unwrap_or_else(|| self.new_log(&gateway.node, generation));
             let frames = log.frames(key, &recordings);
             log.frames += frames.len() as u64;
-            let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
-            let mut script = scripts::APPEND.prepare_invoke();
-            script
-                .key(of.log(&log.name))
-                .key(&of.cut)
-                .key(&keys.arrivals)
-                .arg(&log.name)
-                .arg(log.frames)
-                .arg(frames.len())
-                .arg(minute.to_string())
-                .arg(events);
-            scripts.push(script);
+            let place = keys.minute(minute);
+            let list = log_key(place, &log.name);
+            let script = Append {
+                log: &list,
+                name: minute.to_string(),
+                log_name: &log.name,
+                length: log.frames,
+                added: frames.len(),
+                events: events_of(recordings.iter().copied()),
+            };
+            scripts.push(script.at(&place));
             announce(&mut transaction, keys, minute);
             if is_new {
-                transaction.sadd(&of.logs, &log.name).ignore();
+                transaction.sadd(place.key(Scope::Minute, "logs"), &log.name).ignore();
             }
             let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
-            push.arg(of.log(&log.name)).arg(frames).ignore();
+            push.arg(list).arg(frames).ignore();
             let seen: Vec<_> = seen.iter().copied().filter(|it| it.minute == minute).collect();
-            cover(&mut transaction, keys, &self.node, &seen, self.retention);
+            cover(&mut transaction, keys, &gateway.node, &seen, gateway.retention);
             appended_to.push((minute, recordings, log, is_new));
         }
-        // All or nothing, but where the server does not know the script. So what leads to the logs is there before it.
+        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it.
         for script in &scripts {
             transaction.invoke_script(script);
         }
-        let append = async move |connection: &mut Connection| {
-            transaction.query_async::<Vec<bool>>(connection).await
-        };
-        let run = self.gateway.run_in(generation, keys.slot, RECORDING, Attempts::One, append);
-        let answers = run.await?;
+        let answers: Vec<bool> = gateway.ask(partition, RECORDING, generation, transaction).await?;
         let mut refused = Vec::new();
         for ((minute, recordings, mut log, is_new), is_appended) in
             appended_to.into_iter().zip(answers)
@@ -145,7 +131,7 @@ impl RedisStore {
             if is_appended {
                 log.last_used = Instant::now();
                 let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
-                logs.own.put((partition, minute), log, is_used);
+                self.own.put((partition, minute), log, is_used);
             } else if is_new {
                 let message = format!("the new log {:?} is there already", log.name);
                 return Err(StoreError::unavailable(message));
@@ -155,17 +141,10 @@ impl RedisStore {
         }
         Ok(refused)
     }
-
-    /// The generation of the server that a partition is on.
-    async fn generation_of(&self, partition: Partition) -> Result<u64, StoreError> {
-        let slot = self.keys(partition).slot;
-        self.gateway.redis.server(slot).await?;
-        Ok(self.gateway.generation(slot))
-    }
 }
 
 impl Log {
-    /// Returns the next frames, none of them large. From now on the log is taken to have them.
+    /// Returns the next frames, and counts their series as named by the log.
     fn frames(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut frame = Frame::default();

@@ -1,0 +1,172 @@
+//! The interface of a layout: how users and events of a minute are kept until it is sealed.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use ::redis::{Pipeline, ScriptInvocation};
+use async_trait::async_trait;
+
+use super::gateway::{At, Gateway};
+use super::keys::{PartitionKeys, Place, Scope};
+use super::millis;
+use crate::event::{Minute, Partition};
+use crate::store::{
+    Claim, Compaction, OutputName, Page, REQUEST_BYTES_MAX, RecordRequest, Result, Seen,
+    SeriesCounts, SeriesUsers, StoreError,
+};
+
+/// Functions of the scripts that seal.
+pub(super) const SEALING: &str = include_str!("sealing.lua");
+
+/// The open minutes in a layout. A method has the contract of the method of this name in a role of the store.
+#[async_trait]
+pub(super) trait OpenMinutes: Debug + Send + Sync {
+    /// The name of a minute's key that has members while there is something to seal.
+    fn to_seal(&self) -> &'static str;
+
+    /// The beginning of the names of the minute's sets of users; `None` without such sets.
+    fn user_sets(&self) -> Option<&'static str>;
+
+    async fn counts(&self, at: At<'_>) -> Result<Vec<SeriesCounts>>;
+
+    async fn users(&self, at: At<'_>, series: &str, users: &[&str]) -> Result<SeriesUsers>;
+
+    async fn record(
+        &self,
+        gateway: &Gateway,
+        partition: Partition,
+        generation: u64,
+        recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
+    ) -> Result<u64>;
+
+    /// See [`Draining::compact`](crate::store::Draining::compact); the claim is to seal.
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        outputs: &[OutputName],
+    ) -> Result<Compaction>;
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
+
+    /// Series without events may be among the counts.
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>>;
+}
+
+/// The recordings of each minute.
+pub(super) fn by_minute<'a, 'b>(
+    recordings: &'a [RecordRequest<'b>],
+) -> BTreeMap<Minute, Vec<&'a RecordRequest<'b>>> {
+    let mut minutes: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
+    for recording in recordings {
+        minutes.entry(recording.minute).or_default().push(recording);
+    }
+    minutes
+}
+
+pub(super) fn events_of<'a>(recordings: impl IntoIterator<Item = &'a RecordRequest<'a>>) -> usize {
+    recordings.into_iter().map(|recording| recording.occurrences.len()).sum()
+}
+
+/// Adds the commands by which a node that claims finds the minute.
+pub(super) fn announce(pipeline: &mut Pipeline, keys: &PartitionKeys, minute: Minute) {
+    let minutes = pipeline.cmd("ZADD").arg(keys.key("minutes")).arg("NX");
+    minutes.arg(minute.epoch_minutes()).arg(minute.to_string()).ignore();
+    pipeline.persist(keys.minute(minute).key(Scope::Minute, "counts")).ignore();
+}
+
+/// Adds the commands that keep the coverage of minutes.
+pub(super) fn cover(
+    pipeline: &mut Pipeline,
+    keys: &PartitionKeys,
+    process: &str,
+    seen: &[Seen],
+    retention: Duration,
+) {
+    for seen in seen {
+        let coverage = keys.minute(seen.minute).key(Scope::Minute, "coverage");
+        pipeline.hset(&coverage, process, seen.events).ignore();
+        let expire = pipeline.cmd("PEXPIRE").arg(coverage).arg(millis(retention)).ignore();
+        if !seen.renew {
+            // A Redis that lost the key unnoticed gets it with a time to live.
+            expire.arg("NX");
+        }
+    }
+}
+
+/// Adds the keys of the outputs that a step of sealing seals for.
+pub(super) fn seal_for(
+    script: &mut ScriptInvocation<'_>,
+    place: Place<'_>,
+    outputs: &[OutputName],
+) {
+    for output in outputs {
+        let of = place.of(output);
+        script.key(&[of.key(Scope::Output, "claims"), of.key(Scope::Output, "tokens")]);
+        script.key(of.key(Scope::OutputOfMinute, "unsent"));
+    }
+}
+
+/// The names of outputs as an argument.
+pub(super) fn names(outputs: &[OutputName]) -> String {
+    outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Sealed, late in total, left, the token of the claims to send, their outputs.
+type Sealed = (u64, u64, u64, String, Vec<String>);
+
+/// The result of a step of sealing.
+pub(super) fn compaction(claim: &Claim, answer: Option<Sealed>) -> Result<Compaction> {
+    let (sealed, late, left, token, granted) = held(answer)?;
+    let sending = granted.iter().filter_map(|output| {
+        Some(Claim {
+            output: Some(output.parse().ok()?),
+            token: token.clone(),
+            taken_over: false,
+            ..claim.clone()
+        })
+    });
+    Ok(Compaction { repeated: 0, sealed, late, left, sending: sending.collect() })
+}
+
+/// A script returns nil when the claim is not held.
+pub(super) fn held<T>(answer: Option<T>) -> Result<T> {
+    answer.ok_or(StoreError::ClaimLost)
+}
+
+/// Cuts a list into pieces of bounded bytes. A larger item is a piece alone.
+pub(super) fn pieces<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut piece = 0;
+    items.chunk_by(move |item, next| {
+        piece += bytes(item);
+        let fits = piece + bytes(next) <= REQUEST_BYTES_MAX;
+        if !fits {
+            piece = 0;
+        }
+        fits
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_bounded_and_leave_nothing_out() {
+        let half = REQUEST_BYTES_MAX / 2;
+        let lists: [&[usize]; 4] =
+            [&[], &[1; 2000], &[half, half, 1, half], &[3 * half, 1, 3 * half]];
+        for list in lists {
+            let pieces: Vec<_> = pieces(list, |bytes| *bytes).collect();
+            assert_eq!(pieces.concat(), list);
+            for piece in pieces {
+                let bytes: usize = piece.iter().sum();
+                assert!(bytes <= REQUEST_BYTES_MAX || piece.len() == 1);
+            }
+        }
+    }
+}

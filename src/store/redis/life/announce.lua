@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- Announces that counts of claimed minutes are about to be written to an output, and returns which claims all nodes have heard of. An announced
+-- minute seals no new counts. For each claim follow the minute's name, the token and the epoch minute.
+-- Returns for each claim 2 when every node that is alive has heard it, 1 when one has not, 0 when the claim is not held and no
+-- node announced its minute; or nothing when Redis forgot something that the node knows.
+--
+-- A minute that an output has was announced before.
+if forgot(stamp_of(node) or 0) then
+  return false
+end
+local _, now = clock()
+local heard_by_all = math.huge
+local all = redis.call('HGETALL', stamps)
+for i = 1, #all, 2 do
+  local _, heard, alive_until = stamp_parts(all[i + 1])
+  if all[i] ~= node and alive_until > now then
+    heard_by_all = math.min(heard_by_all, heard)
+  end
+end
+local since = tonumber(redis.call('HGET', witness, 'since'))
+local states = {}
+for i = REST, #ARGV, 3 do
+  local name, token, minute = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local state = 2
+  if not (since and tonumber(minute) < since) then
+    if not redis.call('ZSCORE', closed, minute) and redis.call('HGET', own_tokens, name) ~= token then
+      state = 0
+    else
+      local number = announce(minute)
+      if number % 2 == 0 and number > heard_by_all then
+        state = 1
+      end
+    end
+  end
+  states[#states + 1] = state
+end
+return states

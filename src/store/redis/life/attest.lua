@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- Takes the minutes of a partition that a node knows to be closed (they follow), and returns what Redis itself knows.
+-- The node knows an epoch and its last stamp (0: none), and `known_since` (empty: unknown). `new_epoch` is an epoch that no other
+-- store has. `is_announced` is 1 if the minutes are only announced.
+-- Returns {epoch, the node's stamp, the last stamp before which Redis forgot nothing (0: it has nothing), when that was in ms}.
+--
+-- An epoch lasts while Redis forgets nothing. It ends when a node comes whose own stamp is older than it was,
+-- and by the new one all other nodes notice. Stamps are numbers and no times: a clock that is set back must not hide it.
+local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'since', 'forgot_from', 'forgot_from_ms', 'clock')
+local epoch, since = known[1], tonumber(known[3])
+local forgot_from, forgot_from_ms = known[4] or '0', known[5] or '0'
+local own, heard, alive_until, late = stamp_of(node)
+-- An earlier process of the node may have left an entry without a stamp.
+own = own or tonumber(known[2] or '0')
+if not epoch or (epoch == known_epoch and own < tonumber(known_stamp)) then
+  epoch, forgot_from, forgot_from_ms = new_epoch, whole(own), known[6] or '0'
+  redis.call('HSET', witness, 'epoch', epoch, 'forgot_from', forgot_from, 'forgot_from_ms', forgot_from_ms)
+end
+local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
+put_stamp(node, stamp, heard, alive_until, late)
+if known_since ~= '' and (not since or since < tonumber(known_since)) then
+  since = tonumber(known_since)
+  redis.call('HSET', witness, 'since', whole(since))
+  for _, minute in ipairs(redis.call('ZRANGE', closed, 0, -1)) do
+    if tonumber(minute) < since then
+      redis.call('ZREM', closed, minute)
+    end
+  end
+end
+for i = REST, #ARGV do
+  -- Earlier minutes count as closed without being listed.
+  if not (since and tonumber(ARGV[i]) < since) then
+    (is_announced == '1' and announce or close)(ARGV[i])
+  end
+end
+return {epoch, stamp, tonumber(forgot_from), tonumber(forgot_from_ms)}

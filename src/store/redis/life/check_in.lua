@@ -1,0 +1,89 @@
+#!lua flags=allow-oom
+-- A node reports whether it lags (1: it has events of the partition that are not recorded), leaves a stamp, and learns which minutes of
+-- the partition were closed. The clock may go back by `tolerance_ms` unnoticed; the node counts as alive for `alive_ms`.
+-- Returns {stamp, now ms, sequence, minutes closed since the sequence that the node has heard, minutes announced since then, since
+-- (empty: from the beginning), 1 if there may be something to claim, how many events the node found late in total}; or nothing when
+-- Redis forgot something that the node knows.
+
+-- Beyond this number, stamps of nodes that have not checked in for this time are dropped.
+local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
+-- The most closed minutes of an answer.
+local CLOSED_MAX = 1000
+
+local _, now = clock()
+local known = redis.call('HMGET', witness, 'clock', 'since')
+local own, _, _, late = stamp_of(node)
+own = own or 0
+if lags == '1' then
+  redis.call('HSET', lagging, node, whole(now + lease_ms))
+elseif known_epoch == '0' or own <= tonumber(known_stamp) then
+  -- A delayed report, from before the node's last check-in, has an older stamp, and is ignored.
+  redis.call('HDEL', lagging, node)
+end
+
+if forgot(own) then
+  -- The node has to attest first.
+  return false
+end
+-- A clock that was set back would prolong every deadline.
+local back = tonumber(known[1] or now) - now
+if back > tonumber(tolerance_ms) then
+  local function set_back(key)
+    local held = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #held, 2 do
+      redis.call('ZADD', key, whole(held[i + 1] - back), held[i])
+    end
+  end
+  set_back(claims)
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    set_back(claims .. ':' .. output)
+  end
+  local deadlines = redis.call('HGETALL', lagging)
+  for i = 1, #deadlines, 2 do
+    redis.call('HSET', lagging, deadlines[i], whole(math.min(tonumber(deadlines[i + 1]), now + lease_ms)))
+  end
+  redis.call('UNLINK', idle)
+  local all = redis.call('HGETALL', stamps)
+  for i = 1, #all, 2 do
+    local other, heard_by_it, alive_until, found_late = stamp_parts(all[i + 1])
+    put_stamp(all[i], other, heard_by_it, math.max(0, alive_until - back), found_late)
+  end
+end
+
+-- The stamp grows with every check-in while Redis keeps its data, independent of the clock. No other node renews a node's stamp.
+local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
+redis.call('HSET', witness, 'clock', whole(now))
+put_stamp(node, stamp, tonumber(heard), now + alive_ms, late)
+if redis.call('HLEN', stamps) > STAMPS_MAX then
+  local all = redis.call('HGETALL', stamps)
+  for i = 1, #all, 2 do
+    local _, _, alive_until = stamp_parts(all[i + 1])
+    if alive_until < now - STAMPS_KEPT then
+      redis.call('HDEL', stamps, all[i])
+    end
+  end
+end
+
+local sequence = tonumber(heard)
+local news = redis.call('ZRANGEBYSCORE', closed, '(' .. heard, '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
+local closed_since, announced_since = {}, {}
+for i = 1, #news, 2 do
+  sequence = tonumber(news[i + 1])
+  local list = sequence % 2 == 0 and announced_since or closed_since
+  list[#list + 1] = tonumber(news[i])
+end
+
+-- Whether claim.lua would find something to claim, or expired reports of lag. Spares most calls of claim.lua while a minute fills.
+local function is_due()
+  local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
+  if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims, lagging) > 0 then
+    return 1
+  end
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    if redis.call('EXISTS', claims .. ':' .. output) == 1 then
+      return 1
+    end
+  end
+  return 0
+end
+return {stamp, now, sequence, closed_since, announced_since, known[2] or '', is_due(), late}

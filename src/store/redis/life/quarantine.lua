@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Takes counts that an output refuses out of its `unsent` and keeps them with the server's message: for each follow the series and
+-- the message. Returns for each count 1 when it is kept, 0 when the quarantine is full; or nothing when the claim is not held.
+if redis.call('HGET', own_tokens, name) ~= token then
+  return false
+end
+local now = redis.call('TIME')[1]
+local most, entries = tonumber(entries_max), redis.call('HLEN', quarantine)
+local kept = {}
+for i = REST, #ARGV, 2 do
+  local series = ARGV[i]
+  local entry = name .. ':' .. series
+  local is_there = redis.call('HEXISTS', quarantine, entry) == 1
+  local count = redis.call('HGET', counts, series)
+  if not count or count == '' then
+    -- Redis forgot the counts: they are sealed again, or closed.
+    kept[#kept + 1] = 1
+  elseif is_there or entries < most then
+    redis.call('HSET', quarantine, entry, string.format('%s|%s|%s', count, now, ARGV[i + 1]))
+    entries = entries + (is_there and 0 or 1)
+    kept[#kept + 1] = 1
+  else
+    kept[#kept + 1] = 0
+  end
+  redis.call('SREM', unsent, series)
+end
+return kept

@@ -1,0 +1,424 @@
+//! Counting different fingerprints per series, in bounded memory: logs are read a piece at a time, and where the fingerprints are too
+//! many they are counted in several passes over the logs, each for a range of fingerprints.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ::redis::cmd;
+use redis_link::Lane;
+use tokio::time::Instant;
+
+use super::frame::{self, Events, FRAME_BYTES, Piece};
+use super::{Logs, log_key};
+use crate::store::redis::gateway::At;
+use crate::store::{Result, SeriesCounts, StoreError};
+
+/// The most bytes of a read, which blocks Redis.
+const READ_BYTES: usize = 512 << 10;
+/// The most bytes of a read while all answers were small, which says little about large answers.
+const UNTRIED_BYTES: usize = 64 << 10;
+
+/// A log, and the number of its frames that count.
+pub(super) type Length = (String, u64);
+
+/// How logs of a minute are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) at: At<'a>,
+    pub(super) lane: Lane,
+    pub(super) generation: u64,
+    /// Whether logs may be gone, as after a seal: they are skipped.
+    pub(super) may_go: bool,
+}
+
+impl ReadBudget {
+    /// Returns the next frames of a log from this position on, which it moves; `None`: there are no more.
+    pub(super) async fn read(
+        &mut self,
+        source: Reading<'_>,
+        (name, length): &Length,
+        position: &mut u64,
+    ) -> Result<Option<Vec<Vec<u8>>>> {
+        let left = length.saturating_sub(*position);
+        if left == 0 {
+            return Ok(None);
+        }
+        let log = log_key(source.at.place, name);
+        let wanted = left.min(self.frames());
+        let mut range = cmd("LRANGE");
+        range.arg(&log).arg(*position).arg(*position + wanted - 1);
+        let began = Instant::now();
+        let At { gateway, partition, .. } = source.at;
+        let ask = gateway.ask(partition, source.lane, source.generation, range);
+        let frames: Vec<Vec<u8>> = ask.await?;
+        self.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
+        let read = frames.len() as u64;
+        *position += read;
+        if read < wanted {
+            if source.may_go {
+                return Ok(None);
+            }
+            let message = format!("{log} has {position} frames of {length}");
+            return Err(StoreError::unavailable(message));
+        }
+        Ok(Some(frames))
+    }
+}
+
+/// The size of reads: one frame at first, and more while answers are fast. The link to Redis may be slow, and an answer that comes too
+/// late ends the connection.
+#[derive(Debug)]
+pub(super) struct ReadBudget {
+    bytes: usize,
+    /// Answers that take longer are slow.
+    slow: Duration,
+}
+
+impl ReadBudget {
+    pub(super) fn new(response: Duration) -> Self {
+        Self { bytes: FRAME_BYTES, slow: response / 4 }
+    }
+
+    const fn frames(&self) -> u64 {
+        (self.bytes / FRAME_BYTES) as u64
+    }
+
+    fn learn(&mut self, bytes: usize, took: Duration) {
+        if took > self.slow {
+            self.bytes = (self.bytes / 2).max(FRAME_BYTES);
+        } else if took < self.slow / 2 {
+            let is_large = bytes >= self.bytes / 2;
+            let most = if is_large { READ_BYTES } else { UNTRIED_BYTES };
+            self.bytes = self.bytes.max(most.min(2 * self.bytes));
+        }
+    }
+}
+
+/// The most fingerprints in memory: 16 MiB. A list that grows is copied, so they may take twice that for a moment.
+const HELD_MAX: usize = 2 << 20;
+/// The least by which a list grows.
+const LIST_MIN: usize = 4;
+
+impl Logs {
+    /// Returns the counts of all series in these logs, in the order of their names, and the number of events, copies included.
+    pub(super) async fn count(
+        &self,
+        source: Reading<'_>,
+        logs: &[Length],
+    ) -> Result<(Vec<SeriesCounts>, u64)> {
+        // The semaphore is never closed.
+        let _turn = self.counting.acquire().await;
+        let mut tally = Tally::new(HELD_MAX);
+        let mut budget = ReadBudget::new(self.response);
+        loop {
+            for log in logs {
+                let mut numbers = Numbers::default();
+                let mut position = 0;
+                while let Some(frames) = budget.read(source, log, &mut position).await? {
+                    let take = move || {
+                        for frame in &frames {
+                            tally.take(&mut numbers, frame);
+                        }
+                        (tally, numbers)
+                    };
+                    (tally, numbers) = off_runtime(take).await;
+                }
+            }
+            let end_pass = move || {
+                tally.end_pass();
+                tally
+            };
+            tally = off_runtime(end_pass).await;
+            if tally.is_done {
+                let events = tally.events;
+                return Ok((tally.counts(), events));
+            }
+        }
+    }
+}
+
+/// Sorting millions of numbers takes tens of ms.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// The place of each series in the tally, by its number in a log.
+#[derive(Debug, Default)]
+struct Numbers(HashMap<u64, usize>);
+
+/// Different fingerprints of all series.
+#[derive(Debug, Default)]
+struct Tally {
+    places: HashMap<Box<str>, usize>,
+    series: Vec<Series>,
+    /// The range of fingerprints of this pass.
+    first: u64,
+    last: u64,
+    is_done: bool,
+    /// The capacity of all lists.
+    held: usize,
+    held_max: usize,
+    /// The events that were read in the first pass.
+    events: u64,
+    /// Whether a malformed frame was found.
+    is_foreign: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Users,
+    Events,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Users, Self::Events];
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    /// The fingerprints of this pass, with copies.
+    users: Vec<u64>,
+    events: Vec<u64>,
+    /// The numbers of the former passes.
+    counted: (u64, u64),
+}
+
+impl Tally {
+    fn new(held_max: usize) -> Self {
+        Self { last: u64::MAX, held_max, ..Self::default() }
+    }
+
+    fn take(&mut self, numbers: &mut Numbers, bytes: &[u8]) {
+        let is_frame = frame::read(bytes, |piece| match piece {
+            Piece::Entry(number, series) => {
+                let place = self.place(series);
+                numbers.0.insert(number, place);
+            }
+            Piece::Part(number, from, events) => self.add(numbers, number, from, events),
+        });
+        if !is_frame && !std::mem::replace(&mut self.is_foreign, true) {
+            tracing::error!(bytes = bytes.len(), "what is no frame in a log is not counted");
+        }
+    }
+
+    fn place(&mut self, series: &str) -> usize {
+        if let Some(place) = self.places.get(series) {
+            return *place;
+        }
+        self.series.push(Series::default());
+        self.places.insert(series.into(), self.series.len() - 1);
+        self.series.len() - 1
+    }
+
+    fn add(&mut self, numbers: &Numbers, number: u64, from: u64, events: Events<'_>) {
+        let Some(&place) = numbers.0.get(&number) else {
+            tracing::error!(
+                number,
+                "a log does not name the series of events, which are not counted"
+            );
+            return;
+        };
+        if self.first == 0 {
+            self.events += events.count() as u64;
+        }
+        for kind in Kind::ALL {
+            self.make_room(place, kind, events.count());
+            let pass = self.first..=self.last;
+            let fingerprints = events.iter().map(|event| match kind {
+                Kind::Users => event.user,
+                Kind::Events => event.fingerprint(from),
+            });
+            let list = self.series[place].list(kind);
+            list.extend(fingerprints.filter(|it| pass.contains(it)));
+        }
+    }
+
+    /// Makes room for `more` fingerprints of a series. When the memory is used up, drops the copies in all lists, and then the upper
+    /// half of the range, which is left to another pass.
+    fn make_room(&mut self, place: usize, kind: Kind, more: usize) {
+        let mut growth = growth(self.series[place].list(kind), more);
+        if growth > 0 && self.held + growth > self.held_max {
+            self.each(Series::distinct);
+            while self.held > self.held_max / 2 && self.first < self.last {
+                self.last = self.first + (self.last - self.first) / 2;
+                let last = self.last;
+                self.each(|series| series.keep_to(last));
+            }
+            growth = self::growth(self.series[place].list(kind), more);
+        }
+        let list = self.series[place].list(kind);
+        let before = list.capacity();
+        list.reserve_exact(before - list.len() + growth);
+        self.held += list.capacity() - before;
+    }
+
+    fn each(&mut self, change: impl Fn(&mut Series)) {
+        self.series.iter_mut().for_each(change);
+        self.held = self.series.iter().map(Series::held).sum();
+    }
+
+    /// Counts the fingerprints of this pass, and begins the next range, as large as this one, or larger after a pass with few.
+    fn end_pass(&mut self) {
+        self.is_done = self.last == u64::MAX;
+        let mut size = self.last - self.first;
+        self.each(Series::distinct);
+        if self.held < self.held_max / 4 {
+            size = size.saturating_mul(2).saturating_add(1);
+        }
+        self.each(Series::end_pass);
+        self.first = self.last.wrapping_add(1);
+        self.last = self.first.saturating_add(size);
+    }
+
+    fn counts(self) -> Vec<SeriesCounts> {
+        let mut counts: Vec<_> = self
+            .places
+            .into_iter()
+            .map(|(series, place)| {
+                let (unique, cumulative) = self.series[place].counted;
+                SeriesCounts { series: series.into(), unique, cumulative }
+            })
+            .collect();
+        counts.sort_unstable();
+        counts
+    }
+}
+
+/// Returns the growth of a list for `more` items: small, so that lists that were shrunk to their contents are not shrunk again
+/// soon.
+fn growth(list: &Vec<u64>, more: usize) -> usize {
+    let spare = list.capacity() - list.len();
+    if spare >= more {
+        return 0;
+    }
+    (more - spare).max(list.capacity() / 4).max(LIST_MIN)
+}
+
+impl Series {
+    const fn list(&mut self, kind: Kind) -> &mut Vec<u64> {
+        match kind {
+            Kind::Users => &mut self.users,
+            Kind::Events => &mut self.events,
+        }
+    }
+
+    const fn held(&self) -> usize {
+        self.users.capacity() + self.events.capacity()
+    }
+
+    fn distinct(&mut self) {
+        for fingerprints in [&mut self.users, &mut self.events] {
+            fingerprints.sort_unstable();
+            fingerprints.dedup();
+            fingerprints.shrink_to_fit();
+        }
+    }
+
+    fn keep_to(&mut self, last: u64) {
+        for fingerprints in [&mut self.users, &mut self.events] {
+            fingerprints.retain(|it| *it <= last);
+            fingerprints.shrink_to_fit();
+        }
+    }
+
+    fn end_pass(&mut self) {
+        self.counted.0 += self.users.len() as u64;
+        self.counted.1 += self.events.len() as u64;
+        self.users = Vec::new();
+        self.events = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::frame::{Event, Frame};
+    use super::*;
+
+    proptest! {
+        /// The counts are those of sets in any amount of memory.
+        #[test]
+        fn passes_change_no_count(
+            parts in prop::collection::vec((0..3_u32, prop::option::of(1..4_u64), prop::collection::vec((0..30_u64, 0..30_u64), 0..40)), 0..12),
+            held_max in 4..200_usize,
+        ) {
+            // Two logs have each part, with different numbers for the series.
+            let logs: Vec<Vec<Vec<u8>>> = [0, 100].map(|shift| {
+                parts.iter().map(|(series, from, events)| {
+                    let mut frame = Frame::default();
+                    frame.name(series + shift, &format!("s={series}"));
+                    // Users are spread out; times are close to each other.
+                    let events = events.iter().map(|(user, time)| Event { user: user.wrapping_mul(0x2545_f491_4f6c_dd1d), time: *time });
+                    frame.add(series + shift, from.map(|from| from << 40), events);
+                    frame.bytes()
+                }).collect()
+            }).into();
+            let mut tally = Tally::new(held_max);
+            let mut passes = 0;
+            while !tally.is_done {
+                passes += 1;
+                for log in &logs {
+                    let mut numbers = Numbers::default();
+                    for frame in log {
+                        tally.take(&mut numbers, frame);
+                        // 40: the events of one part.
+                        prop_assert!(tally.held <= held_max + 40, "{} held", tally.held);
+                    }
+                }
+                tally.end_pass();
+            }
+            let mut expected = Vec::new();
+            for series in parts.iter().map(|(series, ..)| *series).collect::<BTreeSet<_>>() {
+                let of = parts.iter().filter(|part| part.0 == series);
+                let users: BTreeSet<_> = of.clone().flat_map(|part| part.2.iter().map(|event| event.0)).collect();
+                let events: BTreeSet<_> = of.flat_map(|part| part.2.iter().map(|event| (part.1, event))).collect();
+                expected.push(SeriesCounts {
+                    series: format!("s={series}"),
+                    unique: users.len() as u64,
+                    cumulative: events.len() as u64,
+                });
+            }
+            prop_assert_eq!(tally.counts(), expected, "{} passes", passes);
+        }
+    }
+
+    const RESPONSE: Duration = Duration::from_secs(4);
+    const FAST: Duration = Duration::ZERO;
+
+    #[test]
+    fn more_is_read_at_once_while_answers_are_fast_and_much_only_after_large_ones() {
+        let mut budget = ReadBudget::new(RESPONSE);
+        assert_eq!(budget.frames(), 1);
+        for _ in 0..9 {
+            budget.learn(60, FAST);
+        }
+        assert_eq!(budget.bytes, UNTRIED_BYTES);
+        for _ in 0..9 {
+            budget.learn(budget.bytes, FAST);
+        }
+        assert_eq!(budget.bytes, READ_BYTES);
+        budget.learn(60, FAST);
+        assert_eq!(budget.bytes, READ_BYTES);
+    }
+
+    #[test]
+    fn less_is_read_at_once_after_slow_answers() {
+        let mut budget = ReadBudget::new(RESPONSE);
+        budget.bytes = READ_BYTES;
+        // Neither fast nor slow.
+        budget.learn(READ_BYTES, RESPONSE / 5);
+        assert_eq!(budget.bytes, READ_BYTES);
+        budget.learn(READ_BYTES, RESPONSE / 3);
+        assert_eq!(budget.bytes, READ_BYTES / 2);
+        for _ in 0..9 {
+            budget.learn(60, RESPONSE / 3);
+        }
+        assert_eq!(budget.frames(), 1);
+    }
+}

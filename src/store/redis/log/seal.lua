@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- Fixes the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut its
+-- logs go, and with the last log the claim ends. The series follow, each with its `<users>:<events>`; `from` is the place of the
+-- first among `all` of the cut. Returns what `end_step` returns, or nothing when the claim is not held.
+--
+-- Every node that counts a cut finds the same series in the same order, so a node that takes over continues behind the last series
+-- that was sealed.
+if redis.call('HGET', tokens, name) ~= token then
+  return false
+end
+local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(all)
+local series, values = {}, {}
+if tonumber(from) == done then
+  for i = REST, #ARGV, 2 do
+    series[#series + 1], values[#values + 1] = ARGV[i], ARGV[i + 1]
+  end
+end
+local sealed, late = seal(series, values)
+if #series > 0 then
+  done = redis.call('HINCRBY', cut, 'done', #series)
+end
+local left = 0
+if done == -1 or done >= all then
+  redis.call('HSET', cut, 'done', -1)
+  for _, log in ipairs(redis.call('HKEYS', cut)) do
+    redis.call('UNLINK', base .. 'log:' .. log)
+    redis.call('SREM', logs, log)
+  end
+  redis.call('UNLINK', cut)
+  left = redis.call('SCARD', logs)
+else
+  left = all - done
+end
+return end_step(sealed, late, left)

@@ -1,0 +1,109 @@
+//! The Lua scripts, with their keys and arguments by name. Each script is atomic and works on one slot.
+//!
+//! A row of [`scripts!`] is what Rust and Lua share: Lua gets a local variable for each key and argument, and Rust a struct with a
+//! field for each. Arguments without a name follow these; the first has the index `REST` in Lua.
+
+use std::fmt::Write as _;
+
+use redis::{Script, ScriptInvocation};
+
+use super::keys::{Place, Scope};
+
+/// Functions of the scripts of a partition.
+pub(super) const SHARED: &str = include_str!("shared.lua");
+
+/// A script in the form that Redis gets.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) file: &'static str,
+    #[cfg(test)]
+    pub(super) text: String,
+    pub(super) script: Script,
+    pub(super) keys: &'static [(Scope, &'static str)],
+}
+
+impl Source {
+    /// A script of these texts; the first line of the last text has the flags.
+    pub(super) fn new(
+        file: &'static str,
+        texts: &[&str],
+        keys: &'static [(Scope, &'static str)],
+        args: &[&str],
+    ) -> Self {
+        let (code, parts) = texts.split_last().unwrap_or((&"", &[]));
+        let (flags, code) = code.split_once('\n').unwrap_or((code, ""));
+        let mut text = format!("{flags}\n");
+        for (number, (scope, name)) in (1..).zip(keys) {
+            let own = if *scope == Scope::Output { "own_" } else { "" };
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "local {own}{name} = KEYS[{number}]");
+        }
+        for (number, name) in (1..).zip(args) {
+            let _ = writeln!(text, "local {name} = ARGV[{number}]");
+        }
+        let _ = writeln!(text, "local REST = {}", args.len() + 1);
+        text.extend(parts.iter().copied().chain([code]));
+        let script = Script::new(&text);
+        Self {
+            file,
+            #[cfg(test)]
+            text,
+            script,
+            keys,
+        }
+    }
+
+    /// Adds the keys that the caller does not name.
+    pub(super) fn add_keys(&self, call: &mut ScriptInvocation<'_>, place: &Place<'_>) {
+        for (scope, name) in self.keys.iter().filter(|(scope, _)| *scope != Scope::Given) {
+            call.key(place.key(*scope, name));
+        }
+    }
+}
+
+/// `NAME Call = PARTS + "file.lua"(keys that the caller names) scopes[keys] => (arguments);`
+macro_rules! scripts {
+    ($(
+        $source:ident $call:ident = $($part:ident +)* $file:literal
+        ($($given:ident)*) $($scope:ident[$($key:ident)*])* => ($($arg:ident)*);
+    )*) => {
+        $(
+            pub(in crate::store::redis) static $source: std::sync::LazyLock<Source> =
+                std::sync::LazyLock::new(|| {
+                    let keys = &[
+                        $((Scope::Given, stringify!($given)),)*
+                        $($((Scope::$scope, stringify!($key)),)*)*
+                    ];
+                    Source::new($file, &[$($part,)* include_str!($file)], keys, &[$(stringify!($arg)),*])
+                });
+
+            #[expect(non_camel_case_types, reason = "each field has a type of its name")]
+            pub(in crate::store::redis) struct $call<$($given,)* $($arg),*> {
+                $(pub(in crate::store::redis) $given: $given,)*
+                $(pub(in crate::store::redis) $arg: $arg,)*
+            }
+
+            #[expect(non_camel_case_types, reason = "each field has a type of its name")]
+            impl<$($given: redis::ToRedisArgs,)* $($arg: redis::ToRedisArgs),*>
+                $call<$($given,)* $($arg),*>
+            {
+                pub(in crate::store::redis) fn at(
+                    self,
+                    place: &Place<'_>,
+                ) -> redis::ScriptInvocation<'static> {
+                    let mut call = $source.script.prepare_invoke();
+                    $(call.key(self.$given);)*
+                    $source.add_keys(&mut call, place);
+                    $(call.arg(self.$arg);)*
+                    call
+                }
+            }
+        )*
+
+        pub(in crate::store::redis) fn sources() -> impl Iterator<Item = &'static Source> {
+            [$(&*$source),*].into_iter()
+        }
+    };
+}
+
+pub(super) use scripts;

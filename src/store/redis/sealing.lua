@@ -1,0 +1,93 @@
+-- Functions of the scripts that seal.
+
+local ours = {}
+for output in string.gmatch(sealed_for, '%S+') do
+  ours[#ours + 1] = output
+end
+
+-- Adds to the events that the holder of the claim found late, and returns their total. The next answer has the same total again, so that a lost answer loses no event.
+local function late_in_all(late)
+  local node = token_parts(token)
+  local stamp, heard, alive_until, before = stamp_of(node)
+  if late > 0 then
+    put_stamp(node, stamp or 0, heard, alive_until, before + late)
+  end
+  return before + late
+end
+
+-- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Returns the number of series sealed, and the
+-- total of the events that the holder of the claim found late. A minute that was closed seals nothing new: its counts may be
+-- forgotten, and are published. `unsent` is written before `counts`: a script that stops in between (a slot that moves) leaves a
+-- state that the next call repairs.
+local function seal(series, values)
+  local since = tonumber(redis.call('HGET', witness, 'since'))
+  local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
+  local new, fields, place, late = {}, {}, 0, 0
+  in_slices(series, function(...)
+    for _, known in ipairs(redis.call('HMGET', counts, ...)) do
+      place = place + 1
+      -- Empty: admitted, and not sealed before.
+      if is_closed or (known and known ~= '') then
+        late = late + string.match(values[place], '%d+$')
+      else
+        new[#new + 1] = series[place]
+        fields[#fields + 1], fields[#fields + 2] = series[place], values[place]
+      end
+    end
+  end)
+  late = late_in_all(late)
+  for _, output in ipairs(#new > 0 and ours or {}) do
+    redis.call('SADD', outputs, output)
+    in_slices(new, function(...)
+      redis.call('SADD', base .. 'unsent:' .. output, ...)
+    end)
+  end
+  in_slices(fields, function(...)
+    redis.call('HSET', counts, ...)
+  end)
+  return #new, late
+end
+
+-- Ends a step of sealing. After the last series the claim ends, and its holder gets a claim for each output that lacks
+-- counts, to send them. These claims exist before the claim to seal goes.
+-- Returns {series sealed, events that the caller found late in total, series left, token of the claims to send, their outputs}.
+local function end_step(sealed, late, left)
+  if sealed > 0 then
+    -- A minute that came back may have counts that were about to expire.
+    redis.call('PERSIST', counts)
+  end
+  local now_us, now = clock()
+  local deadline = now + lease_ms
+  if left > 0 then
+    redis.call('ZADD', claims, 'XX', deadline, name)
+    return {sealed, late, left, '', {}}
+  end
+
+  local node, number = token_parts(token)
+  local token = token_of(node, math.max(now_us, number + 1))
+  local function lacks(output)
+    return redis.call('SCARD', base .. 'unsent:' .. output) > 0 and not redis.call('ZSCORE', claims .. ':' .. output, name)
+  end
+  local granted = {}
+  for _, output in ipairs(ours) do
+    if lacks(output) then
+      redis.call('HSET', tokens .. ':' .. output, name, token)
+      redis.call('ZADD', claims .. ':' .. output, deadline, name)
+      granted[#granted + 1] = output
+    end
+  end
+  -- An earlier step may have been that of a node with other outputs. A node that has these takes the claims over.
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    if lacks(output) then
+      redis.call('ZADD', claims .. ':' .. output, 0, name)
+    end
+  end
+  if not is_awaited(name) then
+    close(minute)
+    let_expire(counts)
+  end
+  redis.call('HDEL', arrivals, name)
+  redis.call('ZREM', claims, name)
+  redis.call('HDEL', tokens, name)
+  return {sealed, late, 0, token, granted}
+end

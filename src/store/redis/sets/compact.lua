@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Turns the sets of some series of a claimed minute into counts, once, and drops the sets. With the last set the claim ends.
+-- Returns what `end_step` returns, or nothing when the claim is not held.
+--
+-- The sets are read before anything is written, and the counts are written before the sets go. The names of the sets, and of keys
+-- of outputs that the caller does not know, cannot be in KEYS, since event_types and outputs hold them; they have the same hash tag.
+if redis.call('HGET', tokens, name) ~= token then
+  return false
+end
+local series = redis.call('SRANDMEMBER', event_types, series_max)
+local values, sets = {}, {}
+for i, one in ipairs(series) do
+  local of_users, of_events = base .. 'unique_user:' .. one, base .. 'cumulative_user:' .. one
+  values[i] = redis.call('SCARD', of_users) .. ':' .. redis.call('SCARD', of_events)
+  sets[2 * i - 1], sets[2 * i] = of_users, of_events
+end
+local sealed, late = seal(series, values)
+in_slices(sets, function(...)
+  redis.call('UNLINK', ...)
+end)
+in_slices(series, function(...)
+  redis.call('SREM', event_types, ...)
+end)
+return end_step(sealed, late, redis.call('SCARD', event_types))

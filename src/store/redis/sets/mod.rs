@@ -1,0 +1,268 @@
+//! The layout `sets`: two sets for each series and minute, of its users and of its events.
+//!
+//! Recording is one transaction, many members a command. No script: Redis spends about a quarter more on the same additions from Lua.
+//! The transaction makes the minute known (`minutes`) with its first event, so that no set is left that no claim will find. It
+//! also ends the expiry of the counts that the minute may have already (`PERSIST`): a late event
+//! must find them, and they would expire when no node claims it in time. The same `counts` say which series
+//! are admitted, which the caller asks before, over the same connection: the answer holds for its recordings.
+//!
+//! A long name with few events would be most of the transaction. Then `record.lua` adds to the sets, and the name is sent once.
+//!
+//! With the events the transaction keeps what this process has seen of their minutes (`coverage`): one HSET a minute, whatever the
+//! series.
+
+use std::io;
+use std::time::Duration;
+
+use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd, pipe};
+use async_trait::async_trait;
+use redis_link::Connection;
+
+use super::gateway::{At, DRAINING, Gateway, READING, RECORDING};
+use super::keys::{PartitionKeys, Place, Scope};
+use super::layout::{
+    OpenMinutes, SEALING, announce, by_minute, compaction, cover, events_of, names, seal_for,
+};
+use super::millis;
+use super::scripts::{SHARED, Source, scripts};
+use crate::event::{Batch, Partition, series_fingerprint};
+use crate::store::{
+    Claim, Compaction, OutputName, Page, RecordRequest, Result, Seen, SeriesCounts, SeriesUsers,
+};
+
+scripts! {
+    COMPACT Compact = SHARED + SEALING + "compact.lua"()
+        Partition[claims tokens witness closed arrivals outputs stamps] Minute[event_types counts]
+        => (name minute base token lease_ms kept_ms kept_counts sealed_for series_max);
+    RECORD Record = "record.lua"() Minute[event_types] => (base);
+}
+
+/// The bytes of most members of a set of events.
+const MEMBER_BYTES: usize = 40;
+/// The least bytes of a long name.
+const LONG_NAME: usize = 128;
+/// The most members that a script adds with one command: they have to fit on Lua's stack.
+const SCRIPTED_MAX: usize = 1000;
+/// The series of one transaction of reads: three short commands each.
+const LOOKED_AT: usize = 50;
+
+/// The layout.
+#[derive(Debug)]
+pub(super) struct Sets;
+
+#[async_trait]
+impl OpenMinutes for Sets {
+    fn to_seal(&self) -> &'static str {
+        "event_types"
+    }
+
+    fn user_sets(&self) -> Option<&'static str> {
+        Some("unique_user:")
+    }
+
+    /// Nothing: admission has returned the users of each series.
+    async fn counts(&self, _: At<'_>) -> Result<Vec<SeriesCounts>> {
+        Ok(Vec::new())
+    }
+
+    async fn users(&self, at: At<'_>, series: &str, users: &[&str]) -> Result<SeriesUsers> {
+        let key = at.key("unique_user:") + series;
+        let mut pipeline = pipe();
+        pipeline.scard(&key);
+        pipeline.cmd("SMISMEMBER").arg(&key).arg(users);
+        let (count, there) = at.ask(RECORDING, pipeline).await?;
+        Ok(SeriesUsers { count, there })
+    }
+
+    async fn record(
+        &self,
+        gateway: &Gateway,
+        partition: Partition,
+        generation: u64,
+        recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
+    ) -> Result<u64> {
+        let keys = gateway.keys(partition);
+        let mut recorded = pipeline(keys, recordings);
+        cover(&mut recorded, keys, &gateway.node, seen, gateway.retention);
+        let record = async |connection: &mut Connection| {
+            let added = recorded.query_async::<Vec<u64>>(connection).await;
+            match added {
+                // The other commands took effect, so their events would count as repeated.
+                Err(error) if lacks_script(&error) => {
+                    RECORD.script.load_async(connection).await?;
+                    recorded.exec_async(connection).await.map(|()| None)
+                }
+                added => added.map(Some),
+            }
+        };
+        let added = gateway.run(partition, RECORDING, generation, record).await?;
+        let repeated =
+            |added: Vec<u64>| (events_of(recordings) as u64).saturating_sub(added.iter().sum());
+        Ok(added.map_or(0, repeated))
+    }
+
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        outputs: &[OutputName],
+    ) -> Result<Compaction> {
+        let At { gateway, place, .. } = at;
+        let mut script = Compact {
+            name: claim.minute.to_string(),
+            minute: claim.minute.epoch_minutes(),
+            base: place.base(),
+            token: &claim.token,
+            lease_ms: millis(lease),
+            kept_ms: millis(gateway.retention),
+            kept_counts: gateway.counts_max,
+            sealed_for: names(outputs),
+            series_max,
+        }
+        .at(&place);
+        seal_for(&mut script, place, outputs);
+        let answer = gateway.ask(claim.partition, DRAINING, claim.generation, script).await?;
+        compaction(claim, answer)
+    }
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
+        let key = at.key("event_types");
+        at.gateway.page(at.partition, READING, "SSCAN", (&key, None), cursor).await
+    }
+
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        let base = at.place.base();
+        let mut open = Vec::new();
+        for series in series.chunks(LOOKED_AT) {
+            let mut pipeline = pipe();
+            pipeline.atomic();
+            for name in series {
+                pipeline
+                    .scard(format!("{base}unique_user:{name}"))
+                    .scard(format!("{base}cumulative_user:{name}"));
+                pipeline.cmd("HSTRLEN").arg(format!("{base}counts")).arg(*name);
+            }
+            let numbers: Vec<u64> = at.ask(READING, pipeline).await?;
+            for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
+                if let &[unique, cumulative, 0] = numbers {
+                    open.push(SeriesCounts { series: (*name).to_owned(), unique, cumulative });
+                }
+            }
+        }
+        Ok(open)
+    }
+}
+
+/// The transaction that records. Its answers are the numbers of new events of each series.
+pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -> Pipeline {
+    let mut pipeline = pipe();
+    pipeline.atomic();
+    for (minute, recordings) in by_minute(recordings) {
+        let place = keys.minute(minute);
+        let base = place.base();
+        let mut arrivals = 0;
+        let mut all_series = cmd("SADD");
+        all_series.arg(place.key(Scope::Minute, "event_types"));
+        let mut named_once = Record { base: &base }.at(&place);
+        let (mut is_in_sets, mut is_scripted) = (false, false);
+        // An overflow series has many successive recordings.
+        for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
+            let series = of_series[0].series;
+            let count = events_of(of_series.iter().copied());
+            arrivals += count;
+            if is_mostly_name(series, of_series, count) {
+                is_scripted = true;
+                add_by_script(&mut named_once, series, of_series);
+                continue;
+            }
+            is_in_sets = true;
+            let mut users = cmd("SADD");
+            users.arg(format!("{base}unique_user:{series}"));
+            let mut events = Cmd::with_capacity(count + 2, count * MEMBER_BYTES);
+            events.arg("SADD");
+            events.arg(format!("{base}cumulative_user:{series}"));
+            for recording in of_series {
+                users.arg(recording.new_users.as_deref().unwrap_or_default());
+                let overflowed_from = recording.overflowed_from.map(series_fingerprint);
+                for occurrence in recording.occurrences {
+                    let user = recording.batch.user(occurrence);
+                    let mut member = events.writer_for_next_arg();
+                    write_member(&mut member, user, occurrence.timestamp, overflowed_from);
+                }
+            }
+            if of_series
+                .iter()
+                .any(|recording| recording.new_users.iter().flatten().next().is_some())
+            {
+                pipeline.add_command(users).ignore();
+            }
+            pipeline.add_command(events);
+            all_series.arg(series);
+        }
+        if is_scripted {
+            pipeline.invoke_script(&named_once);
+        }
+        if is_in_sets {
+            pipeline.add_command(all_series).ignore();
+        }
+        announce(&mut pipeline, keys, minute);
+        let arrived = pipeline.hincr(keys.key("arrivals"), minute.to_string(), arrivals);
+        arrived.ignore();
+    }
+    pipeline
+}
+
+/// Whether the name of a series would be most of the bytes of commands with this number of events.
+fn is_mostly_name(series: &str, recordings: &[&RecordRequest<'_>], count: usize) -> bool {
+    if series.len() < LONG_NAME || 2 * count > SCRIPTED_MAX {
+        return false;
+    }
+    let events = recordings.iter().flat_map(|it| it.occurrences);
+    let users: usize = events.map(Batch::user_bytes).sum();
+    2 * series.len() > 2 * users + count * MEMBER_BYTES
+}
+
+/// Adds users and events of a series to the arguments of `record.lua`.
+fn add_by_script(
+    script: &mut ScriptInvocation<'_>,
+    series: &str,
+    recordings: &[&RecordRequest<'_>],
+) {
+    let (mut users, mut events) = (Vec::new(), Vec::new());
+    for recording in recordings {
+        users.extend(recording.new_users.iter().flatten().copied());
+        let overflowed_from = recording.overflowed_from.map(series_fingerprint);
+        for occurrence in recording.occurrences {
+            let (mut member, user) = (Vec::new(), recording.batch.user(occurrence));
+            write_member(&mut member, user, occurrence.timestamp, overflowed_from);
+            events.push(member);
+        }
+    }
+    script.arg(series).arg(users.len()).arg(events.len());
+    script.arg(users).arg(events);
+}
+
+fn lacks_script(error: &RedisError) -> bool {
+    let causes = error.clone().into_server_errors().unwrap_or_default();
+    causes.iter().any(|(_, cause)| cause.code() == "NOSCRIPT") || error.code() == Some("NOSCRIPT")
+}
+
+/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event of the overflow series.
+/// Neither number has an underscore, so different events of a set are different members.
+fn write_member(
+    member: &mut impl io::Write,
+    user: &str,
+    timestamp: i64,
+    overflowed_from: Option<u128>,
+) {
+    // Writing to memory cannot fail.
+    let _ = member.write_all(user.as_bytes());
+    let _ = member.write_all(b"_");
+    let _ = member.write_all(itoa::Buffer::new().format(timestamp).as_bytes());
+    if let Some(series) = overflowed_from {
+        let _ = write!(member, "_{series:032x}");
+    }
+}

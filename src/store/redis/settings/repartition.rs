@@ -1,0 +1,257 @@
+//! Changes of the cluster-wide settings, and of the number of partitions of a running cluster.
+//!
+//! The number changes at a minute. Before the settings change, every partition of both numbers gets a *fence*, to which
+//! `admit.lua` holds each node that begins to record in a minute: a node that was paused or cut off meanwhile cannot record events
+//! of later minutes in partitions that no node drains. When all fences exist, and no later minute has events, the
+//! settings follow, all at once. A change that ends in between leaves `dividing` in the settings; running the command again continues
+//! the change, and running it with the configuration of the nodes takes it back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use redis::Cmd;
+use redis_link::slot;
+
+use super::division::{Division, KEYS, field, written};
+use super::{FORMAT, FORMAT_BY, FORMATS, LAYOUT, now, unreadable};
+use crate::event::Minute;
+use crate::store::redis::RedisStore;
+use crate::store::redis::keys::{PartitionKeys, tags};
+use crate::store::{REPORT_KEPT, Result, StoreError, Survey as _};
+
+/// A field of the settings during a change: the fence of its end.
+const DIVIDING: &str = "dividing";
+/// The least time from the command until the change, beyond how far events may be ahead.
+const LEAD: Duration = Duration::from_secs(10);
+
+/// Why settings were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The change is not possible, or not now.
+    #[error("{0}. Nothing was changed")]
+    Refused(String),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl RedisStore {
+    /// Returns the format in Redis, and the version that wrote it; `None`: no node has used this Redis.
+    pub async fn format(&self) -> Result<Option<(String, String)>> {
+        let mut shared = self.gateway.shared().await?;
+        let by = shared.remove(FORMAT_BY).unwrap_or_default();
+        Ok(shared.remove(FORMAT).map(|format| (format, by)))
+    }
+
+    /// Changes the values of these keys of the configuration in Redis, all at once, and before that prepares a change of the division
+    /// to this store's. Nodes accept no event that is more than `max_future` ahead.
+    pub async fn share(
+        &self,
+        settings: &[(&str, &str)],
+        max_future: Duration,
+    ) -> Result<(), ChangeError> {
+        let shared = self.gateway.shared().await?;
+        if let Some(reason) = unreadable(&shared) {
+            return Err(ChangeError::Refused(reason));
+        }
+        let ours = self.gateway.agreement.division;
+        let theirs = Division::read(&shared);
+        if let Some(theirs) = theirs
+            && (theirs != ours || shared.contains_key(DIVIDING))
+        {
+            let is_alone = settings.iter().all(|(key, _)| KEYS.contains(key));
+            self.divide(&theirs, &ours, max_future, is_alone).await?;
+        }
+        if let Some(theirs) = theirs
+            && let Some((_, ours)) = settings.iter().find(|(key, _)| *key == LAYOUT)
+            && let Some(before) = shared.get(field(LAYOUT))
+            && before != ours
+        {
+            self.may_change_layout(&theirs, before, ours).await?;
+        }
+        let key = &self.gateway.agreement.key;
+        let mut fields: Vec<_> = settings.iter().map(|(key, value)| (field(key), *value)).collect();
+        if theirs.is_none() {
+            let format = FORMATS.end().to_string();
+            fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
+            return Ok(self.operate(Cmd::hset_multiple(key, &fields)).await?);
+        }
+        if !fields.is_empty() {
+            self.operate::<()>(Cmd::hset_multiple(key, &fields)).await?;
+        }
+        self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
+        Ok(())
+    }
+
+    async fn operate<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T> {
+        let slot = slot(self.gateway.agreement.key.as_bytes());
+        self.gateway.operate(slot, command).await
+    }
+
+    /// Puts up the fences of `ours`, or refuses and changes nothing.
+    async fn divide(
+        &self,
+        theirs: &Division,
+        ours: &Division,
+        max_future: Duration,
+        is_alone: bool,
+    ) -> Result<(), ChangeError> {
+        let shown = |division: &Division| match division.before {
+            None => format!("store.partitions = {}", division.count),
+            Some((before, from)) => format!(
+                "store.partitions = {} from {} on, {before} before",
+                division.count,
+                written(from)
+            ),
+        };
+        let refused = |why: String| {
+            let (theirs, ours) = (shown(theirs), shown(ours));
+            Err(ChangeError::Refused(format!(
+                "the nodes of this Redis use {theirs}, and this configuration {ours}: {why}"
+            )))
+        };
+        // The minute from which the two divisions differ; `None`: no minute that matters.
+        let from = match (theirs.before, ours.before) {
+            _ if theirs == ours => None,
+            (None, Some((before, from))) if before == theirs.count => Some(from),
+            (Some((before, from)), None) if before == ours.count => Some(from),
+            (Some((_, from)), None) if ours.count == theirs.count => {
+                let retention = self.gateway.retention.as_secs() / 60 + 1;
+                let until = from.epoch_minutes().saturating_add_unsigned(retention);
+                if until > now().epoch_minutes() {
+                    let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
+                    return refused(format!(
+                        "events of the minutes before may come until {}, so keep both keys until then",
+                        written(until)
+                    ));
+                }
+                if let Some(left) = self.left_before(theirs, from).await? {
+                    return refused(format!(
+                        "of the minutes before there is left: {left}; have it sent, or dropped, first"
+                    ));
+                }
+                None
+            }
+            (None, _) => {
+                return refused(format!(
+                    "the number changes at a minute for which no event can have come yet. Set store.partitions_before = {} \
+                     and store.partitions_from to a whole minute that gives you time to restart every node",
+                    theirs.count
+                ));
+            }
+            (Some(_), _) => {
+                return refused("the last change is not finished; leave store.partitions_before and store.partitions_from out \
+                     to finish it, when all minutes before are sent".to_owned());
+            }
+        };
+        if let Some(from) = from {
+            let nodes = self.reports().await?;
+            if let Some(old) = nodes.iter().find(|node| node.version.is_empty()) {
+                return refused(format!(
+                    "node {} runs a version that knows nothing of such a change; upgrade it first",
+                    old.name
+                ));
+            }
+            let soonest = chrono::Utc::now() + max_future + LEAD;
+            if !nodes.is_empty() && soonest.timestamp() > from.epoch_minutes() * 60 {
+                return refused(format!(
+                    "{} nodes live, and may have events that are input.max_future ahead, so the minute must be after {}",
+                    nodes.len(),
+                    soonest.format("%FT%TZ")
+                ));
+            }
+        }
+        // Other settings, such as the age of events that are too old, keep their old values until all nodes are restarted.
+        if theirs != ours && !is_alone {
+            return refused(
+                "change nothing else with it; apply the rest before or afterwards".to_owned(),
+            );
+        }
+        let key = &self.gateway.agreement.key;
+        self.operate::<()>(Cmd::hset(key, DIVIDING, ours.fence())).await?;
+        self.fence(&[theirs, ours], ours).await?;
+        if let Some(from) = from
+            && let Some(found) = self.admitted(from).await?
+        {
+            self.fence(&[theirs, ours], theirs).await?;
+            self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
+            return refused(format!(
+                "there are events of {found} already, so it comes too late; choose a later minute"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses another layout while minutes are open in the present one, or may be opened: a node with the other layout does not seal
+    /// them.
+    async fn may_change_layout(
+        &self,
+        division: &Division,
+        before: &str,
+        ours: &str,
+    ) -> Result<(), ChangeError> {
+        let refused = |why: String| {
+            Err(ChangeError::Refused(format!(
+                "the nodes of this Redis use store.layout = \"{before}\", and this configuration \"{ours}\": {why}"
+            )))
+        };
+        let nodes = self.reports().await?;
+        if let Some(first) = nodes.first() {
+            return refused(format!(
+                "{} nodes live, the first {}; keep events from them, wait until `eds status` shows no open minute, stop \
+                 all nodes, and run this again (a node that was killed is forgotten after {} s)",
+                nodes.len(),
+                first.name,
+                REPORT_KEPT.as_secs()
+            ));
+        }
+        let mut unsealed = 0;
+        for tag in self.tags_of(division) {
+            let keys = PartitionKeys::new(tag);
+            for key in ["minutes", "claims"] {
+                let count = Cmd::zcard(keys.key(key));
+                unsealed += self.gateway.operate::<usize>(keys.slot, count).await?;
+            }
+        }
+        if unsealed > 0 {
+            return refused(format!(
+                "{unsealed} minutes of partitions are not sealed; start a node with the settings of before, keep events from it, \
+                 and stop it when `eds status` shows no open minute"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Puts up fences in every partition of these divisions, and in place of every fence.
+    async fn fence(&self, of: &[&Division], as_of: &Division) -> Result<()> {
+        let mut all: BTreeSet<String> =
+            of.iter().flat_map(|division| self.tags_of(division)).collect();
+        self.find("division", 0, |tag, _| {
+            all.insert(tag.to_owned());
+        })
+        .await?;
+        for tag in all {
+            let keys = PartitionKeys::new(tag);
+            let put = Cmd::set(keys.key("division"), as_of.fence());
+            self.gateway.operate::<()>(keys.slot, put).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn tags_of(&self, division: &Division) -> Vec<String> {
+        let counts = [Some(division.count), division.before.map(|(count, _)| count)];
+        let counts = counts.into_iter().flatten();
+        counts.flat_map(|count| tags(&self.gateway.keys.prefix, count)).collect()
+    }
+
+    /// Returns a minute, from this one on, in which a node has begun to record.
+    async fn admitted(&self, from: Minute) -> Result<Option<Minute>> {
+        let mut found = None;
+        self.find("*:counts", 0, |_, name| {
+            let minute = name.strip_suffix(":counts").and_then(|minute| minute.parse().ok());
+            found = found.max(minute.filter(|minute| *minute >= from));
+        })
+        .await?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,89 @@
+-- Functions of the scripts of a partition. They use the names of keys and arguments.
+
+-- Returns Redis' clock in microseconds, and in milliseconds.
+local function clock()
+  local time = redis.call('TIME')
+  local us = time[1] * 1000000 + time[2]
+  return us, math.floor(us / 1000)
+end
+
+-- A whole number as text; Redis shows large ones with an exponent.
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- Calls a function with the items of a list from `first` on, in slices: unpack has a limit. One command for many items costs
+-- much less than many commands.
+local function in_slices(list, call, first)
+  for from = first or 1, #list, 1000 do
+    call(unpack(list, from, math.min(from + 999, #list)))
+  end
+end
+
+-- A token is the name of the node and a number that grows.
+local function token_of(node, number)
+  return string.format('%s|%.0f', node, number)
+end
+
+local function token_parts(token)
+  local node, number = string.match(token, '^(.*)|(%d+)$')
+  return node, tonumber(number)
+end
+
+-- Whether an output lacks counts of a minute. The output whose claims are `but` is left out.
+local function is_awaited(name, but)
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    local key = claims .. ':' .. output
+    if key ~= but and redis.call('ZSCORE', key, name) then
+      return true
+    end
+  end
+  return false
+end
+
+-- The parts of an entry of `stamps`, the state of a node: the number of its last check-in, the last closing that it has
+-- heard of, until when it counts as alive in ms, and the events that it found late.
+local function stamp_parts(entry)
+  local stamp, heard, alive_until, late = string.match(entry or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
+  return tonumber(stamp), tonumber(heard or '0'), tonumber(alive_until or '0'), tonumber(late or '0')
+end
+
+local function stamp_of(node)
+  return stamp_parts(redis.call('HGET', stamps, node))
+end
+
+local function put_stamp(node, ...)
+  redis.call('HSET', stamps, node, string.format('%.0f|%.0f|%.0f|%.0f', ...))
+end
+
+-- Whether Redis forgot something that the node knows, by the node's stamp in Redis: it has an earlier state, or is another Redis.
+local function forgot(own)
+  return known_epoch ~= '0'
+    and (redis.call('HGET', witness, 'epoch') ~= known_epoch or own < tonumber(known_stamp))
+end
+
+-- Both close a minute: it seals no new counts. The number of a closing is even while counts of the minute are only
+-- about to be written, and odd when an output has all of them.
+local function announce(minute)
+  local number = tonumber(redis.call('ZSCORE', closed, minute))
+  if not number then
+    number = 2 * redis.call('HINCRBY', witness, 'sequence', 1)
+    redis.call('ZADD', closed, whole(number), minute)
+  end
+  return number
+end
+
+local function close(minute)
+  local since = tonumber(redis.call('HGET', witness, 'since'))
+  local number = tonumber(redis.call('ZSCORE', closed, minute) or '0')
+  if not (since and tonumber(minute) < since) and number % 2 == 0 then
+    number = 2 * redis.call('HINCRBY', witness, 'sequence', 1) + 1
+    redis.call('ZADD', closed, whole(number), minute)
+  end
+end
+
+-- Counts that no output lacks are for queries only. The more there are, the sooner they expire.
+local function let_expire(counts)
+  local share = math.floor(60000 * kept_counts / math.max(1, redis.call('HLEN', counts)))
+  redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
+end

@@ -1,0 +1,62 @@
+#!lua flags=allow-oom
+-- Adds losses of a process to the record of losses: for each loss follow its name and its total. An entry holds the total of its
+-- process, so adding it again changes nothing; the acknowledged part stays acknowledged. `kept_ms` counts from the last growth.
+--
+-- A name is minute|cause|process, and an entry amount|acknowledged|Redis' clock when it grew last, ms. Where there are too many, the
+-- acknowledged ones go, then the oldest, whose amounts are added up by cause under `earlier|cause|`. An entry that grows
+-- after that counts there, and once more under its own name.
+local most = tonumber(entries_max)
+local _, now = clock()
+
+local function read(entry)
+  local amount, acknowledged, at = string.match(entry or '', '^(%d+)|(%d+)|(%d+)$')
+  return tonumber(amount or 0), tonumber(acknowledged or 0), tonumber(at or 0)
+end
+
+local function write(name, amount, acknowledged, at)
+  redis.call('HSET', losses, name, string.format('%.0f|%.0f|%.0f', amount, acknowledged, at))
+end
+
+for i = REST, #ARGV, 2 do
+  local amount, acknowledged = read(redis.call('HGET', losses, ARGV[i]))
+  local total = tonumber(ARGV[i + 1])
+  if total > amount then
+    write(ARGV[i], total, acknowledged, now)
+  end
+end
+redis.call('PEXPIRE', losses, kept_ms)
+if redis.call('HLEN', losses) <= most then
+  return
+end
+
+local all, entries = redis.call('HGETALL', losses), {}
+for i = 1, #all, 2 do
+  local amount, acknowledged, at = read(all[i + 1])
+  if now - at > tonumber(kept_ms) then
+    redis.call('HDEL', losses, all[i])
+  elseif not string.match(all[i], '^earlier|[^|]*|$') then
+    entries[#entries + 1] = {name = all[i], left = amount - acknowledged, at = at}
+  end
+end
+table.sort(entries, function(a, b)
+  if (a.left == 0) ~= (b.left == 0) then
+    return a.left == 0
+  elseif a.at ~= b.at then
+    return a.at < b.at
+  end
+  return a.name < b.name
+end)
+local sums = {}
+-- A quarter of the entries at once, so that not every call has to sort.
+for i = 1, #entries - math.floor(most * 3 / 4) do
+  local cause = string.match(entries[i].name, '^[^|]*|([^|]*)|') or ''
+  sums[cause] = (sums[cause] or 0) + entries[i].left
+  redis.call('HDEL', losses, entries[i].name)
+end
+for cause, left in pairs(sums) do
+  if left > 0 then
+    local name = 'earlier|' .. cause .. '|'
+    local amount, acknowledged = read(redis.call('HGET', losses, name))
+    write(name, amount + left, acknowledged, now)
+  end
+end

@@ -1,0 +1,433 @@
+//! Surveys of Redis as a whole, over a separate connection that is made in any state of a server: a replica, a server that
+//! evicts, or one with other cluster-wide settings has to be seen, too. Also the reports of nodes and relays, and the record of losses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::redis::{Cmd, FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
+use async_trait::async_trait;
+use chrono::Utc;
+use futures_util::future::join_all;
+use redis_link::{
+    Attempts, Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot,
+};
+
+use super::gateway::Command;
+use super::keys::{self, PartitionKeys, Place, Scope};
+use super::scripts::{SHARED, Source, scripts};
+use super::settings::Compared;
+use super::{RedisStore, fault, millis};
+use crate::diagnosis::{Cause, Diagnosis};
+use crate::event::{Minute, Partition};
+use crate::store::Store as _;
+use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
+use crate::store::{
+    Backlog, Coverage, Loss, LossRecord, OutputBacklog, Persistence, Reported, Result, ServerFound,
+    ServerSeen, Survey, Surveyed,
+};
+use crate::text::beginning;
+
+scripts! {
+    REPORT PutReport = SHARED + "report.lua"(node all) => (name report kept_ms);
+    REPORTS Reports = SHARED + "reports.lua"(all) => (nodes_max bytes_max);
+    LOSE Lose = SHARED + "lose.lua"(losses) => (entries_max kept_ms);
+    ACKNOWLEDGE_LOSSES AcknowledgeLosses = "acknowledge_losses.lua"(losses) => ();
+    BACKLOG AskBacklog = "backlog.lua"() Partition[minutes claims quarantine outputs] => (old_before);
+}
+
+/// The losses of one command.
+const LOSSES_AT_ONCE: usize = 100;
+/// The one connection to each server.
+const ONLY: Lane = Lane(0);
+const LANES: Lanes = Lanes { watched: 0, others: 1 };
+
+/// Output, names of minutes, counts in the quarantine.
+type OfOutput = (String, Vec<String>, u64);
+/// Waiting minutes, old ones among them, the first of them, minutes claimed to be sealed, and the backlog of each output.
+pub(super) type Waits = (u64, u64, Vec<String>, Vec<String>, Vec<OfOutput>);
+
+pub(super) fn ask_backlog(keys: &PartitionKeys, old_before: Minute) -> ScriptInvocation<'static> {
+    AskBacklog { old_before: old_before.epoch_minutes() }.at(&keys.place())
+}
+
+pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits) -> Backlog {
+    let count = claimed.len() as u64;
+    // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+    let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
+    names.extend(claimed);
+    let of_output = |(output, lacks, quarantined): OfOutput| {
+        let backlog =
+            OutputBacklog { unsent: lacks.len() as u64, oldest: earliest(&lacks), quarantined };
+        Some((output.parse().ok()?, backlog))
+    };
+    Backlog {
+        waiting,
+        old,
+        claimed: count,
+        oldest: earliest(&names),
+        outputs: of_outputs.into_iter().filter_map(of_output).collect(),
+    }
+}
+
+/// The reports and losses of a process, a node or a relay, for operators.
+#[derive(Debug)]
+pub struct Register {
+    redis: Redis,
+    /// The key of the names of all nodes, or of all relays.
+    all: String,
+    /// The key of the record of losses.
+    losses: String,
+    /// The name of the process and a random number, which tells processes of one name apart.
+    identity: String,
+    /// Whether this process has reported.
+    registered: AtomicBool,
+}
+
+impl Register {
+    /// The register in this Redis, for the relay of this name. Connects with the first call.
+    pub fn of_relay(
+        settings: redis_link::Settings,
+        prefix: &str,
+        name: &str,
+    ) -> Result<Self, SettingsError> {
+        Self::new(settings, keys::relays(prefix), prefix, name)
+    }
+
+    pub(super) fn new(
+        settings: redis_link::Settings,
+        all: String,
+        prefix: &str,
+        name: &str,
+    ) -> Result<Self, SettingsError> {
+        Ok(Self {
+            redis: Redis::new(settings, LANES, Arc::new(|_| Ok(())))?,
+            all,
+            losses: keys::losses(prefix),
+            identity: format!("{name}#{:08x}", rand::random::<u32>()),
+            registered: AtomicBool::new(false),
+        })
+    }
+
+    async fn see<T, F>(&self, server: &Server, command: F) -> Result<T>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        let run = async |connection: &mut Connection| match command(connection).await {
+            // The connection is as good as before, and need not be reported each time.
+            Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
+            answer => answer.map(Ok),
+        };
+        let answer = self.redis.run_on(server, ONLY, 0, Attempts::Two, run).await?;
+        answer.map_err(|error| {
+            self.redis.suspect();
+            Fault::of(&error).at(server).into()
+        })
+    }
+
+    async fn ask<T: FromRedisValue>(
+        &self,
+        slot: u16,
+        command: impl Into<Command<'_>>,
+    ) -> Result<T> {
+        let command = command.into();
+        self.run(slot, async |connection: &mut Connection| command.run(connection).await).await
+    }
+
+    /// Runs more than one command, as [`ask`](Self::ask).
+    pub(super) async fn run<T, F>(&self, slot: u16, command: F) -> Result<T>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        let server = self.redis.server(slot).await?;
+        self.see(&server, command).await
+    }
+
+    async fn ask_of<T: FromRedisValue>(
+        &self,
+        key: &str,
+        command: ScriptInvocation<'_>,
+    ) -> Result<T> {
+        self.ask(slot(key.as_bytes()), command).await
+    }
+
+    /// Replaces the last report under this name, or removes it if `report` is empty. Returns the last report.
+    async fn put(&self, report: &str) -> Result<Option<String>> {
+        let name = self.name();
+        let node = format!("{}:{name}", self.all);
+        let script = PutReport { node, all: &self.all, name, report, kept_ms: millis(REPORT_KEPT) };
+        self.ask_of(&self.all, script.at(&Place::default())).await
+    }
+
+    fn name(&self) -> &str {
+        self.identity.rsplit_once('#').map_or(&*self.identity, |(name, _)| name)
+    }
+
+    /// Keeps the report of this process for [`REPORT_KEPT`]. Returns whether another process reports under its name. Each of two
+    /// processes of one name that live overwrites the other's report, repeatedly; a process that was started in the place of
+    /// another finds that report once, before its own first one.
+    pub async fn report(&self, report: &str) -> Result<bool> {
+        // With the version: a change of the cluster-wide settings is refused while a node does not know it.
+        let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
+        let was_there = self.registered.swap(true, Ordering::AcqRel);
+        let is_other =
+            |before: String| before.split([' ', '\n']).next() != Some(self.identity.as_str());
+        Ok(was_there && before.is_some_and(is_other))
+    }
+
+    /// Removes the report at an orderly end of the process.
+    pub async fn withdraw(&self) -> Result<()> {
+        self.put("").await.map(drop)
+    }
+
+    /// Returns the last reports of the processes under this key.
+    async fn reports(&self, all: &str) -> Result<Vec<Reported>> {
+        let script = Reports { all, nodes_max: REPORTS_MAX, bytes_max: REPORT_BYTES_MAX };
+        let found: Vec<(Vec<u8>, i64, Vec<u8>)> =
+            self.ask_of(all, script.at(&Place::default())).await?;
+        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
+            let said = String::from_utf8_lossy(&said);
+            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
+            let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
+            Reported {
+                name: String::from_utf8_lossy(&name).into_owned(),
+                identity: identity.to_owned(),
+                version: version.to_owned(),
+                ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
+                text: text.to_owned(),
+            }
+        };
+        Ok(found.into_iter().map(read).collect())
+    }
+
+    /// Runs a script with these losses and their amounts.
+    async fn send(
+        &self,
+        losses: &[Loss],
+        script: impl Fn() -> ScriptInvocation<'static> + Send + Sync,
+    ) -> Result<()> {
+        for some in losses.chunks(LOSSES_AT_ONCE) {
+            let mut script = script();
+            for loss in some {
+                script.arg(loss.key()).arg(loss.amount);
+            }
+            self.ask_of::<()>(&self.losses, script).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl LossRecord for Register {
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn lose(&self, losses: &[Loss]) -> Result<bool> {
+        let script = || {
+            let losses = &self.losses;
+            Lose { losses, entries_max: LOSSES_MAX, kept_ms: millis(LOSS_KEPT) }
+                .at(&Place::default())
+        };
+        self.send(losses, script).await.map(|()| true)
+    }
+
+    async fn losses(&self) -> Result<Vec<Loss>> {
+        let all = Cmd::hgetall(&self.losses);
+        let all: Vec<(Vec<u8>, Vec<u8>)> = self.ask(slot(self.losses.as_bytes()), all).await?;
+        let oldest_ms = Utc::now().timestamp_millis()
+            - i64::try_from(LOSS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let mut losses: Vec<_> =
+            all.iter().filter_map(|(name, entry)| loss(name, entry, oldest_ms)).collect();
+        losses.sort();
+        Ok(losses)
+    }
+}
+
+#[async_trait]
+impl LossRecord for RedisStore {
+    fn identity(&self) -> &str {
+        self.register.identity()
+    }
+
+    async fn lose(&self, losses: &[Loss]) -> Result<bool> {
+        self.register.lose(losses).await
+    }
+
+    async fn losses(&self) -> Result<Vec<Loss>> {
+        self.register.losses().await
+    }
+}
+
+impl RedisStore {
+    /// Marks these losses as acknowledged up to the amounts that were seen. For operators.
+    pub async fn acknowledge_losses(&self, seen: &[Loss]) -> Result<()> {
+        let losses = &self.register.losses;
+        self.register.send(seen, || AcknowledgeLosses { losses }.at(&Place::default())).await
+    }
+
+    async fn server(&self, server: &Server) -> Result<ServerFound> {
+        let looked = async |connection: &mut Connection| {
+            let info: String = cmd("INFO").query_async(connection).await?;
+            let asked_ms = Utc::now().timestamp_millis();
+            let (seconds, micros): (i64, i64) = cmd("TIME").query_async(connection).await?;
+            let here_ms = i64::midpoint(asked_ms, Utc::now().timestamp_millis());
+            Ok((info, seconds * 1000 + micros / 1000 - here_ms))
+        };
+        let (info, clock_offset_ms) = self.register.see(server, looked).await?;
+        let refuses_writes = self.refuses_writes(server).await;
+        Ok(ServerFound { clock_offset_ms, refuses_writes, ..found(&info) })
+    }
+
+    /// Returns why a server refuses a write that changes nothing: the key of the division never has a time to live.
+    async fn refuses_writes(&self, server: &Server) -> Option<Diagnosis> {
+        for partition in self.gateway.partitions.iter() {
+            let keys = self.gateway.keys(partition);
+            let keeper = self.register.redis.server(keys.slot).await.ok()?;
+            if keeper.endpoint() != server.endpoint() {
+                continue;
+            }
+            let write = async |connection: &mut Connection| {
+                Cmd::persist(keys.key("division")).exec_async(connection).await
+            };
+            let found = Diagnosis::from(self.register.see(server, write).await.err()?);
+            return Some(match found.cause {
+                Cause::RedisDown => Diagnosis::new(Cause::RedisReadOnly, found.why),
+                _ => found,
+            });
+        }
+        None
+    }
+
+    async fn seen(&self, minutes: &[Minute]) -> Result<BTreeMap<Minute, Coverage>> {
+        let of_partition = async |partition: Partition| -> Result<Vec<Coverage>> {
+            let keys = self.gateway.keys(partition);
+            let mut pipeline = pipe();
+            for minute in minutes {
+                pipeline.hgetall(keys.minute(*minute).key(Scope::Minute, "coverage"));
+            }
+            self.register.ask(keys.slot, pipeline).await
+        };
+        if minutes.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut seen: BTreeMap<Minute, Coverage> = BTreeMap::new();
+        for found in join_all(self.gateway.partitions.iter().map(of_partition)).await {
+            for (minute, nodes) in minutes.iter().zip(found?) {
+                let all = seen.entry(*minute).or_default();
+                for (node, events) in nodes {
+                    *all.entry(node).or_default() += events;
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// How the settings differ from those in Redis.
+    async fn differs(&self) -> Option<Diagnosis> {
+        let agreement = &self.gateway.agreement;
+        let read = Cmd::hgetall(&agreement.key);
+        let shared = self.register.ask(slot(agreement.key.as_bytes()), read).await.ok()?;
+        agreement.difference(&shared, Compared::All)
+    }
+}
+
+#[async_trait]
+impl Survey for RedisStore {
+    fn place(&self) -> String {
+        self.register.redis.describe()
+    }
+
+    async fn report(&self, report: &str) -> Result<bool> {
+        self.register.report(report).await
+    }
+
+    async fn withdraw(&self) -> Result<()> {
+        self.register.withdraw().await
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>> {
+        self.register.reports(&self.register.all).await
+    }
+
+    async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
+        let register = &self.register;
+        if let Err(fault) = register.redis.server(0).await {
+            return Surveyed::nothing(self.place(), &fault.into());
+        }
+        let servers = register.redis.servers();
+        let servers = servers.iter().map(|server| async {
+            let looked = self.server(server).await;
+            ServerSeen {
+                address: beginning(&server.endpoint().to_string(), 200),
+                error: looked.as_ref().err().map(|error| error.clone().into()),
+                found: looked.ok(),
+            }
+        });
+        let servers = join_all(servers).await;
+        let backlogs = join_all(self.gateway.partitions.iter().map(async |partition| {
+            let keys = self.gateway.keys(partition);
+            register.ask(keys.slot, ask_backlog(keys, old_before)).await.map(read_backlog)
+        }));
+        let relays = keys::relays(&self.gateway.keys.prefix);
+        let (reports, relays, backlogs, seen, losses, difference) = futures_util::join!(
+            register.reports(&register.all),
+            register.reports(&relays),
+            backlogs,
+            self.seen(minutes),
+            self.losses(),
+            self.differs()
+        );
+        Surveyed {
+            servers,
+            reports,
+            relays,
+            backlogs: backlogs.into_iter().collect(),
+            seen,
+            losses,
+            difference,
+            counts_max: self.gateway.counts_max * u64::from(self.gateway.partitions.count()),
+            in_logs: self.capabilities().finds_new_users,
+        }
+    }
+}
+
+/// Reads an entry of the record of losses; `None`: too old, or malformed.
+fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
+    let (name, entry) = (str::from_utf8(name).ok()?, str::from_utf8(entry).ok()?);
+    let mut numbers = entry.split('|');
+    let mut loss = Loss::of_key(name, numbers.next()?.parse().ok()?)?;
+    loss.acknowledged = numbers.next()?.parse().ok()?;
+    let grew_ms: i64 = numbers.next()?.parse().ok()?;
+    // Another version, or a stranger, may have written them, and operators see them.
+    loss.cause = beginning(&loss.cause, 40);
+    loss.process = beginning(&loss.process, 100);
+    (grew_ms >= oldest_ms).then_some(loss)
+}
+
+/// Reads an answer to INFO.
+fn found(info: &str) -> ServerFound {
+    let text = |name: &str| beginning(info_field(info, name).unwrap_or_default(), 40);
+    let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+    let is_ok = |name: &str| matches!(info_field(info, name), None | Some("ok"));
+    let version = match info_field(info, "valkey_version") {
+        Some(_) => format!("Valkey {}", text("valkey_version")),
+        None => format!("Redis {}", text("redis_version")),
+    };
+    ServerFound {
+        version,
+        role: text("role"),
+        used_memory: fault::used(info),
+        maxmemory: number("maxmemory"),
+        policy: text("maxmemory_policy"),
+        persistence: Persistence {
+            aof: number("aof_enabled") == 1,
+            unsaved_changes: number("rdb_changes_since_last_save"),
+            last_save_ok: is_ok("rdb_last_bgsave_status") && is_ok("aof_last_write_status"),
+        },
+        clock_offset_ms: 0,
+        refuses_writes: None,
+        unfit: fault::check(info).err().map(Diagnosis::from),
+    }
+}
