@@ -24,7 +24,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// So many events, the same at every call. No two are equal.
+    /// Returns this many events, equal at every call and different from each other.
     pub(crate) fn new(events: u64, series: u32) -> Self {
         let plan = Plan {
             seed: 42,
@@ -56,14 +56,14 @@ impl Load {
         &self.users[event.user as usize]
     }
 
-    /// The events as datagrams of so many lines in the short form.
+    /// Returns the events as datagrams of this many lines in the short form.
     pub(crate) fn datagrams(&self, lines: usize) -> Vec<String> {
         self.lines(lines, |text, series, user, timestamp| {
             write!(text, "{series} value={user} {timestamp}")
         })
     }
 
-    /// The events as datagrams of so many lines of strict line protocol.
+    /// Returns the events as datagrams of this many lines of strict line protocol.
     pub(crate) fn strict_datagrams(&self, lines: usize) -> Vec<String> {
         self.lines(lines, |text, series, user, timestamp| {
             write!(text, "events,{series} value=\"{user}\" {timestamp}")

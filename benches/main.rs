@@ -60,7 +60,7 @@ fn main() -> anyhow::Result<()> {
         let is_wanted = wanted.is_empty() || wanted.contains(name);
         if is_wanted { run(&mut report) } else { Ok(()) }
     });
-    // What was measured before a failure is kept, and not published.
+    // Results before a failure are kept but not published.
     report.write(measured.is_ok() && has("--publish"))?;
     measured
 }

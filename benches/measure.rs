@@ -10,7 +10,7 @@ use crate::report::{Column, Report, Table, column};
 /// Linux' unit of CPU time in `/proc/<pid>/stat`, on every architecture that Rust's std runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// One way of doing what a section compares. A run answers its figures, in the order of the columns.
+/// One of the compared ways. A run returns its figures in the order of the columns.
 pub(crate) struct Way<'a> {
     pub(crate) name: &'a str,
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
@@ -82,7 +82,7 @@ pub(crate) fn figure(count: usize) -> f64 {
     count as f64
 }
 
-/// The same of one that came as a whole number.
+/// The same for a whole number.
 #[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^52")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

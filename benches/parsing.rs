@@ -1,4 +1,4 @@
-//! From bytes to batches, without a socket: splitting and parsing alone, and the batcher with all that it does.
+//! From bytes to batches without a socket: splitting and parsing alone, and the whole batcher.
 
 use std::hint::black_box;
 use std::sync::Arc;

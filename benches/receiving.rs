@@ -29,12 +29,12 @@ use crate::report::{Report, column};
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
 const RECEIVE_BUFFER: u64 = 8 << 20;
-/// How far the sender may be ahead. The kernel's records of so many datagrams fit the receive buffer.
+/// How far the sender may be ahead: this many datagrams fit the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;
 
-/// A node as far as a listener needs one.
+/// A node with the parts a listener needs.
 pub(crate) struct Node {
     pub(crate) shared: Arc<node::Node>,
     /// All partitions' batches go to one place.
@@ -66,7 +66,7 @@ impl Node {
         self.listen_within(None, receiver)
     }
 
-    /// The same with a limit to what each source may send.
+    /// The same with a rate limit per source.
     fn listen_within(
         &self,
         rates: Option<Arc<SourceRates>>,

@@ -1,8 +1,7 @@
-//! Recording in Redis: the seeds' four commands an event against a node's recorders.
+//! Recording in Redis: the documents' four commands per event compared with a node's recorders.
 //!
-//! Both sides have the same crate, a server of their own for the run, more than one pipeline under way, and
-//! their events ready in memory; turning them into commands is part of what is measured. Afterwards the sets
-//! are counted, so that nobody is fast by leaving something out.
+//! Both use the same crate, a new server for the run, several pipelines in flight, and events prepared in memory;
+//! building the commands is included. Afterwards the sets are counted, so that nothing is left out.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,8 +34,8 @@ const EVENTS: u64 = 1_500_000;
 /// Where asking for each series costs most: few events a series.
 const MANY_SERIES: u32 = 5_000;
 const ROUNDS: usize = 5;
-/// The seeds' events in a pipeline, and the pipelines under way. Between 100 and 1000, between 2 and 8, and with
-/// more connections, nothing changes that stands out of the noise.
+/// The events of a pipeline, and the pipelines in flight. Between 100 and 1,000, 2 and 8, and with more connections,
+/// differences are within noise.
 const PIPELINE_EVENTS: usize = 1_000;
 const PIPELINES: usize = 4;
 /// What arrives within the time that events linger, at full speed: 1 M/s for 100 ms.
@@ -79,7 +78,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a way of recording needs.
+/// The inputs of a way of recording.
 #[derive(Clone, Copy)]
 struct Site<'a> {
     runtime: &'a Runtime,
@@ -233,7 +232,7 @@ async fn recorders_way(
         tasks.spawn(recorder.run());
         tasks.spawn(async move {
             for batch in queue {
-                // A recorder that is gone shows in the count of what is in Redis.
+                // A dead recorder shows in the contents of Redis.
                 let _ = sender.send(batch.into()).await;
             }
         });

@@ -1,4 +1,4 @@
-//! A relay: what it costs, what it saves its nodes, and how much it takes.
+//! A relay: its cost, its savings for the nodes, and its highest rate.
 
 use std::net::UdpSocket;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ const EVENTS: u32 = 600_000;
 const ROUNDS: usize = 3;
 /// Events a second: what two nodes and a sender take on two cores at one line a datagram.
 const RATE: u32 = 40_000;
-/// The rates at which it is tried whether a relay loses anything.
+/// The rates at which a relay is tested for losses.
 const RATES: [u32; 7] = [100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000];
 const POLL: Duration = Duration::from_millis(100);
 const KEYS: [(&str, &str); 3] =
@@ -63,7 +63,8 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a load, and answers the CPU seconds per million events: of all, the relay, the nodes, and Redis; and what was lost.
+/// Sends a load; returns the CPU seconds per million events of all, of the relay, of the nodes and of Redis, and the
+/// losses.
 fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<Vec<f64>> {
     server.query::<()>(&["FLUSHALL", "SYNC"]);
     let url = server.url();
@@ -100,8 +101,8 @@ fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<
     ])
 }
 
-/// Sends a load to a relay, at this rate if the sender reaches it; answers how many copies were lost on the way through it,
-/// the rate, and its CPU seconds per million events.
+/// Sends a load to a relay at this rate, if the sender reaches it; returns the copies lost on the way, the rate, and
+/// the relay's CPU seconds per million events.
 fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
     let sinks = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     let to = [sinks[0].local_addr()?.to_string(), sinks[1].local_addr()?.to_string()];

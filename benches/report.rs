@@ -1,4 +1,4 @@
-//! What a run of the benchmarks found: tables and plots, on standard output, in `target/bench`, and on request in the documents.
+//! The results of a run: tables and plots on standard output, in `target/bench`, and on request in the documents.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,11 +11,11 @@ const DIRECTORY: &str = "target/bench";
 /// The document whose tables are replaced when they are published, and where its plots are.
 const DOCUMENT: &str = "docs/performance.md";
 const IMAGES: &str = "docs/images";
-/// What stands before and after that which is measured, in the document: `<!-- measured: recording -->`.
+/// The marks around a generated part of the document: `<!-- measured: recording -->`.
 const BEGIN: &str = "<!-- measured: ";
 const END: &str = "<!-- end -->";
 
-/// A column of figures.
+/// A column of numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     name: String,
@@ -32,13 +32,13 @@ enum Shown {
     YesOrNo,
 }
 
-/// A column of so many decimals.
+/// A column with this many decimals.
 pub(crate) fn column(name: &str, decimals: usize) -> Column {
     let (name, shown) = (name.to_owned(), Shown::Decimals(decimals));
     Column { name, shown }
 }
 
-/// A column of figures of several units.
+/// A column with mixed units.
 pub(crate) fn digits(name: &str) -> Column {
     let (name, shown) = (name.to_owned(), Shown::Digits);
     Column { name, shown }
@@ -64,7 +64,7 @@ impl Column {
     }
 }
 
-/// Rows of figures; what is not a number was not measured.
+/// Rows of numbers; NaN means not measured.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     id: String,
@@ -138,7 +138,7 @@ impl Table {
     fn json(&self) -> Value {
         let row = |(name, figures): &(String, Vec<f64>)| {
             let figures = self.columns.iter().zip(figures);
-            // What is not a number is null.
+            // NaN becomes null.
             let mut row: Map<String, Value> =
                 figures.map(|(column, figure)| (column.name.clone(), json!(figure))).collect();
             row.insert("name".to_owned(), json!(name));
@@ -159,7 +159,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty one. `quick`: of one round and less load, which shows that all works, and figures that are no good.
+    /// An empty report. `quick`: one round and less load, for a functional check only.
     pub(crate) fn new(quick: bool) -> Self {
         Self { quick, ..Self::default() }
     }
@@ -231,7 +231,7 @@ impl Report {
     }
 }
 
-/// A document with this in place of what was measured before.
+/// Returns a document with this generated part replaced.
 fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
     let begin = format!("{BEGIN}{id} -->\n");
     let (before, rest) = document.split_once(&begin).context(begin.clone())?;
@@ -239,7 +239,7 @@ fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{begin}{by}{END}{after}"))
 }
 
-/// What it was measured on.
+/// Describes the machine.
 fn machine() -> anyhow::Result<String> {
     let field = |path: &str, name: &str| -> anyhow::Result<String> {
         let text = fs::read_to_string(path)?;

@@ -13,7 +13,7 @@ use crate::report::{Report, column};
 
 const EVENTS: u32 = 1_500_000;
 const ROUNDS: usize = 3;
-/// Events a second: what a laptop's core sends and another counts with ease.
+/// Events a second: easily sent by one core and counted by another.
 const RATE: u32 = 150_000;
 const POLL: Duration = Duration::from_millis(100);
 

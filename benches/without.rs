@@ -1,4 +1,4 @@
-//! A Redis that is not asked which series are admitted, or not told what the node has seen: what either costs is the difference.
+//! A Redis without admission, or without coverage; the difference is their cost.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use event_data_service::store::{
     StoreError,
 };
 
-/// See the module.
+/// A reduced Redis store.
 #[derive(Debug)]
 pub(crate) struct Without {
     pub(crate) store: Arc<RedisStore>,
     pub(crate) left_out: LeftOut,
 }
 
-/// What is left out.
+/// The omitted part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeftOut {
     Nothing,

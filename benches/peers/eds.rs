@@ -15,7 +15,7 @@ use super::program::kernel_drops;
 use crate::measure::{float, peak_memory_mb, process_cpu};
 use crate::node::{self, Node, eds};
 
-/// What a node has where nobody changed it; the tests' own defaults differ in these.
+/// Default settings of a node; the tests' defaults differ.
 const AS_INSTALLED: [(&str, &str); 5] = [
     ("input.max_age", "1h"),
     ("flush.interval", "1s"),
@@ -27,10 +27,10 @@ const AS_INSTALLED: [(&str, &str); 5] = [
 const START: Duration = Duration::from_millis(1_500);
 /// From the last event to the end of the minute.
 const END: Duration = Duration::from_millis(500);
-/// A node looks at a minute that is over no sooner: its grace, less a look.
+/// The earliest a node seals a minute after its end: the grace less a round.
 const NOT_BEFORE: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(100);
-/// No event is under way any more when nothing was recorded this long: `input.linger_max`, and a bit.
+/// No event is in flight once nothing was recorded for this time: `input.linger_max` and a margin.
 const SETTLED: Duration = Duration::from_millis(1_300);
 /// The longest to wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-/// Nodes on their servers, with a clock of their own.
+/// Nodes on their servers, with a clock set by the benchmark.
 pub(crate) struct Cluster {
     clock: Clock,
     layout: Option<&'static str>,
@@ -115,7 +115,7 @@ impl Cluster {
         Ok((Instant::now() + start, begins))
     }
 
-    /// Starts so many nodes and sends them a load, to each its share. Answers what it took, and when the minute ends.
+    /// Starts nodes and sends each its share of a load. Returns the cost and the end of the minute.
     pub(crate) fn feed(&mut self, flow: &Flow, nodes: usize) -> anyhow::Result<(Fed, Instant)> {
         ensure!(flow.lasts() + END < Duration::from_secs(60), "a load longer than a minute");
         let start = START * u32::try_from(nodes + 1)?;
@@ -148,7 +148,7 @@ impl Cluster {
         Ok((fed, begins + flow.lasts() + END))
     }
 
-    /// Waits until what was sent is recorded.
+    /// Waits until the load is recorded.
     fn settle(&self) {
         let mut last = (0, Instant::now());
         while last.1.elapsed() < SETTLED {
@@ -160,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until these events are in the counts that the nodes have written, or for [`PATIENCE`]. Answers how many are, and
-    /// their users.
+    /// Waits, at most for [`PATIENCE`], until these events are in the written counts. Returns the number of events and
+    /// users counted.
     pub(crate) fn wait_counted(&self, events: u64) -> (u64, u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -203,7 +203,7 @@ impl Cluster {
     }
 }
 
-/// What a load took until it was recorded: CPU seconds, bytes, datagrams.
+/// The cost of a load until it is recorded: CPU seconds, bytes, datagrams.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pub(crate) sent: Sent,
@@ -220,14 +220,14 @@ pub(crate) fn count(store: Store, flow: &Flow) -> anyhow::Result<Figures> {
     count_with(Cluster::of(store, 1), flow, 1)
 }
 
-/// Counts a load with so many nodes.
+/// Counts a load with this many nodes.
 pub(crate) fn count_with(
     mut cluster: Cluster,
     flow: &Flow,
     nodes: usize,
 ) -> anyhow::Result<Figures> {
     let (fed, end) = cluster.feed(flow, nodes)?;
-    // What a node at rest takes meanwhile is not the events'.
+    // Without the cost of a node at rest in that time.
     thread::sleep((end + NOT_BEFORE).saturating_duration_since(Instant::now()));
     let before = cluster.cpu()?;
     let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");

@@ -13,10 +13,10 @@ use crate::measure::thread_cpu;
 
 /// Datagrams sent by one system call at most.
 const BATCH: usize = 64;
-/// Between two looks at what is due.
+/// The pause between two checks.
 const SLOT: Duration = Duration::from_millis(1);
 
-/// How an event is told.
+/// The protocol of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// A line with a timestamp.
@@ -40,7 +40,7 @@ pub(crate) struct Flow {
     pub(crate) lines: usize,
 }
 
-/// What it took to send.
+/// The cost of sending.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) cpu: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Sent {
 }
 
 impl Flow {
-    /// How long it lasts.
+    /// The duration.
     pub(crate) fn lasts(&self) -> Duration {
         Duration::from_secs(1) * self.events / self.rate
     }
@@ -130,7 +130,7 @@ fn send_all(socket: &UdpSocket, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the lines of each series begin and end with.
+/// The beginning and end of each series' lines.
 struct Words {
     protocol: Protocol,
     /// By kind and product.

@@ -12,7 +12,7 @@ const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
 /// CPU time an event, by a number that grows. The ratios are to its first.
 struct Growth {
     counters: Vec<Counter>,
-    /// By what grows: of each counter.
+    /// For each counter, by the growing quantity.
     costs: Vec<(u32, Vec<f64>)>,
 }
 
@@ -101,7 +101,7 @@ fn cost(figures: Figures, flow: &super::Flow) -> anyhow::Result<f64> {
     figures.of(flow, 0).first().copied().ok_or_else(|| anyhow::anyhow!("no figures"))
 }
 
-/// The memory of Redis by the events of a minute, reckoned by what an event took.
+/// The memory of Redis by the events of a minute, computed from the bytes per event.
 pub(crate) fn bytes(report: &mut Report, few_users: &Table, many_users: &Table) {
     let ways: Vec<_> = [("10 000 users", few_users), ("1 000 000 users", many_users)]
         .into_iter()

@@ -1,5 +1,4 @@
-//! How far it goes: what Redis can take of such data by itself, the highest rate, a minute that another node has to count, and
-//! what a node asks of Redis at rest.
+//! Limits: Redis alone, the highest rate, a minute counted by another node, and a node at rest.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use crate::report::{Report, Table, column};
 
 /// Of a load at the highest rate.
 const SECONDS: u32 = 4;
-/// Events a second, between which the highest rate is looked for, and how often the span is halved.
+/// The range of rates in events a second, and the number of bisections.
 const RATES: (f64, f64) = (300_000.0, 3_200_000.0);
 const HALVINGS: u32 = 6;
 /// The events of a minute that its node does not count.
@@ -24,7 +23,7 @@ const LEFT: u32 = 10_000_000;
 const LEFT_RATE: u32 = 400_000;
 const REST: Duration = Duration::from_secs(10);
 
-/// What the targets ask for.
+/// The targets.
 pub(crate) struct Limits {
     pub(crate) highest: Table,
     pub(crate) recovery: Table,
@@ -129,7 +128,7 @@ fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
     Ok(is_in_time && recorded == u64::from(flow.events) && fed.backlog < u64::from(flow.rate / 2))
 }
 
-/// How long a node takes, and how much memory, to count a minute that another recorded and did not live to count.
+/// Time and memory for counting a minute that another node recorded before it died.
 pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let events = if report.is_quick() { LEFT / 10 } else { LEFT };
     let flow = Flow { events, rate: LEFT_RATE, ..bench.base };
@@ -163,7 +162,7 @@ pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Tab
     Ok(table)
 }
 
-/// What a node takes of Redis and of its own core while no event comes.
+/// CPU of Redis and of the node without events.
 pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let mut table = Table::new(
         "idle",
@@ -177,7 +176,7 @@ pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> 
     for (name, store) in stores(bench, &[SETS, LOG]) {
         let mut cluster = Cluster::of(store, 1);
         cluster.start_node();
-        // A node that begins looks at all that there may be, for some 15 s.
+        // A new node inspects every partition for about 15 s.
         thread::sleep(2 * REST);
         let (commands, cpu) = (cluster.info("total_commands_processed")?, cluster.cpu()?);
         thread::sleep(REST);

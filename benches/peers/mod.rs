@@ -1,7 +1,7 @@
-//! `eds` with each of its stores beside others that count: what an event costs in CPU time, what is lost, what it takes in Redis.
+//! `eds` with each of its stores compared with other counters: CPU time per event, losses, memory in Redis.
 //!
-//! All get the same events at the same rate from the same sender, in the same minute of a clock that is set so that the minute
-//! ends right after them. What an event costs includes what is done when its minute is over.
+//! All get the same events at the same rate from the same sender, in one minute of a clock that is set so that the
+//! minute ends right after them. The cost includes sealing.
 
 mod eds;
 mod flow;
@@ -22,7 +22,7 @@ const ROUNDS: usize = 5;
 const BASE: Flow = Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15 };
 const QUICK_EVENTS: u32 = 450_000;
 
-/// The figures of a way.
+/// The figures of a program.
 const ALL: &str = "CPU s/M";
 const OF_PROGRAM: &str = "of the program";
 const OF_REDIS: &str = "of Redis";
@@ -42,7 +42,7 @@ fn columns() -> [Column; 8] {
     ]
 }
 
-/// What was measured of one way: CPU time in seconds, the rest in the units of the columns.
+/// The measurements of a program: CPU time in seconds, the others in the units of the columns.
 #[derive(Debug, Clone, Copy, Default)]
 struct Figures {
     cpu: f64,
@@ -129,14 +129,14 @@ impl Counter {
     }
 }
 
-/// All that is measured, and the counters that are there.
+/// All measurements, and the installed counters.
 struct Bench {
     counters: Vec<Counter>,
     base: Flow,
 }
 
 impl Bench {
-    /// Those of the counters that are there.
+    /// The installed counters.
     fn present(&self, counters: &[Counter]) -> Vec<Counter> {
         let counters = counters.iter().copied();
         counters.filter(|it| self.counters.contains(it)).collect()

@@ -37,7 +37,7 @@ fn stroke(class: &str, from: (f64, f64), to: (f64, f64)) -> String {
     )
 }
 
-/// What an event costs with each program: its own share and that of Redis, in each of these tables.
+/// The cost of an event with each program, split into its own CPU and Redis', for each table.
 pub(crate) fn bars(title: &str, groups: &[(&str, &Table)], counters: &[Counter]) -> String {
     const LEFT: f64 = 200.0;
     const RIGHT: f64 = WIDTH - 60.0;
@@ -79,7 +79,7 @@ pub(crate) fn bars(title: &str, groups: &[(&str, &Table)], counters: &[Counter])
     svg(title, y, &elements)
 }
 
-/// What the colours mean.
+/// The legend.
 fn legend(names: &[&str], y: f64) -> String {
     let place = |(at, name): (usize, &&str)| {
         let x = 8.0 + 180.0 * figure(at);
@@ -93,7 +93,7 @@ fn legend(names: &[&str], y: f64) -> String {
 /// A line of points.
 pub(crate) type Line<'a> = (&'a str, Vec<(f64, f64)>);
 
-/// What grows, by powers of what it grows with; the other axis begins at 0, or has powers, too.
+/// Growth on a logarithmic axis; the other axis is linear from 0 or logarithmic.
 pub(crate) fn lines(
     title: &str,
     x: &str,

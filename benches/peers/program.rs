@@ -26,7 +26,7 @@ const STATSD: &str = "target/bench/peers/node_modules/statsd";
 const INTERVAL: Duration = Duration::from_secs(15);
 /// collectd publishes for the first time right after it listens; a load must not be divided by that.
 const FIRST_READ: Duration = Duration::from_millis(500);
-/// All is published when nothing came for so long.
+/// Everything is published once nothing arrived for this long.
 const QUIET: Duration = Duration::from_millis(700);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -119,7 +119,7 @@ fn count(
         cpu: process_cpu(pid)? - before,
         sender_cpu: sent.cpu,
         datagrams_dropped: dropped,
-        // Where only users are counted, the kernel alone knows what was lost.
+        // If only users are counted, only the kernel knows the losses.
         events_lost: match protocol {
             Protocol::SetsAndCounters => f64::from(flow.events) - sums.events,
             Protocol::Sets | Protocol::Events => unread,
@@ -140,7 +140,7 @@ pub(crate) fn kernel_drops(port: u16) -> Option<u64> {
     socket.last()?.parse().ok()
 }
 
-/// What was published: users of all series, events of all series.
+/// The published totals: users and events of all series.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     users: f64,

@@ -36,11 +36,11 @@ enum Readers {
     TwoOfOneSocket,
     /// Of a socket each, among which the kernel chooses by a hash of both addresses: a flow stays at one.
     TwoByHash,
-    /// The same, where a program chooses by what the kernel knows of a datagram under this number: it may be a random one.
+    /// The same, with a program that selects by this field of the kernel, which may be a random number.
     TwoBy(libc::c_int),
 }
 
-/// What was read.
+/// The data read.
 struct Read {
     /// By each thread.
     datagrams: Vec<usize>,
@@ -50,7 +50,7 @@ struct Read {
 }
 
 impl Read {
-    /// Those of the columns of [`run`].
+    /// The figures for the columns of [`run`].
     fn figures(&self, lines: usize) -> Vec<f64> {
         let all: usize = self.datagrams.iter().sum();
         let most = self.datagrams.iter().copied().max().unwrap_or_default();
@@ -78,7 +78,7 @@ pub(super) fn count(flow: &Flow) -> anyhow::Result<Figures> {
     })
 }
 
-/// One thread and two beside each other.
+/// One thread compared with two.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     for (id, lines, rate, flows) in [
         ("threads-15-1", 15, BASE.rate, 1),
@@ -122,7 +122,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a load from so many sockets to these readers.
+/// Sends a load from this many sockets to these readers.
 fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     let sockets = match readers {
         Readers::OneAtOnce | Readers::One | Readers::TwoOfOneSocket => 1,
@@ -133,7 +133,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     for _ in 0..sockets {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
         socket.set_reuse_port(sockets > 1)?;
-        // Two have as much room as one. Where it is not allowed to go beyond the limit of the system, that is what it gets.
+        // Two sockets have the room of one. Beyond the system's limit they get the limit.
         let room = RECEIVE_BUFFER / sockets;
         if set_socket_recv_buffer_size_force(&socket, room).is_err() {
             socket.set_recv_buffer_size(room)?;
@@ -155,7 +155,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
         let receive = if readers == Readers::OneAtOnce { Receiver::wait } else { Receiver::gather };
         thread::spawn(move || -> anyhow::Result<(usize, f64)> {
             let (before, mut datagrams) = (thread_cpu()?, 0);
-            // What is in the socket when it is stopped is read, too.
+            // The socket's content at the stop is read too.
             while receive(&mut receiver)? || !stop.load(Ordering::Relaxed) {
                 datagrams += receiver.datagrams().count();
             }

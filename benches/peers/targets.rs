@@ -1,4 +1,4 @@
-//! What is wanted of `eds`, beside what it is.
+//! The targets of `eds`, and the results.
 
 use super::limits::Limits;
 use super::{ALL, BYTES, COLLECTD, Counter, LOG, MEMORY, MEMORY_STORE, OF_REDIS, SETS};
@@ -16,7 +16,7 @@ pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4]
     let mut add = |what: &str, measured: f64, most: f64, least: f64| {
         let is_met = match measured {
             measured if measured.is_nan() => f64::NAN,
-            // A comparison with what is not a number is false.
+            // Comparisons with NaN are false.
             measured => f64::from(!(measured > most || measured < least)),
         };
         table.row(what, [measured, most, least, is_met]);

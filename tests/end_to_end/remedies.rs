@@ -1,8 +1,8 @@
-//! Every finding of `eds status` has a remedy that works: a test makes its cause with the real servers, reads the remedy that is
-//! printed, follows it, and sees the finding go.
+//! Every finding of `eds status` has a remedy that works: a test creates its cause with real servers, reads the
+//! printed remedy, follows it, and sees the finding end.
 //!
-//! A new finding needs such a test in one of the files below: [`Remedy::of`] with the finding's id. Commands of a remedy stand
-//! in backticks.
+//! A new finding needs such a test in one of the files below: [`Remedy::of`] with the finding's id. Commands in a
+//! remedy are in backticks.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A real Chromium without a window, with one page, driven by the `DevTools` protocol over a pipe. What the page complains
-//! of and asks for is kept. It ends with its owner, and its profile with it.
+//! A headless Chromium with one page, driven by the `DevTools` protocol over a pipe. The page's complaints and
+//! requests are kept. It stops with its owner and removes its profile.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

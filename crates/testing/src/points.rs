@@ -19,8 +19,8 @@ pub struct Point {
 /// Every number of a database.
 pub type Points = BTreeMap<Point, u64>;
 
-/// What must come out of the lines that reached at least one node, by [`loadgen`], which shares no code with the service.
-/// It understands only the well-formed lines that the tests send: no escapes, no quotes.
+/// Returns the expected points of the lines that reached at least one node, by [`loadgen`], which shares no code with
+/// the service. It parses only the simple lines that the tests send, without escapes and quotes.
 #[derive(Debug, Default)]
 pub struct Expected(loadgen::Expected);
 

@@ -35,9 +35,8 @@ impl VictoriaMetrics {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
-    /// Everything stored: for each series its labels (`__name__` is measurement and field), values and
-    /// timestamps in milliseconds. Waits until there are as many series as expected: what is written can be
-    /// found a little later only.
+    /// Returns all data: for each series its labels (`__name__` is measurement and field), values and timestamps in
+    /// milliseconds. Waits for the expected number of series, because writes become visible a little later.
     pub async fn export(&self, series: usize) -> Vec<Value> {
         let mut text = String::new();
         for _ in 0..100 {

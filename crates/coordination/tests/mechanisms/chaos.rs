@@ -1,11 +1,11 @@
-//! Random schedules under faults: operations are late, lost, carried out twice or without an answer, holders go on when
-//! their lease is over, callers give up at any point, and computations fail and panic. Time passes as the schedule has it, so a
-//! seed repeats a run.
+//! Random schedules with faults: operations are late, lost, executed twice or without an answer; holders continue
+//! after their lease; callers give up at any point; computations fail and panic. Time follows the schedule, so a seed
+//! reproduces a run.
 //!
-//! What holds in all of them: of those that hold a lock all but the newest have been told of the loss; a computation
-//! begins when all before it have ended, and what began before a value was invalidated is given to nobody who asks later; tokens
-//! grow, so a place that compares them is never written to by an older holder after a newer one; whoever is not told of a loss
-//! is not refused there; and when the faults end everybody gets what he asks for.
+//! In all of them: of the holders of a lock, all but the newest have been told of the loss; a computation begins when
+//! all before it have ended, and one that began before an invalidation is not given to later callers; tokens grow, so
+//! a place that compares them is never written by an older holder after a newer one; a holder that was not told of a
+//! loss is not refused there; and when the faults end every caller gets its result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,13 +28,13 @@ use tokio_util::sync::CancellationToken;
 use crate::faulty::{Fate, Faulty};
 use crate::site::PATIENCE;
 
-/// How many schedules, unless the environment says it.
+/// Default number of schedules.
 const SCHEDULES: u64 = 1000;
 const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 const LOCK_TTL: Duration = Duration::from_secs(1);
 const NODES: usize = 3;
 
-/// The clock of the arbiter, which does not run quite as fast as those of the holders.
+/// The arbiter's clock, slightly slower than those of the holders.
 #[derive(Debug)]
 struct Time {
     began: Instant,
@@ -48,16 +48,16 @@ impl Clock for Time {
     }
 }
 
-/// What is seen from outside.
+/// The observed state.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Those that entered and did not leave, with what tells them of the loss.
+    /// Those that entered and did not leave, with their notice of the loss.
     inside: Vec<(Token, CancellationToken)>,
     /// The greatest token of all that entered.
     entered: Option<Token>,
     /// A place that refuses older tokens than it has seen.
     written: Option<Token>,
-    /// The computations that run and that nobody invalidates, and how many do.
+    /// The running computations that were not invalidated, and their number.
     computing: Vec<Token>,
     invalidating: u32,
     /// Rights that were granted before may have been invalidated.
@@ -79,7 +79,7 @@ impl Schedule {
         self.seen.lock().unwrap()
     }
 
-    /// Up to so many times the time of a lease.
+    /// Up to this many lease times.
     fn span(&self, leases: f64) -> Duration {
         LOCK_TTL.mul_f64(self.random.lock().unwrap().random_range(0.0..leases))
     }
@@ -153,7 +153,7 @@ impl Schedule {
         }
     }
 
-    /// What it is to be dead: it has the lock or a place in the queue, and never says anything again.
+    /// A dead holder: it has the lock or a place in the queue, and never calls again.
     async fn die(self, arbiter: Arc<Faulty>) {
         sleep(self.span(6.0)).await;
         let (name, holder) = (Name::of_mutex("a").unwrap(), Holder::random());
@@ -189,7 +189,7 @@ impl Schedule {
         Ok(token.to_string().into_bytes())
     }
 
-    /// Which computations are no good any more. They go on until they are told, so they may run beside others.
+    /// Invalidated computations. They continue until they are told, so they may overlap others.
     async fn invalidate(&self, node: &ComputeOnce) -> Option<Token> {
         let began = {
             let mut seen = self.seen();

@@ -28,7 +28,7 @@ enum Servers {
     Cluster(RedisCluster),
 }
 
-/// See the module.
+/// An arbiter with a controlled clock.
 pub(crate) struct Clocked {
     pub(crate) arbiter: Arc<RedisArbiter>,
     servers: Servers,

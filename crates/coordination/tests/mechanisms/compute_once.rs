@@ -221,7 +221,7 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     }
 }
 
-/// Its right is taken away while it computes: it stops, waits, and gets what the other has computed.
+/// Its right is revoked while it computes: it stops, waits, and gets the other's result.
 async fn who_lost_the_right_takes_the_newer_value(site: Site) {
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();

@@ -1,5 +1,5 @@
-//! What the four documents propose, replayed step by step on a real Redis, and where it fails; the same steps with
-//! ours beside it. Each client is a connection of its own.
+//! The proposals of the four documents, replayed step by step on a real Redis up to their failure, and the same steps
+//! with this crate. Each client has its own connection.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -86,7 +86,7 @@ async fn ours_gives_it_to_one_and_a_late_release_frees_nothing() {
     assert!(c1.renew(&name, newer, long).await.unwrap());
 }
 
-/// SADD: a holder that crashes leaves the handle in the set for ever.
+/// SADD: a holder that crashes leaves the handle in the set permanently.
 #[test]
 fn a_lock_by_sadd_is_held_by_a_crashed_holder_for_ever() {
     let site = Site::redis();
@@ -100,12 +100,12 @@ fn a_lock_by_sadd_is_held_by_a_crashed_holder_for_ever() {
     }
     // Nothing will ever take it out: the set has no time to live, and one for all handles would be none for each.
     assert_eq!(other.ttl::<_, i64>(&locks).unwrap(), -1);
-    // Nor does it know whose it is: anybody's SREM frees it.
+    // The set does not know its owner: any client's SREM frees it.
     assert_eq!(other.srem::<_, _, u32>(&locks, "foo").unwrap(), 1);
 }
 
-/// INCR, and DECR whatever it answered: two that wait keep each other out of a lock that nobody holds; a DECR that
-/// is sent again after a doubt lets a second one in; and a crash between the two is for ever, too.
+/// INCR, then DECR whatever the answer: two waiting clients keep each other out of a free lock; a DECR repeated after
+/// a doubt lets a second one in; and a crash in between is permanent.
 #[test]
 fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
     let site = Site::redis();
@@ -130,8 +130,8 @@ fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
     assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A and C have it");
 }
 
-/// HSETNX and EXPIRE are two steps. Who dies between them leaves a lock without a time to live, and who waits by
-/// BRPOPLPUSH waits for a list that nobody will write.
+/// HSETNX and EXPIRE are two steps. A client that dies between them leaves a lock without a time to live, and clients
+/// that wait with BRPOPLPUSH wait for a list that is never written.
 #[test]
 fn a_lock_whose_expire_is_a_second_step_may_have_none() {
     let site = Site::redis();
@@ -145,7 +145,7 @@ fn a_lock_whose_expire_is_a_second_step_may_have_none() {
     assert_eq!(read, None);
 }
 
-/// BRPOPLPUSH of a list onto itself: what a late winner of the lock pushes makes two, and readers alternate.
+/// BRPOPLPUSH of a list onto itself: a late winner's push makes two elements, and readers alternate.
 #[test]
 fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
     let site = Site::redis();
@@ -158,7 +158,7 @@ fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
     assert_eq!([read(), read(), read(), read()], ["new", "old", "new", "old"]);
 }
 
-/// The same with ours: the late one is refused, and all read the newer.
+/// The same with this crate: the late one is refused, and all read the newer value.
 #[tokio::test]
 async fn ours_keeps_one_list() {
     let site = Site::redis();

@@ -1,4 +1,4 @@
-//! What happens is told to who wants to count it.
+//! Events are reported to observers.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;

@@ -60,7 +60,7 @@ async fn a_redis_that_may_evict_locks_is_refused() {
         "{error}"
     );
     server.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    // It is looked at again with the next connection.
+    // It is read again with the next connection.
     let mutex = Mutex::new(Arc::new(arbiter), "a", LONG).unwrap();
     while mutex.acquire(PATIENCE).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,11 +1,11 @@
-//! The examples, run as a reader runs them, in memory and on a Redis: each shows what goes wrong in the naive way, and
-//! that it does not with ours.
+//! The examples as a reader runs them, in memory and on a Redis: each shows the failure of the naive way, and its
+//! absence with this crate.
 
 use std::process::Command;
 
 use crate::site::Site;
 
-/// Runs an example; what it prints.
+/// Runs an example; returns its output.
 fn run(name: &str, url: Option<&str>) -> String {
     let tests = std::env::current_exe().unwrap();
     // `cargo test` builds examples, too.
@@ -63,7 +63,7 @@ fn many_compute_a_hot_value_that_expired_and_one_refreshes_it_early() {
         let (naive, once, early) = (of("naive"), of("ComputeOnce"), of("refreshed early"));
         assert!(naive[0] > once[0] * 2, "{naive:?} {once:?}");
         assert_eq!((naive[1], once[1]), (0, 0));
-        // Nobody but those that find no value at all.
+        // Only those that find no value.
         assert!(early[1] > 0 && early[2] < once[2], "{early:?} {once:?}");
     });
 }

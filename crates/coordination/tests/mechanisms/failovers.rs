@@ -1,4 +1,4 @@
-//! A master dies and takes with it what it had confirmed: tokens grow all the same, and protect what compares them.
+//! A master dies with confirmed writes: tokens still grow, and protect places that compare them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +35,7 @@ impl Resource {
     }
 }
 
-/// The lock is granted by a master that no replica follows any more, and then that master dies. The next one knows nothing
-/// of it, and grants it again.
+/// The lock is granted by a master without replicas in step, which then dies. The next master grants it again.
 async fn a_token_protects_what_two_hold(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
     let mut resource = Resource::default();
     let first = mutex(url).acquire(PATIENCE).await.unwrap();

@@ -58,7 +58,7 @@ fn is_full<T>(answer: &Result<T, ArbiterError>) -> bool {
     matches!(answer, Err(ArbiterError::Full(_)))
 }
 
-/// Nothing is begun or kept for which there is no room, and what was begun can be held and ended.
+/// Nothing is begun or kept without room, and begun work can be renewed and ended.
 #[tokio::test]
 async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
     let server = RedisServer::start(&[]);
@@ -87,7 +87,7 @@ async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
     let replaced = lists.replace("a", &["x"], None).await;
     let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
     assert!(full, "{replaced:?}");
-    // What is there can be read, held, and let go of.
+    // Existing data can be read, renewed, and released.
     let found = arbiter.peek(&other).await.unwrap();
     assert_eq!(&*found.unwrap().value, b"kept");
     assert!(arbiter.renew(&name, token, LONG).await.unwrap());
@@ -109,7 +109,7 @@ async fn a_peek_leaves_no_key() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// As after a failover that lost what was written last: all keys of the lock are gone.
+/// As after a failover that lost the last writes: all keys of the lock are gone.
 #[tokio::test]
 async fn tokens_grow_also_when_the_last_is_lost() {
     let server = RedisServer::start(&[]);
@@ -120,14 +120,14 @@ async fn tokens_grow_also_when_the_last_is_lost() {
     server.query::<()>(&["FLUSHALL"]);
     let newer = mutex.acquire(PATIENCE).await.unwrap();
     assert!(newer.token() > stale.token());
-    // The one that was lost learns of it, and cannot harm the newer.
+    // The former holder learns of it, and cannot harm the newer one.
     assert!(!stale.renew().await.unwrap());
     assert!(stale.lost().is_cancelled());
     assert!(!stale.release().await.unwrap());
     assert!(newer.renew().await.unwrap());
 }
 
-/// The connection that hears the wake-ups is cut while somebody waits; so are the others.
+/// The wake-up connection breaks while a caller waits; so do the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_survives_broken_connections() {
     let server = RedisServer::start(&[]);
@@ -141,7 +141,7 @@ async fn a_waiter_survives_broken_connections() {
     let second = mutex(&asking);
     let guard = first.acquire(PATIENCE).await.unwrap();
     let waiting = tokio::spawn(async move { second.acquire(PATIENCE).await.unwrap().tries() });
-    // It is asked once more when wake-ups are heard.
+    // It asks once more after subscribing.
     asking.answered("lock", 2).await;
     server.query::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     server.query::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);

@@ -1,4 +1,4 @@
-//! [`Faulty`]: an arbiter, implemented outside of the crate, that counts what it is asked and fails when a test says so.
+//! [`Faulty`]: an arbiter outside of the crate that counts its calls and fails on request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,11 +16,11 @@ use tokio_util::task::AbortOnDropHandle;
 /// What becomes of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fate {
-    /// How long it takes until it is carried out.
+    /// The delay before it executes.
     pub(crate) there: Duration,
-    /// How often it is.
+    /// The number of executions.
     pub(crate) times: usize,
-    /// How long the answer takes.
+    /// The delay of the answer.
     pub(crate) back: Duration,
     pub(crate) is_answered: bool,
 }
@@ -58,7 +58,7 @@ impl Faulty {
         self.answered.send_modify(count);
     }
 
-    /// Waits until so many of these operations were answered.
+    /// Waits until this many of these operations were answered.
     pub(crate) async fn answered(&self, operation: &'static str, times: usize) {
         let mut answered = self.answered.subscribe();
         let enough = |counts: &HashMap<_, usize>| counts.get(operation) >= Some(&times);

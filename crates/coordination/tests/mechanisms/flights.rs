@@ -1,4 +1,4 @@
-//! Computations are tasks of their own: they outlive who began them, and nothing that they do stops their renewal.
+//! Computations are separate tasks: they outlive their callers, and cannot stop their renewal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,8 +29,8 @@ fn node(arbiter: Arc<dyn Arbiter>) -> Arc<ComputeOnce> {
     Arc::new(ComputeOnce::new(arbiter, settings).unwrap())
 }
 
-/// Three nodes on one runtime ask for a value whose computation blocks its thread for three times the lock's time. Somebody
-/// else asks for the right all the while, and never gets it.
+/// Three nodes on one runtime request a value whose computation blocks its thread for three lock times. Another client
+/// requests the right all the time and never gets it.
 fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
     let (begun, computations) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -45,7 +45,7 @@ fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
                     let (begun, released) = (begun.clone(), Arc::clone(&released));
                     async move {
                         begun.send(()).unwrap();
-                        // Once for all that compute.
+                        // Once for all computations.
                         let _ = released.lock().unwrap().recv();
                         Ok::<_, String>(b"value".to_vec())
                     }
@@ -94,7 +94,7 @@ blocking! {
     a_closure_that_blocks_the_only_thread_on_a_cluster: Site::cluster(), Builder::new_current_thread();
 }
 
-/// Each caller gives up as soon as it knows that somebody computes.
+/// Each caller gives up once it knows that another one computes.
 async fn a_computation_outlives_the_callers_that_began_it(site: Site) {
     let nodes = [(); 3].map(|()| node(site.arbiter()));
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
@@ -150,7 +150,8 @@ async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
     assert_eq!(computations.load(Ordering::SeqCst), 1);
 }
 
-/// The arbiter is away. One caller gives up; the other, who asked at the same time, waits until it is there again.
+/// The arbiter is unreachable. One caller gives up; the other one, who called at the same time, waits until it
+/// returns.
 #[tokio::test(start_paused = true)]
 async fn an_impatient_caller_does_not_fail_a_patient_one() {
     let away = Arc::new(AtomicBool::new(true));
@@ -174,7 +175,7 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
     assert_eq!(patient.unwrap().bytes(), b"value");
 }
 
-/// The arbiter is away for a moment, and then says that somebody else computes.
+/// The arbiter is unreachable for a moment, then reports that another one computes.
 #[tokio::test(start_paused = true)]
 async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
     let memory = Arc::<MemoryArbiter>::default();

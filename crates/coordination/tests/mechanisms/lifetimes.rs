@@ -1,4 +1,4 @@
-//! How long a value is kept: until it expires, or until somebody says that it is no good any more.
+//! How long a value is kept: until it expires or is invalidated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,8 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     assert!(second.token() > first.token());
 }
 
-/// The answer was lost, so it is sent again: who hears that it is there would give it to those who asked meanwhile.
+/// The answer was lost, so it is repeated: a caller that learned of the value would give it to those who asked in
+/// between.
 async fn what_is_published_again_after_it_was_invalidated_is_refused(site: Site) {
     let arbiter = site.arbiter();
     let (name, ttl) = (Name::of_value("a").unwrap(), PATIENCE);
@@ -115,7 +116,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
     assert_eq!(calls.calls.load(Ordering::SeqCst), 1);
 }
 
-/// It may have read what was changed before it was changed.
+/// It may have read the data before the change.
 async fn what_is_computed_while_it_is_invalidated_is_computed_again(site: Site) {
     let nodes = [(); 2].map(|()| node(&site));
     let numbers = Numbers::new(0);

@@ -17,7 +17,7 @@ use crate::clocked::Clocked;
 use crate::reference::{Key, Reference};
 use crate::site::lock;
 
-/// How many schedules memory is compared in, unless the environment says it.
+/// Default number of schedules for the memory comparison.
 const SCHEDULES: u64 = 3000;
 const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 /// The time at which schedules begin.
@@ -25,7 +25,7 @@ const BEGIN_US: u64 = 1_700_000_000_000_000;
 /// Steps of a schedule.
 const STEPS: usize = 60;
 
-/// One operation, as all are asked for it.
+/// An operation of all arbiters.
 #[derive(Debug)]
 struct Step {
     operation: u32,
@@ -55,7 +55,7 @@ impl Step {
         }
     }
 
-    /// What it answers, and a token if it granted one.
+    /// Its answer, and the granted token.
     async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
         let Self { name, holder, ttl, bytes, .. } = self;
         let token = self.token.unwrap_or(Token::new(1));
@@ -88,7 +88,7 @@ impl Step {
             11 => format!("failed {}", arbiter.fail(name, token, "why", *ttl).await.unwrap()),
             12 => {
                 let items = vec![bytes.as_slice(); bytes.len()];
-                // Odd: Redis keeps a list until the millisecond is over.
+                // Redis keeps a list until the end of the millisecond.
                 let ttl = *ttl + Duration::from_millis(1);
                 let replaced = arbiter.replace(name, &items, ttl, self.token).await;
                 format!("replaced {}", replaced.unwrap())
@@ -100,7 +100,7 @@ impl Step {
     }
 }
 
-/// What the model is compared with.
+/// The compared arbiters.
 enum Other<'a> {
     Memory,
     Redis(&'a Clocked),
@@ -168,7 +168,7 @@ async fn memory_does_as_the_model() {
 async fn redis_does_as_the_model(clocked: Clocked) {
     let first = seed();
     for number in 0..60 {
-        // After all that the one before left behind.
+        // With the state that the previous one left.
         let begin_us = BEGIN_US + number * 3_600_000_000;
         let agreed = agree(first.wrapping_add(number), begin_us, Other::Redis(&clocked)).await;
         agreed.unwrap_or_else(|difference| panic!("{difference}"));

@@ -34,14 +34,14 @@ fn mutex(site: &Site, name: &str, ttl: Duration) -> Mutex {
     Mutex::new(site.arbiter(), name, ttl).unwrap()
 }
 
-/// A lock, and what counts how often it was asked for.
+/// A lock with a counter of requests.
 fn counted(site: &Site) -> (Mutex, Arc<Faulty>) {
     let arbiter = Faulty::counting(site.arbiter());
     let mutex = Mutex::new(Arc::clone(&arbiter) as _, "a", LONG).unwrap();
     (mutex, arbiter)
 }
 
-/// Thirty that want it, on three nodes; each sees nobody else inside.
+/// Thirty callers on three nodes; each is alone inside.
 async fn one_at_a_time(site: Site) {
     let inside = Arc::new(AtomicU32::new(0));
     let nodes = [(); 3].map(|()| mutex(&site, "a", LONG));
@@ -296,7 +296,7 @@ async fn no_more_than_may_wait_do_so(site: Site) {
     guard.release().await.unwrap();
 }
 
-/// Whoever gets no answer asks again, and it is as if he had asked once: all operations may be sent twice.
+/// A caller without an answer asks again, with the same effect as asking once: all operations may be repeated.
 async fn asking_twice_is_asking_once(site: Site) {
     let arbiter = site.arbiter();
     let (name, holder, other) = (name("a"), Holder::random(), Holder::random());
@@ -313,7 +313,7 @@ async fn asking_twice_is_asking_once(site: Site) {
         assert!(arbiter.unlock(&name, token).await.unwrap());
     }
     assert!(matches!(ask(&other).await, Locking::Granted(_)));
-    // One that never learned that he has it can still let it go.
+    // A caller that never learned that it holds the lock can still release it.
     for _ in 0..2 {
         arbiter.leave(&name, &other).await.unwrap();
     }

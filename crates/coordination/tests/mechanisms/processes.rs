@@ -12,14 +12,14 @@ use testing::process::signal;
 use crate::site::Site;
 use crate::worker::{JOB, Job, Told, Work, now_us};
 
-/// What is measured here is not measured beside each other.
+/// Measurements run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A process, and what it tells.
+/// A process and its output.
 struct Process {
     child: Child,
     told: Receiver<Told>,
@@ -46,7 +46,7 @@ impl Process {
         Self { child, told }
     }
 
-    /// All that it tells until it ends by itself.
+    /// All its output until it exits.
     fn finish(mut self) -> Vec<Told> {
         let told = self.told.iter().collect();
         assert!(self.child.wait().unwrap().success());
@@ -74,7 +74,7 @@ fn job(site: &Site, work: Work) -> Job {
     }
 }
 
-/// Three processes with the same job, but for what `part` makes of it; all that they told.
+/// Runs three processes with one job, varied by `part`; returns their output.
 fn three(job: &Job, part: impl Fn(u32, &mut Job)) -> Vec<Told> {
     let processes: Vec<_> = (0..3)
         .map(|number| {
@@ -216,7 +216,7 @@ fn a_hot_key_is_never_missing(site: &Site, what: &str) {
     panic!("this machine is too busy to tell");
 }
 
-/// When a read found nothing, and what the slowest took, both in microseconds.
+/// When a read found nothing, and the slowest read, both in microseconds.
 fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
     let mut hot =
         job(site, Work::Hot { key: format!("hot{round}"), reads_per_s: 667, seconds: 14 });
@@ -275,7 +275,7 @@ on_each! {
     a_hot_key: a_hot_key_is_never_missing;
 }
 
-/// What all of this is for: look, compute, write, without protection.
+/// The unprotected way for comparison: read, compute, write.
 #[test]
 fn the_stampede_without_protection() {
     let _alone = alone();

@@ -1,6 +1,6 @@
-//! The model: what each operation of an arbiter does, written down as plainly as it can be.
+//! The model: each operation of an arbiter in its simplest form.
 //!
-//! It is an [`Arbiter`] itself, so that all three are asked in the same way. Its time is a field.
+//! It is an [`Arbiter`], so that all three are called in the same way. Its time is a field.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 /// Instants and spans in microseconds.
 type Micros = u64;
 
-/// See the module.
+/// The reference arbiter.
 #[derive(Debug, Default)]
 pub(crate) struct Reference(Mutex<World>);
 
@@ -46,7 +46,7 @@ struct Grant {
     is_released: bool,
 }
 
-/// What Redis evicts: each is a key of its own.
+/// The keys that Redis may evict, each on its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Key {
     Lock,

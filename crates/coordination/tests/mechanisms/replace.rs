@@ -23,7 +23,7 @@ fn lists(site: &Site, ttl: Duration) -> Arc<AtomicReplace> {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Two writers replace it again and again while it is read: it is never doubled, never half, never missing.
+/// Two writers replace it repeatedly while it is read: it is never doubled, partial, or missing.
 async fn the_list_is_that_of_one_writer(site: Site) {
     let (a, b) = (vec!["a"; 7], vec!["b"; 11]);
     let (reader, first) = (lists(&site, LONG), lists(&site, LONG));
@@ -82,7 +82,7 @@ async fn a_list_expires(site: Site) {
     assert!(lists.read("a").await.unwrap().is_empty());
 }
 
-/// Small and in pieces, and also when there is no list any more.
+/// Small and in pieces, and also without a list.
 async fn an_older_writer_does_not_undo_a_newer(site: Site) {
     let lists = lists(&site, LONG);
     let [older, newer] = [7, 8].map(Token::new);
@@ -97,7 +97,7 @@ async fn an_older_writer_does_not_undo_a_newer(site: Site) {
         assert!(lists.replace::<&str>("a", &[], Some(newer)).await.unwrap());
         assert!(!put("older", older).await.unwrap());
         assert!(lists.read("a").await.unwrap().is_empty());
-        // Who has no token writes in any case, and makes no difference to those who have.
+        // A writer without a token always writes, and does not affect those with one.
         lists.replace("a", &["any"], None).await.unwrap();
         assert!(!put("older", older).await.unwrap());
     }

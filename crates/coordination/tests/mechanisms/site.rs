@@ -1,5 +1,4 @@
-//! The place that all share, in its three forms. Servers are started once and shared by the tests that run at the
-//! same time, each under a prefix of its own.
+//! The shared place in its three forms. Servers are started once and shared by concurrent tests, each with a prefix.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -56,7 +55,7 @@ pub(crate) enum Place {
 static REDIS: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
 static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
 
-/// The one that is there, or a new one. It ends with the last test that uses it.
+/// Returns the running server or starts one. It stops with the last test that uses it.
 fn shared<T>(there: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut there = there.lock().unwrap_or_else(PoisonError::into_inner);
     there.upgrade().unwrap_or_else(|| {
@@ -93,7 +92,7 @@ impl Site {
         }
     }
 
-    /// What one more node has: connections of its own to what all share.
+    /// Returns another node's connections to the shared place.
     pub(crate) fn arbiter(&self) -> Arc<dyn Arbiter> {
         match &self.place {
             Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,

@@ -1,5 +1,5 @@
-//! A process of its own: this test binary, started again with a job in its environment. It writes what happens on
-//! its standard output, a JSON object a line after an `@`. All times are microseconds since 1970, of one machine.
+//! A process of the test: this binary, restarted with a job in its environment. It prints events on standard output,
+//! one JSON object a line after an `@`. All times are microseconds since 1970 by one machine's clock.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,13 +31,13 @@ pub(crate) struct Job {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// So many requests for one key, evenly within this time.
+    /// This many requests for one key, spread evenly over this time.
     Burst { key: String, requests: u32, over_ms: u64 },
     /// The same without protection: look, compute, write.
     Stampede { key: String, requests: u32, over_ms: u64 },
     /// Computes and is never done.
     Hang { key: String },
-    /// The requests of this process, out of three, for one position each of so many lists.
+    /// The requests of this process, of three, for one position of each list.
     Positions { seed: u64, rounds: u64, process: u32 },
     /// Reads of a hot key.
     Hot { key: String, reads_per_s: u32, seconds: u32 },
@@ -79,7 +79,7 @@ pub(crate) fn now_us() -> u64 {
 }
 
 fn tell(told: &Told) {
-    // In one piece, and on a line of its own whatever the harness has written.
+    // At once and on a new line, whatever the harness has printed.
     println!("\n@{}", serde_json::to_string(told).unwrap());
 }
 

@@ -1,5 +1,5 @@
-//! The keys of a [`LuaRedis`](super::LuaRedis) and the commands of the store, as Redis 7 has them. In all that Redis leaves to chance, such as
-//! the order of a set, these are sorted.
+//! The keys of a [`LuaRedis`](super::LuaRedis) and the store's commands, as in Redis 7. Orders that Redis leaves to
+//! chance, such as that of a set, are sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -10,7 +10,7 @@ pub type Set = BTreeSet<Bytes>;
 pub type Sorted = BTreeMap<Bytes, f64>;
 pub type List = Vec<Bytes>;
 
-/// What a command answers.
+/// The answer of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Nil,
@@ -21,7 +21,7 @@ pub enum Reply {
     Error(String),
 }
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Text(Bytes),
@@ -134,12 +134,12 @@ fn range(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
 }
 
 impl Keyspace {
-    /// What a key holds, if it is there.
+    /// Returns the value of a key, if it exists.
     pub fn get<T: Kind>(&self, key: &str) -> Option<&T> {
         T::of(&self.0.get(key.as_bytes())?.value)
     }
 
-    /// Drops what is over.
+    /// Removes expired keys.
     pub fn expire(&mut self, now_ms: i64) {
         if now_ms < self.1 {
             return;
@@ -149,7 +149,7 @@ impl Keyspace {
         self.1 = next.unwrap_or(i64::MAX);
     }
 
-    /// Looks at a value or changes it; one that is not there is empty, and one that is empty is not there.
+    /// Reads or changes a value; a missing value is empty, and an empty value is removed.
     fn with<T: Kind, R>(
         &mut self,
         key: &[u8],
@@ -450,6 +450,6 @@ fn zrange(sorted: &Sorted, from: &[u8], to: &[u8], options: &[Bytes]) -> Answer 
     Ok(Reply::Array(items.flatten().collect()))
 }
 
-/// What is looked at in it.
+/// The part that is read.
 const INFO: &str = "redis_version:7.0.0\r\nrole:master\r\nloading:0\r\nmaxmemory_policy:noeviction\r\nmaxmemory:0\r\n\
                     used_memory:0\r\naof_enabled:1\r\nmaster_replid:one\r\n";

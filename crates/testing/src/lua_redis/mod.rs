@@ -1,7 +1,8 @@
-//! A Redis inside the test: the commands and scripts of the store, carried out at once and in one order, by a clock that the test gives.
+//! A Redis inside the test: it executes the store's commands and scripts at once and in one order, by a clock of the
+//! test.
 //!
-//! Connections lead to it by [`LuaRedis::dial`], through the client of the service. What it does a real Redis does, too:
-//! `tests/store_contract.rs` holds both to the same.
+//! [`LuaRedis::dial`] connects the service's client to it. `tests/store_contract.rs` also runs against real Redis and
+//! shows that both behave the same.
 
 pub mod keyspace;
 mod script;
@@ -25,7 +26,7 @@ pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
 /// What becomes of the text of each script.
 pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
 
-/// See the module.
+/// A simulated Redis.
 pub struct LuaRedis {
     keyspace: Mutex<Keyspace>,
     scripts: Mutex<HashMap<Bytes, Script>>,
@@ -49,7 +50,7 @@ impl LuaRedis {
         of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is there now.
+    /// The current keyspace.
     pub fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
         let mut keyspace = Self::lock(&self.keyspace);
         keyspace.expire((self.clock)().div_euclid(1000));
@@ -70,7 +71,7 @@ impl LuaRedis {
         }
     }
 
-    /// Connections over which the clock is ahead by so many microseconds, and which break when the number of cuts changes.
+    /// Connections whose clock is ahead by this many microseconds and which break when the number of cuts changes.
     pub fn dial(self: &Arc<Self>, ahead_us: i64, cuts: &Arc<AtomicU64>) -> Dial {
         let (redis, cuts) = (Arc::clone(self), Arc::clone(cuts));
         Arc::new(move || {

@@ -1,4 +1,5 @@
-//! Scripts of a [`LuaRedis`](super::LuaRedis), by the Lua that Redis has. Each thread has one machine, which keeps what it compiled.
+//! The scripts of a [`LuaRedis`](super::LuaRedis), executed by Redis' Lua version. Each thread has one interpreter
+//! with its compiled scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
