@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, BindSettings, Delivery, LineBatcher, Linger, Listener, Receiver, SourceRates,
-    bind, read_timeout,
+    ArrivalStamps, Delivery, LineBatcher, Linger, Listener, Receiver, Sockets, SourceRates,
+    read_timeout,
 };
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
@@ -45,7 +45,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn receiver(&self) -> anyhow::Result<Receiver> {
-        Ok(Receiver::sharing(self.socket.try_clone()?, DATAGRAM_MAX))
+        Ok(Receiver::new(self.socket.try_clone()?, DATAGRAM_MAX))
     }
 
     pub(crate) fn socket(&self) -> anyhow::Result<Socket> {
@@ -132,7 +132,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 way("a thread, batched receive", |node, _| Ok(vec![node.listen(node.receiver()?)])),
                 way("a thread, batched receive, a rate per source", |node, _| {
                     let rates = Arc::new(SourceRates::new(10_000_000, tokio::time::Instant::now()));
-                    let receiver = node.receiver()?.with_sources();
+                    let receiver = node.receiver()?;
                     Ok(vec![node.listen_within(Some(rates), receiver)])
                 }),
                 way("a thread, one datagram a call", |node, _| {
@@ -158,12 +158,16 @@ fn receive(
     rate: Option<u32>,
     start: fn(&Node, usize) -> anyhow::Result<Threads>,
 ) -> anyhow::Result<Vec<f64>> {
-    let settings = BindSettings {
+    let sockets = Sockets {
+        listen: &[],
         receive_buffer: RECEIVE_BUFFER,
         socket_mode: 0o600,
         read_timeout: read_timeout(LINGER),
+        threads: 1,
+        datagram_max: DATAGRAM_MAX,
+        unit: "eds",
     };
-    let (socket, _) = bind(&"127.0.0.1:0".parse()?, &[], &settings)?;
+    let (socket, _) = sockets.bind(&"127.0.0.1:0".parse()?)?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node { shared: Arc::default(), batches, stop: CancellationToken::new(), socket };

@@ -151,7 +151,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let start = |socket| {
-        let (mut receiver, stop) = (Receiver::sharing(socket, DATAGRAM_MAX), Arc::clone(&stop));
+        let (mut receiver, stop) = (Receiver::new(socket, DATAGRAM_MAX), Arc::clone(&stop));
         let receive = if readers == Readers::OneAtOnce { Receiver::wait } else { Receiver::gather };
         thread::spawn(move || -> anyhow::Result<(usize, f64)> {
             let (before, mut datagrams) = (thread_cpu()?, 0);

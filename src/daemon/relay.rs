@@ -24,7 +24,7 @@ use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::http::{Readiness, RelayVitals, Vitals};
-use crate::ingest::{BindSettings, Inherited, Opened, Sockets};
+use crate::ingest::{Inherited, Opened, Sockets};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
@@ -54,11 +54,9 @@ impl Relay {
         let input = &config.input;
         let sockets = Sockets {
             listen: &input.listen,
-            how: BindSettings {
-                receive_buffer: input.receive_buffer,
-                socket_mode: input.socket_mode,
-                read_timeout: READ_TIMEOUT,
-            },
+            receive_buffer: input.receive_buffer,
+            socket_mode: input.socket_mode,
+            read_timeout: READ_TIMEOUT,
             threads: input.threads,
             datagram_max: READ_MAX,
             unit: "eds-relay",
@@ -155,7 +153,7 @@ impl Relay {
                 Arc::clone(&self.view.ledger),
             );
             let reader = Reader {
-                receiver: receiver.with_sources(),
+                receiver,
                 forwarder,
                 linger: config.relay.linger,
                 clock: Arc::clone(&clock),

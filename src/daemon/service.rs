@@ -21,8 +21,8 @@ use crate::event::{OverflowSeries, Partition};
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{Health, Queries, QuerySources};
 use crate::ingest::{
-    self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher, Listener,
-    QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
+    self, ArrivalStamps, DedupBudget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,
+    Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
 };
 use crate::node::{LedgerTotals, Node, Progress, files};
 use crate::spool::{Keeper, Spool};
@@ -115,11 +115,9 @@ impl Service {
     ) -> anyhow::Result<Vec<Receiver>> {
         let sockets = Sockets {
             listen: &settings.input.listen,
-            how: BindSettings {
-                receive_buffer: settings.input.receive_buffer,
-                socket_mode: settings.input.socket_mode,
-                read_timeout: ingest::read_timeout(settings.linger.least),
-            },
+            receive_buffer: settings.input.receive_buffer,
+            socket_mode: settings.input.socket_mode,
+            read_timeout: ingest::read_timeout(settings.linger.least),
             threads: settings.input.threads,
             datagram_max: settings.input.max_datagram,
             unit: "eds",
@@ -243,7 +241,7 @@ impl Service {
                 batcher.with_spool(spool.cloned())
             };
             self.listeners.push(Listener {
-                receiver: receiver.with_sources(),
+                receiver,
                 rates: rates.clone(),
                 batcher,
                 linger: settings.linger,

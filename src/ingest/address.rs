@@ -1,29 +1,42 @@
-//! [`ListenAddress`]: where events come in.
+//! [`ListenAddress`]: where events come in; and the files of Unix sockets.
+//!
+//! A Unix socket loses nothing that it takes: the kernel holds `net.unix.max_dgram_qlen` datagrams, and the sender of another one
+//! waits for room, or is told that there is none (EAGAIN). The permissions of its file say who may send. A node makes the file, takes
+//! the place of a socket at which no process listens any more, and removes its own file when it stops reading.
 
 use std::fmt;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::SystemTime;
 
-use socket2::Socket;
+use rustix::fs::{Mode, OFlags};
+use socket2::{Domain, SockAddr, Socket, Type};
 
-/// What the path of a Unix socket begins with where addresses are written.
+use super::holder::unix_holder;
+
+/// The prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
-/// The longest path that the kernel takes for a socket, in bytes.
+/// The longest path of a socket that the kernel takes, in bytes.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Where events come in. It displays, and is read, as the configuration has it.
+/// Where events come in, displayed and parsed as in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// By UDP: from everywhere, and without a word about what the kernel has no room for.
+    /// A UDP socket: the kernel drops datagrams when it has no room, and the senders do not notice.
     Udp(SocketAddr),
-    /// At a Unix datagram socket: from this host, and whoever sends more than there is room for waits.
+    /// A Unix datagram socket: senders on this host wait for room.
     Unix(PathBuf),
 }
 
 impl ListenAddress {
-    /// Where this socket receives.
+    /// Returns where this socket receives.
     pub(super) fn of(socket: &Socket) -> Option<Self> {
         let address = socket.local_addr().ok()?;
         let unix = || address.as_pathname().map(|path| Self::Unix(path.into()));
@@ -73,6 +86,92 @@ impl FromStr for ListenAddress {
     }
 }
 
+/// The file of a socket that this process has bound. It is removed on drop, unless another one has its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    id: FileId,
+}
+
+/// The device, the inode, which may be used again, and when the file was made, if that is known.
+type FileId = (u64, u64, Option<SystemTime>);
+
+fn file_id(path: &Path) -> io::Result<FileId> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino(), found.created().ok()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = file_id(&self.path).is_ok_and(|id| id == self.id);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "cannot remove the file of a socket; the next node takes its place");
+        }
+    }
+}
+
+/// Binds a socket to this path, with these permissions.
+pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    // The file gets the permissions of the socket, less the umask, when it is bound: never more than it may have.
+    let socket = File::from(OwnedFd::from(socket));
+    socket.set_permissions(Permissions::from_mode(mode))?;
+    let socket = Socket::from(OwnedFd::from(socket));
+    let address = SockAddr::unix(path)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // Of two that find the same stale file, the second would remove the socket of the first.
+            let directory = File::open(path.parent().unwrap_or(path))?;
+            directory.try_lock().map_err(|error| {
+                io::Error::other(format!("its directory is locked by another process: {error}"))
+            })?;
+            remove_stale(path)?;
+            socket.bind(&address)?;
+        }
+        bound => bound?,
+    }
+    let file = SocketFile { path: path.to_owned(), id: file_id(path)? };
+    add_permissions(path, mode)?;
+    Ok((socket, file))
+}
+
+/// Gives the file of a socket the permissions that the umask withheld. Does not follow a symbolic link that somebody put in its
+/// place.
+fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !found.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("its file was replaced by another one"));
+    }
+    // A descriptor of this kind cannot change permissions by itself.
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Removes the file of a socket at which nobody listens.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        let message = "there is something else than a socket; remove it, or name another path";
+        return Err(io::Error::new(ErrorKind::AlreadyExists, message));
+    }
+    match UnixDatagram::unbound()?.connect(path) {
+        Ok(()) => Err(io::Error::new(
+            ErrorKind::AddrInUse,
+            format!(
+                "another process listens there: {}; end that, or name another path",
+                unix_holder(path)
+            ),
+        )),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "taking the place of a socket at which nobody listens");
+            fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +196,67 @@ mod tests {
         ] {
             assert!(text.parse::<ListenAddress>().is_err(), "{text:?}");
         }
+    }
+
+    fn error(path: &Path) -> String {
+        bind_unix(path, 0o600).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_socket_has_its_permissions_and_its_file_goes_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eds.sock");
+        let (_socket, file) = bind_unix(&path, 0o622).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o622);
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn permissions_are_not_given_to_what_a_link_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let [target, link] = ["target", "link"].map(|it| directory.path().join(it));
+        fs::write(&target, "").unwrap();
+        let before = fs::metadata(&target).unwrap().permissions();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        add_permissions(&link, 0o777).unwrap_err();
+        assert_eq!(fs::metadata(&target).unwrap().permissions(), before);
+    }
+
+    #[test]
+    fn only_a_socket_at_which_nobody_listens_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eds.sock");
+        let (socket, file) = bind_unix(&path, 0o600).unwrap();
+        let own = format!("another process listens there: this process ({})", std::process::id());
+        assert!(error(&path).starts_with(&own), "{}", error(&path));
+        assert!(path.exists());
+        // As a process leaves it that is killed.
+        drop(socket);
+        let (_socket, next) = bind_unix(&path, 0o600).unwrap();
+        drop(file);
+        assert!(path.exists(), "it is another one's now");
+        drop(next);
+
+        fs::write(&path, "kept").unwrap();
+        assert!(error(&path).contains("something else than a socket"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        assert!(error(&path).contains("something else than a socket"));
+    }
+
+    #[test]
+    fn of_two_that_find_a_stale_file_one_waits_for_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eds.sock");
+        drop(UnixDatagram::bind(&path).unwrap());
+        let other = File::open(directory.path()).unwrap();
+        other.try_lock().unwrap();
+        assert!(error(&path).contains("locked by another process"));
+        assert!(path.exists());
+        drop(other);
+        bind_unix(&path, 0o600).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::line_batcher::beginning;
-use super::{Failure, LineBatcher, Linger, Receiver, SourceRates};
+use super::{LineBatcher, Linger, Receiver, SourceRates};
 use crate::diagnosis::Cause;
 use crate::event::datagram::pieces;
 use crate::node::{Heartbeat, Node, Throttle};
@@ -72,18 +72,16 @@ impl Listener {
             least: self.linger.least.saturating_sub(2 * interval),
             most: self.linger.most.saturating_sub(2 * interval),
         };
-        let mut failure = Failure::default();
         let mut waiting = Waiting { now: false, logged: Throttle::new(UNREAD_INTERVAL) };
         while !self.stop.is_cancelled() {
-            if failure.is_resting(now) || self.makes_senders_wait(&mut waiting) {
+            if self.receiver.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
                 now = Instant::now();
             } else {
                 let read = self.receiver.gather();
                 now = Instant::now();
-                let failing = &self.node.listeners_failing;
                 // One that fails does not beat: if that lasts the process is unhealthy, and a new one may fix it.
-                if let Some(arrived) = failure.note(read, &self.receiver, failing, now) {
+                if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
                     self.heartbeat.beat();
                     if arrived {
                         self.add_datagrams(now);

@@ -77,7 +77,7 @@ fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
     let (recorder, mut batches) = mpsc::channel(1);
     let mut stopped = Stopped::new(vec![recorder], u64::MAX);
     if outlives {
-        stopped.listener.receiver = stopped.listener.receiver.outliving();
+        stopped.listener.receiver.outlives = true;
     }
     for at in 0..DATAGRAMS {
         stopped.send(&["b", "c"].map(|tag| format!("a={tag} value=u {at}")));

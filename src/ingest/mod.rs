@@ -10,20 +10,14 @@ mod address;
 mod caps;
 mod coverage;
 mod dedup;
-mod drops;
-mod failure;
-mod gather;
 mod holder;
-mod inherited;
 mod line_batcher;
 mod listener;
 mod rates;
 mod receive;
 mod recorder;
 mod replay;
-mod socket;
 mod sockets;
-mod unix;
 mod unspooler;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,22 +27,17 @@ use tokio::sync::oneshot;
 
 use crate::event::Batch;
 
-pub use address::ListenAddress;
+pub use address::{ListenAddress, SocketFile};
 pub use caps::CapSettings;
 pub use dedup::DedupBudget;
-pub use failure::Failure;
 pub use holder::{Table, explained, holder};
-pub use inherited::{InheritError, Inherited, inherited};
-use inherited::{check_all_named, take_at};
 pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits, beginning};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::{Receiver, Source};
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
-pub use socket::{BindError, BindSettings, bind};
-pub use sockets::{OpenError, Opened, Sockets};
-pub use unix::SocketFile;
+pub use sockets::{Inherited, Opened, SocketError, Sockets, inherited};
 pub use unspooler::Unspooler;
 
 /// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and later events

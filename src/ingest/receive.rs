@@ -1,7 +1,10 @@
 //! [`Receiver`]: reads many datagrams with one system call.
 //!
-//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. So the few
-//! other system calls that need it are here, too.
+//! Datagrams that come close behind each other wait a little to be read together, since a wake-up costs more than to read one.
+//! The receiver also counts what the kernel dropped, and knows when to read a socket again that failed.
+//!
+//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. The few other system
+//! calls that need it are here, too.
 
 #![expect(
     unsafe_code,
@@ -10,24 +13,23 @@
 )]
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use socket2::{Domain, MaybeUninitSlice, SockAddr, SockAddrStorage, Socket};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket};
+use tokio::time::Instant;
 
 use super::Received;
-use super::address::ListenAddress;
-use super::drops::Drops;
-use super::gather::Gather;
-use super::unix::SocketFile;
+use super::address::{ListenAddress, SocketFile};
+use crate::diagnosis::Cause;
+use crate::node::Throttle;
 
-/// Datagrams read by one system call at most.
+/// The most datagrams that one system call reads.
 const BATCH: usize = 64;
-const BATCH_LEN: libc::c_uint = 64;
-/// What is between the rooms of two datagrams: at powers of two all would share few places of the processor's caches.
+/// The bytes between the rooms of two datagrams: at powers of two all would share few places of the processor's caches.
 const STAGGER: usize = 33 * 64;
 /// The size of an address.
 #[expect(clippy::cast_possible_truncation, reason = "128")]
@@ -36,69 +38,89 @@ const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::s
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
+/// The longest that datagrams wait for others.
+const REST_MAX: Duration = Duration::from_millis(1);
+/// A receive buffer takes at least a nanosecond for this number of its bytes to be filled to a quarter: by a million datagrams a
+/// second, for each of which Linux reckons 768 bytes or more.
+const BYTES_PER_NANO: u64 = 3;
+/// The pause before a socket that failed is read again: first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How often a socket that fails is logged, at most.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A socket and the buffers for what it reads.
+/// A socket and the buffers for its datagrams.
 #[derive(Debug)]
 pub struct Receiver {
     socket: Socket,
+    /// The most datagrams of one system call.
+    batch: usize,
     room: Vec<u8>,
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
-    gather: Gather,
-    /// Room for the source addresses; empty without [`Receiver::with_sources`].
+    /// The source addresses of these datagrams.
     names: Vec<libc::sockaddr_storage>,
-    drops: Drops,
-    batched: bool,
-    outlives: bool,
+    /// How long datagrams wait for others that come close behind.
+    rest: Duration,
+    /// The last read with datagrams.
+    arrived: Instant,
+    /// The kernel's counter of drops at the last look; `None` when another receiver of the socket looks, or the kernel does not
+    /// say.
+    pub(super) drops_seen: Option<u32>,
+    /// The datagrams with wrong checksums of the whole host then.
+    wrong_seen: Option<u64>,
+    /// When a socket that failed is read again, and the pause before that.
+    retry: Option<(Instant, Duration)>,
+    logged: Throttle,
+    /// Whether another process reads what is left in the socket.
+    pub(super) outlives: bool,
     is_unix: bool,
-    /// Of a Unix socket that this process has bound. Goes with the last receiver of the socket that stops.
-    file: Option<Arc<SocketFile>>,
+    /// The file of a Unix socket that this process has bound. The last receiver of the socket that stops removes it.
+    pub(super) file: Option<Arc<SocketFile>>,
 }
 
 impl Receiver {
     /// Reads from this socket, which should have a read timeout. A datagram longer than `datagram_max` bytes is cut.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
-        // What was dropped before this process looked is not its to count; see `drops_before`.
-        let drops = Drops::new(kernel_drops(&socket));
-        Self { drops, ..Self::sharing(socket, datagram_max) }
-    }
-
-    /// The same, for a socket that another receiver reads, too; that one counts its drops.
-    #[must_use]
-    pub fn sharing(socket: Socket, datagram_max: usize) -> Self {
-        let room = vec![0; BATCH * (datagram_max + STAGGER)];
-        let is_unix = socket.domain().is_ok_and(|of| of == Domain::UNIX);
+        let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
+        // A Unix socket has room for few datagrams, and its senders wait.
+        let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         Self {
-            gather: Gather::new(&socket, is_unix),
-            is_unix,
-            socket,
-            room,
+            batch: BATCH,
+            room: vec![0; BATCH * (datagram_max + STAGGER)],
             datagram_max,
             lengths: Vec::new(),
-            names: Vec::new(),
-            drops: Drops::new(None),
-            batched: true,
+            // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address of no family.
+            names: vec![unsafe { std::mem::zeroed() }; BATCH],
+            rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(REST_MAX),
+            arrived: Instant::now(),
+            // What was dropped before this process looked is not its to count; see `drops_before`.
+            drops_seen: kernel_drops(&socket),
+            wrong_seen: wrong_checksums(),
+            retry: None,
+            logged: Throttle::new(LOG_INTERVAL),
             outlives: false,
+            is_unix,
             file: None,
+            socket,
         }
     }
 
-    /// The same, with the file of its socket, if that has one which this process made.
+    /// Reads one datagram with each system call.
     #[must_use]
-    pub fn with_file(mut self, file: Option<Arc<SocketFile>>) -> Self {
-        self.file = file;
+    pub const fn without_batches(mut self) -> Self {
+        self.batch = 1;
         self
     }
 
-    /// Whether senders wait while nobody reads, so that nothing is lost.
+    /// Returns whether senders wait while nobody reads, so that nothing is lost.
     #[must_use]
     pub const fn makes_senders_wait(&self) -> bool {
         self.is_unix
     }
 
-    /// Lets senders know, where it can, that nobody will read what they send from now on. What they have sent is there.
+    /// Refuses further datagrams of a Unix socket's senders. What they have sent can still be read.
     pub fn refuse_senders(&mut self) {
         self.file = None;
         if self.is_unix {
@@ -107,34 +129,13 @@ impl Receiver {
         }
     }
 
-    /// The same, for a socket that others hold, too, and that the next process reads.
-    #[must_use]
-    pub fn outliving(mut self) -> Self {
-        self.outlives = true;
-        self
-    }
-
-    /// Whether another process reads what is left in the socket.
+    /// Returns whether another process reads what is left in the socket.
     #[must_use]
     pub const fn outlives(&self) -> bool {
         self.outlives
     }
 
-    /// What the kernel had dropped when this receiver was made; 0 where another counts. Earlier processes counted what they saw.
-    #[must_use]
-    pub fn drops_before(&self) -> u32 {
-        self.drops.seen.unwrap_or_default()
-    }
-
-    /// The same, with the source of each datagram. The kernel writes 28 bytes more for each.
-    #[must_use]
-    pub fn with_sources(mut self) -> Self {
-        // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address of no family.
-        self.names = vec![unsafe { std::mem::zeroed() }; BATCH];
-        self
-    }
-
-    /// Where it receives.
+    /// Returns where it receives.
     #[must_use]
     pub fn address(&self) -> Option<ListenAddress> {
         ListenAddress::of(&self.socket)
@@ -145,13 +146,18 @@ impl Receiver {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// The same; what comes close behind what was read before, it lets wait a little, so that more come together.
+    /// The same, but rests before if datagrams were read just now, so that more come together. Where they come at longer
+    /// intervals, each is read at once.
     pub fn gather(&mut self) -> io::Result<bool> {
-        if self.batched && self.lengths.len() < BATCH {
-            self.gather.rest();
+        // One that is read alone would keep all behind it waiting.
+        let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
+        if may_rest && self.arrived.elapsed() < self.rest {
+            std::thread::sleep(self.rest);
         }
         let read = self.wait()?;
-        self.gather.note(read);
+        if read {
+            self.arrived = Instant::now();
+        }
         Ok(read)
     }
 
@@ -160,14 +166,47 @@ impl Receiver {
         self.receive(libc::MSG_DONTWAIT)
     }
 
+    /// Returns whether it is too early to read the socket again.
+    #[must_use]
+    pub fn is_resting(&self, now: Instant) -> bool {
+        self.retry.is_some_and(|(at, _)| now < at)
+    }
+
+    /// Notes how a read went; `failing` is the number of sockets that cannot be read. Returns whether something arrived, or `None`
+    /// when the read failed.
+    pub fn note(
+        &mut self,
+        read: io::Result<bool>,
+        failing: &AtomicUsize,
+        now: Instant,
+    ) -> Option<bool> {
+        let error = match read {
+            Ok(arrived) => {
+                if self.retry.take().is_some() {
+                    failing.fetch_sub(1, Ordering::Relaxed);
+                    let address = self.address().map(tracing::field::display);
+                    tracing::info!(address, "the socket can be read again");
+                }
+                return Some(arrived);
+            }
+            Err(error) => error,
+        };
+        let (first, longest) = PAUSES;
+        let pause = self.retry.map_or(first, |(_, pause)| longest.min(pause * 2));
+        if self.retry.is_none() {
+            failing.fetch_add(1, Ordering::Relaxed);
+        }
+        self.retry = Some((now + pause, pause));
+        if self.logged.is_due() {
+            let address = self.address().map(tracing::field::display);
+            tracing::error!(address, %error, "cannot read the socket: {}", Cause::SocketFails);
+        }
+        None
+    }
+
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
-        let result = if self.batched { self.receive_batch(flags) } else { self.receive_one(flags) };
-        match result {
-            Err(error) if self.batched && error.raw_os_error() == Some(libc::ENOSYS) => {
-                self.batched = false;
-                self.receive(flags)
-            }
+        match self.receive_batch(flags) {
             // EAGAIN: the timeout, or nothing there. ECONNREFUSED: an ICMP error of something sent before.
             Err(error)
                 if matches!(
@@ -226,19 +265,19 @@ impl Receiver {
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
-        // Empty, or as many as headers.
         for (name, header) in self.names.iter_mut().zip(&mut headers) {
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = NAME_LEN;
         }
-        // SAFETY: each of the BATCH headers points to one part, and each part to `datagram_max` bytes of
-        // `self.room` that no other part has; it has no name, or one of NAME_LEN bytes in `self.names` that no
-        // other header has. All of them outlive the call. A null timeout is allowed.
+        // SAFETY: each of the headers, of which there are at least `batch`, points to one part, and each part to `datagram_max` bytes of
+        // `self.room` that no other part has, and to a name of NAME_LEN bytes in `self.names` that no other header has. All
+        // of them outlive the call. A null timeout is allowed.
+        let batch = libc::c_uint::try_from(self.batch).map_err(io::Error::other)?;
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
-                BATCH_LEN,
+                batch,
                 // Signed or not, as the C library has it.
                 flags as _,
                 std::ptr::null_mut(),
@@ -252,56 +291,50 @@ impl Receiver {
         Ok(())
     }
 
-    /// For a kernel without recvmmsg.
-    fn receive_one(&mut self, flags: libc::c_int) -> io::Result<()> {
-        let flags = flags & libc::MSG_DONTWAIT;
-        let mut room = vec![MaybeUninit::uninit(); self.datagram_max];
-        let mut parts = [MaybeUninitSlice::new(&mut room)];
-        let read = (self.socket).recv_from_vectored_with_flags(&mut parts, flags)?;
-        let (len, received, name) = read;
-        for (to, from) in self.room.iter_mut().zip(&room[..len]) {
-            // SAFETY: the kernel has written the first `len` bytes.
-            *to = unsafe { from.assume_init() };
-        }
-        self.lengths.push((len, received.is_truncated()));
-        if let Some(to) = self.names.first_mut() {
-            // SAFETY: a SockAddrStorage is a sockaddr_storage.
-            *to = unsafe { *name.as_storage().view_as() };
-        }
-        Ok(())
-    }
-
-    /// What the last call read.
+    /// Returns what the last call read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
-        self.room.chunks_exact(self.datagram_max + STAGGER).zip(&self.lengths).enumerate().map(
-            |(place, (room, &(len, truncated)))| Received {
+        let rooms = self.room.chunks_exact(self.datagram_max + STAGGER);
+        rooms.zip(&self.lengths).zip(&self.names).map(|((room, &(len, truncated)), name)| {
+            Received {
                 bytes: &room[..len.min(self.datagram_max)],
                 truncated,
-                source: Source(self.names.get(place)),
-            },
-        )
+                source: Source(Some(name)),
+            }
+        })
     }
 
-    /// How many datagrams the kernel dropped since the last call: the receive buffer was full, or their checksum wrong; the log
-    /// has the likely cause. Asked once a second the difference is right, although the kernel's counter wraps at 32 bits.
+    /// Returns how many datagrams the kernel dropped since the last call: the receive buffer was full, or their checksum wrong.
+    /// Logs when a larger buffer does not help. Called once a second the difference is right, although the kernel's counter has 32
+    /// bits and wraps.
     pub fn take_kernel_drops(&mut self) -> u32 {
-        self.drops.take(&self.socket, kernel_drops(&self.socket))
-    }
-
-    /// Reads one datagram with each system call, as on a kernel without recvmmsg.
-    #[must_use]
-    pub fn without_batches(mut self) -> Self {
-        self.batched = false;
-        self
+        let before = self.drops_seen;
+        self.drops_seen = before.and(kernel_drops(&self.socket)).or(before);
+        let drops = before.zip(self.drops_seen);
+        let drops = drops.map_or(0, |(before, seen)| seen.wrapping_sub(before));
+        // Read in any case: what the host received before is none of the next drops.
+        let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
+        let wrong = wrong_before.zip(self.wrong_seen);
+        let wrong = wrong.map_or(0, |(before, seen)| seen.saturating_sub(before));
+        if drops > 0 && wrong >= u64::from(drops) {
+            tracing::error!(
+                address = self.address().map(tracing::field::display),
+                datagrams = drops,
+                wrong_checksums_of_host = wrong,
+                "the kernel dropped datagrams, and this host received as many with wrong checksums: they are damaged on \
+                 the way or sent wrongly, and a larger receive buffer does not help; check the senders and the network \
+                 hardware"
+            );
+        }
+        drops
     }
 }
 
-/// Where a datagram claims to come from. It is read only where somebody asks, which is rare.
+/// The address that a datagram claims to come from. It is decoded on demand, which is rare.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Source<'a>(Option<&'a libc::sockaddr_storage>);
 
 impl Source<'_> {
-    /// The address that the kernel wrote, if it is one of the internet, and the receiver knows the sources.
+    /// Returns the address that the kernel wrote, if it is one of the internet.
     #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         let mut storage = SockAddrStorage::zeroed();
@@ -313,7 +346,7 @@ impl Source<'_> {
     }
 }
 
-/// The datagrams that the kernel dropped in the whole life of the socket. `None` where it does not say.
+/// Returns the datagrams that the kernel dropped in the whole life of the socket, if it says.
 fn kernel_drops(socket: &Socket) -> Option<u32> {
     let mut info = [0_u32; SK_MEMINFO_VARS];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
@@ -344,6 +377,29 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
         )
     };
     (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
+}
+
+/// Returns the datagrams with a wrong checksum that this host received since it started, if it says. The kernel counts these among
+/// the drops of their sockets, too.
+fn wrong_checksums() -> Option<u64> {
+    let read = |name| std::fs::read_to_string(format!("/proc/self/net/{name}"));
+    let ipv6 = read("snmp6").ok().and_then(|text| in_snmp6(&text));
+    Some(in_snmp(&read("snmp").ok()?)? + ipv6.unwrap_or_default())
+}
+
+/// Reads a line of names, and one of values.
+fn in_snmp(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let (_, value) = counters.find(|(name, _)| *name == "InCsumErrors")?;
+    value.parse().ok()
+}
+
+/// Reads a line for each name.
+fn in_snmp6(text: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix("Udp6InCsumErrors"))?;
+    value.trim().parse().ok()
 }
 
 /// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.

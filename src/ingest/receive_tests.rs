@@ -1,7 +1,6 @@
 //! Real datagrams over loopback.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use super::*;
 
@@ -50,12 +49,12 @@ fn single_reads_return_the_same() {
 }
 
 #[test]
-fn the_sources_are_known_when_they_are_asked_for() {
+fn the_sources_are_known() {
     for (address, batched) in [("127.0.0.1:0", true), ("127.0.0.1:0", false), ("[::1]:0", true)] {
         let socket = UdpSocket::bind(address).unwrap();
         let to = socket.local_addr().unwrap();
         let mut receiver = Receiver::new(socket.into(), 64);
-        receiver.batched = batched;
+        receiver.batch = if batched { BATCH } else { 1 };
         let senders = [(); 2].map(|()| UdpSocket::bind(address).unwrap());
         let [one, other] = [0, 1].map(|at: usize| senders[at].local_addr().ok());
         let expect = |receiver: &mut Receiver, expected: &[Option<SocketAddr>]| {
@@ -69,8 +68,6 @@ fn the_sources_are_known_when_they_are_asked_for() {
             }
             assert_eq!(sources, expected);
         };
-        expect(&mut receiver, &[None, None]);
-        let mut receiver = receiver.with_sources();
         expect(&mut receiver, &[one, other, one]);
         expect(&mut receiver, &[one, other]);
     }
@@ -97,11 +94,46 @@ fn nothing_waits_for_others_where_each_comes_alone() {
     const REST: Duration = Duration::from_secs(30);
     let (receiver, sender) = pair(8);
     let mut receiver = receiver.without_batches();
-    receiver.gather = Gather::resting(REST);
+    receiver.rest = REST;
     let began = std::time::Instant::now();
     for _ in 0..3 {
         sender.send(b"a").unwrap();
         assert!(receiver.gather().unwrap());
     }
     assert!(began.elapsed() < REST);
+}
+
+#[test]
+fn what_comes_close_behind_waits_as_long_as_a_quarter_of_the_buffer_allows() {
+    const REST: Duration = Duration::from_millis(200);
+    let receiver = |domain, bytes| {
+        let socket = Socket::new(domain, socket2::Type::DGRAM, None).unwrap();
+        socket.set_recv_buffer_size(bytes).unwrap();
+        Receiver::new(socket, 8)
+    };
+    assert_eq!(receiver(Domain::UNIX, 1 << 17).rest, Duration::ZERO);
+    // Linux doubles what is asked for.
+    assert_eq!(receiver(Domain::IPV4, 1 << 16).rest, Duration::from_nanos((1 << 17) / 3));
+    let (mut receiver, sender) = pair(8);
+    let mut gathered_within = |after| {
+        receiver.rest = REST;
+        std::thread::sleep(after);
+        sender.send(b"a").unwrap();
+        let began = Instant::now();
+        assert!(receiver.gather().unwrap());
+        began.elapsed()
+    };
+    assert!(gathered_within(Duration::ZERO) >= REST);
+    assert!(gathered_within(REST) < REST, "it was not close behind");
+}
+
+#[test]
+fn the_counters_of_the_kernel_are_read() {
+    let snmp = "Tcp: InErrs\nTcp: 5\nUdp: InDatagrams RcvbufErrors InCsumErrors MemErrors\n\
+                Udp: 100 7 3 0\nUdpLite: InCsumErrors\nUdpLite: 9\n";
+    assert_eq!(in_snmp(snmp), Some(3));
+    let snmp6 = "Udp6RcvbufErrors                \t4\nUdp6InCsumErrors                \t2\n";
+    assert_eq!(in_snmp6(snmp6), Some(2));
+    assert_eq!((in_snmp(""), in_snmp6("")), (None, None));
+    assert!(wrong_checksums().is_some(), "Linux has these counters");
 }

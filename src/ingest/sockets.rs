@@ -1,113 +1,388 @@
-//! [`Sockets`]: all sockets of a program, taken from a service manager or bound, each with those who read it.
+//! [`Sockets`]: all sockets of a program, passed by a service manager or bound here, each with its receivers.
+//!
+//! A socket that a service manager passes (`LISTEN_FDS`, `sd_listen_fds(3)`) outlives the process: while the service restarts the
+//! kernel keeps what arrives in it, and the next process reads that. So a node that stops leaves what it has not read.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use socket2::Socket;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{
-    BindError, BindSettings, InheritError, Inherited, ListenAddress, Receiver, SocketFile, bind,
-    check_all_named, take_at,
-};
+use super::address::{ListenAddress, SocketFile, bind_unix};
+use super::holder::{Table, explained};
+use super::receive::{Receiver, force_receive_buffer, passed};
+use crate::diagnosis::Cause;
 
-/// Where to receive, and how.
+/// The sockets of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct Sockets<'a> {
-    /// The addresses.
+    /// Where to receive.
     pub listen: &'a [ListenAddress],
-    /// How they are bound.
-    pub how: BindSettings,
+    /// The receive buffer of a UDP socket, in bytes.
+    pub receive_buffer: u64,
+    /// The permissions of the file of a Unix socket.
+    pub socket_mode: u32,
+    /// The longest time that a read waits.
+    pub read_timeout: Duration,
     /// The threads that read each socket. They share it: a single sender is one flow, which several sockets would not
     /// spread.
     pub threads: usize,
     /// The longest datagram that is read whole, in bytes.
     pub datagram_max: usize,
-    /// What the units of the service manager are called: `eds` of `eds.socket`.
+    /// The name of the service manager's units: `eds` of `eds.socket`.
     pub unit: &'static str,
 }
 
 /// Sockets that can be read.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// One for each thread.
+    /// One for each thread and socket.
     pub receivers: Vec<Receiver>,
-    /// Where they are, with the ports that the system chose.
+    /// Where they receive, with the ports that the system chose.
     pub addresses: Vec<ListenAddress>,
-    /// What the kernel gives the receive buffers of those for UDP together.
+    /// The receive buffers of the UDP sockets together.
     pub buffer_bytes: u64,
-    /// What the kernel had dropped from the inherited ones before this process looked.
+    /// The datagrams that the kernel dropped from the inherited sockets before this process read them.
     pub drops_before: u64,
 }
 
-/// Why a socket cannot be had.
+/// A socket that the service manager passed, known to be one for datagrams.
+#[derive(Debug)]
+pub struct Inherited {
+    socket: Socket,
+    address: ListenAddress,
+}
+
+/// Why a socket cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum SocketError {
+    /// The variables are not numbers, or name descriptors that are not open.
+    #[error("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {0}")]
+    Descriptors(io::Error),
+    /// The service manager passes something else.
+    #[error(
+        "the service manager passes descriptor {descriptor}, which is {kind}; eds takes sockets for datagrams only, which \
+         ListenDatagram= of a .socket unit makes of an address with a port or of an absolute path"
+    )]
+    NotForEvents {
+        /// Its number.
+        descriptor: i32,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The configuration does not have the address of a passed socket.
+    #[error(
+        "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. \
+         Nobody would read that socket: set ListenDatagram= of {unit}.socket to input.listen (systemctl edit {unit}.socket; \
+         systemctl restart {unit}.socket), or do without it: systemctl disable --now {unit}.socket; systemctl start \
+         {unit}.service"
+    )]
+    NotNamed {
+        /// Where the socket is.
+        address: ListenAddress,
+        /// The addresses of the configuration.
+        listen: Vec<ListenAddress>,
+        /// The name of the units.
+        unit: &'static str,
+    },
+    /// A passed socket refuses its settings.
+    #[error("cannot use the socket at {address} that the service manager passes: {source}")]
+    Unusable {
+        /// Where the socket is.
+        address: ListenAddress,
+        /// Why.
+        source: io::Error,
+    },
     /// It cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// That of the service manager cannot be used.
-    #[error(transparent)]
-    Inherit(#[from] InheritError),
+    #[error("cannot listen on {address} (input.listen): {source}")]
+    Bind {
+        /// Where.
+        address: ListenAddress,
+        /// Why.
+        source: io::Error,
+    },
     /// The system does not tell where it is, or gives no descriptor more.
     #[error("cannot use a socket: {0}")]
     Io(#[from] io::Error),
 }
 
+/// Takes the sockets that the service manager passed to this process; none without such a manager. Call it before the
+/// process opens anything, so that all open descriptors are the manager's. Later calls get none.
+pub fn inherited() -> Result<Vec<Inherited>, SocketError> {
+    let descriptors = passed().map_err(SocketError::Descriptors)?;
+    descriptors
+        .into_iter()
+        .map(|(descriptor, owned)| {
+            let socket = Socket::from(owned);
+            let address = address_for_events(&socket)
+                .map_err(|kind| SocketError::NotForEvents { descriptor, kind })?;
+            Ok(Inherited { socket, address })
+        })
+        .collect()
+}
+
+/// Returns the address where a socket receives, or what it is if events cannot come in there.
+fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
+    let Ok(domain) = socket.domain() else {
+        return Err("no socket");
+    };
+    if ![Domain::IPV4, Domain::IPV6, Domain::UNIX].contains(&domain) {
+        return Err("a socket, but neither of the internet nor a Unix one");
+    }
+    if !matches!(socket.r#type(), Ok(Type::DGRAM)) {
+        return Err("a socket, but not for datagrams");
+    }
+    match ListenAddress::of(socket) {
+        Some(ListenAddress::Udp(at)) if at.port() == 0 => None,
+        // A name that is no path is no address.
+        address => address,
+    }
+    .ok_or("a socket without an address")
+}
+
 impl Sockets<'_> {
     /// Takes the inherited sockets, and binds the others.
-    pub fn open(&self, mut inherited: Vec<Inherited>) -> Result<Opened, OpenError> {
-        check_all_named(&inherited, self.listen, self.unit)?;
+    pub fn open(&self, mut inherited: Vec<Inherited>) -> Result<Opened, SocketError> {
+        if let Some(stray) = inherited.iter().find(|it| !self.listen.contains(&it.address)) {
+            let (address, listen) = (stray.address.clone(), self.listen.to_vec());
+            return Err(SocketError::NotNamed { address, listen, unit: self.unit });
+        }
         let mut opened = Opened::default();
         for address in self.listen {
-            let held = take_at(&mut inherited, address, &self.how)?;
-            if held.is_empty() {
-                let (socket, file) = bind(address, self.listen, &self.how)?;
-                let receivers = self.receivers(socket, file, &mut opened)?;
-                opened.receivers.extend(receivers);
-            }
-            for socket in held {
-                for receiver in self.receivers(socket, None, &mut opened)? {
-                    let drops = receiver.drops_before();
-                    report_drops(address, drops);
-                    opened.drops_before += u64::from(drops);
-                    opened.receivers.push(receiver.outliving());
+            let mut is_inherited = false;
+            // Several may share an address (`ReusePort=`).
+            for Inherited { socket, .. } in inherited.extract_if(.., |it| it.address == *address) {
+                is_inherited = true;
+                self.prepare(&socket, address)
+                    .map_err(|source| SocketError::Unusable { address: address.clone(), source })?;
+                let drops = self.add_receivers(socket, None, true, &mut opened)?;
+                opened.drops_before += u64::from(drops);
+                if drops > 0 {
+                    tracing::warn!(
+                        %address,
+                        datagrams = drops,
+                        "the kernel dropped datagrams from this socket before this process read it; the processes before it have \
+                         counted them up to their end, and what was dropped since then is counted here only"
+                    );
                 }
+            }
+            if !is_inherited {
+                let (socket, file) = self.bind(address)?;
+                self.add_receivers(socket, file, false, &mut opened)?;
             }
         }
         Ok(opened)
     }
 
-    fn receivers(
+    /// Adds a receiver for each thread. Returns what the kernel had dropped before.
+    fn add_receivers(
         &self,
         socket: Socket,
         file: Option<SocketFile>,
+        outlives: bool,
         opened: &mut Opened,
-    ) -> io::Result<Vec<Receiver>> {
-        // The kernel reports the double of what it has room for.
-        let buffer = socket.recv_buffer_size()? as u64 / 2;
+    ) -> io::Result<u32> {
+        let buffer_bytes = buffer_bytes(&socket)?;
         let file = file.map(Arc::new);
-        let mut receivers = Vec::new();
         for _ in 1..self.threads {
-            let receiver = Receiver::sharing(socket.try_clone()?, self.datagram_max);
-            receivers.push(receiver.with_file(file.clone()));
+            let mut receiver = Receiver::new(socket.try_clone()?, self.datagram_max);
+            receiver.drops_seen = None;
+            (receiver.outlives, receiver.file) = (outlives, file.clone());
+            opened.receivers.push(receiver);
         }
-        let receiver = Receiver::new(socket, self.datagram_max);
+        let mut receiver = Receiver::new(socket, self.datagram_max);
+        (receiver.outlives, receiver.file) = (outlives, file);
         opened.addresses.extend(receiver.address());
         if !receiver.makes_senders_wait() {
-            opened.buffer_bytes += buffer;
+            opened.buffer_bytes += buffer_bytes;
         }
-        receivers.push(receiver.with_file(file));
-        Ok(receivers)
+        let drops = receiver.drops_seen.unwrap_or_default();
+        opened.receivers.push(receiver);
+        Ok(drops)
+    }
+
+    /// Binds a socket to an address, with its file if it is a Unix socket. Warns when the kernel gives a smaller receive buffer
+    /// than asked for. `[::]` receives IPv4 as well, unless `listen` has an IPv4 address with its port: the kernel does not allow
+    /// both.
+    pub fn bind(
+        &self,
+        address: &ListenAddress,
+    ) -> Result<(Socket, Option<SocketFile>), SocketError> {
+        let bound = match address {
+            ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
+            ListenAddress::Unix(path) => {
+                bind_unix(path, self.socket_mode).map(|(socket, file)| (socket, Some(file)))
+            }
+        };
+        let bound = bound.and_then(|(socket, file)| {
+            socket.set_read_timeout(Some(self.read_timeout))?;
+            Ok((socket, file))
+        });
+        bound.map_err(|source| SocketError::Bind { address: address.clone(), source })
+    }
+
+    fn bind_udp(&self, address: SocketAddr) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            let is_ipv4 = |other: &ListenAddress| match other {
+                ListenAddress::Udp(other) => other.is_ipv4() && other.port() == address.port(),
+                ListenAddress::Unix(_) => false,
+            };
+            socket.set_only_v6(self.listen.iter().any(is_ipv4))?;
+        }
+        let bound = socket.bind(&address.into());
+        bound.map_err(|error| explained(error, Table::Udp, address))?;
+        self.set_receive_buffer(&socket, address, false)?;
+        Ok(socket)
+    }
+
+    /// Makes a passed socket ready to be read like those that are bound here.
+    fn prepare(&self, socket: &Socket, address: &ListenAddress) -> io::Result<()> {
+        // Its former owner may have polled it.
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(self.read_timeout))?;
+        let ListenAddress::Udp(address) = *address else {
+            return Ok(());
+        };
+        if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
+            tracing::info!(
+                %address,
+                "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in its unit)"
+            );
+        }
+        self.set_receive_buffer(socket, address, true)
+    }
+
+    /// Sets the receive buffer, and warns when it is smaller than asked for. Never shrinks that of a passed socket: the manager may
+    /// have set one beyond what this process may (`ReceiveBuffer=`), and it may be full.
+    fn set_receive_buffer(
+        &self,
+        socket: &Socket,
+        address: SocketAddr,
+        is_passed: bool,
+    ) -> io::Result<()> {
+        let asked = self.receive_buffer;
+        let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
+        let is_enough = is_passed && buffer_bytes(socket)? >= asked;
+        if !is_enough && force_receive_buffer(socket, size).is_err() {
+            // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: try it on another.
+            let size = usize::try_from(size).unwrap_or_default();
+            let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+            trial.set_recv_buffer_size(size)?;
+            if !is_passed || buffer_bytes(&trial)? > buffer_bytes(socket)? {
+                socket.set_recv_buffer_size(size)?;
+            }
+        }
+        let got = buffer_bytes(socket)?;
+        if got < asked {
+            tracing::warn!(
+                %address,
+                asked_bytes = asked,
+                got_bytes = got,
+                "{}",
+                Cause::SmallBuffer
+            );
+        }
+        Ok(())
     }
 }
 
-fn report_drops(address: &ListenAddress, drops: u32) {
-    if drops > 0 {
-        tracing::warn!(
-            %address,
-            datagrams = drops,
-            "the kernel dropped datagrams from this socket before this process read it; the processes before it have \
-             counted them up to their end, and what was dropped since then is counted here only"
-        );
+/// Returns the receive buffer. The kernel doubles the size for its own records, and reports the double.
+fn buffer_bytes(socket: &Socket) -> io::Result<u64> {
+    Ok(socket.recv_buffer_size()? as u64 / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    use super::*;
+
+    fn sockets(listen: &[ListenAddress]) -> Sockets<'_> {
+        Sockets {
+            listen,
+            receive_buffer: 4096,
+            socket_mode: 0o600,
+            read_timeout: Duration::from_millis(5),
+            threads: 1,
+            datagram_max: 100,
+            unit: "eds",
+        }
+    }
+
+    fn passed(socket: impl Into<Socket>) -> Inherited {
+        let socket = socket.into();
+        let address = address_for_events(&socket).unwrap();
+        Inherited { socket, address }
+    }
+
+    fn udp() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn only_sockets_for_datagrams_with_an_address_are_taken() {
+        let check = |socket: Socket, kind: &str| {
+            assert_eq!(address_for_events(&socket).unwrap_err(), kind);
+        };
+        let file = std::fs::File::open("/dev/null").unwrap();
+        check(Socket::from(OwnedFd::from(file)), "no socket");
+        check(TcpListener::bind("127.0.0.1:0").unwrap().into(), "a socket, but not for datagrams");
+        check(UnixStream::pair().unwrap().0.into(), "a socket, but not for datagrams");
+        check(UnixDatagram::unbound().unwrap().into(), "a socket without an address");
+        check(Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(), "a socket without an address");
+        let good = udp();
+        let at = ListenAddress::Udp(good.local_addr().unwrap());
+        assert_eq!(address_for_events(&good.into()), Ok(at));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eds.sock");
+        let good = UnixDatagram::bind(&path).unwrap();
+        assert_eq!(address_for_events(&good.into()), Ok(ListenAddress::Unix(path)));
+    }
+
+    #[test]
+    fn a_socket_that_no_key_names_is_an_error_with_its_address() {
+        let (one, other) = (passed(udp()), passed(udp()));
+        let (listen, other_at) = ([one.address.clone()], other.address.clone());
+        let error = sockets(&listen).open(vec![one, other]).unwrap_err().to_string();
+        assert!(error.contains(&format!("a socket at {other_at}")), "{error}");
+        assert!(error.contains("ListenDatagram="), "{error}");
+    }
+
+    #[test]
+    fn sockets_are_taken_by_their_address() {
+        let all = vec![passed(udp()), passed(udp())];
+        let listen = [1, 0].map(|at: usize| all[at].address.clone());
+        let opened = sockets(&listen).open(all).unwrap();
+        assert_eq!(opened.addresses, listen);
+        assert!(opened.receivers.iter().all(Receiver::outlives));
+        assert_eq!(opened.receivers.len(), 2);
+    }
+
+    #[test]
+    fn the_receive_buffer_of_a_passed_socket_only_grows() {
+        let socket = udp();
+        let address = socket.local_addr().unwrap();
+        let socket = Socket::from(socket);
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        for (asked, is_passed, expected) in [(16, true, 64), (96, true, 96), (16, false, 16)] {
+            let sockets = Sockets { receive_buffer: asked * 1024, ..sockets(&[]) };
+            sockets.set_receive_buffer(&socket, address, is_passed).unwrap();
+            assert_eq!(buffer_bytes(&socket).unwrap(), expected * 1024);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_was_polled_waits_again() {
+        let socket = udp();
+        socket.set_nonblocking(true).unwrap();
+        let Inherited { socket, address } = passed(socket);
+        sockets(&[]).prepare(&socket, &address).unwrap();
+        assert!(!socket.nonblocking().unwrap());
+        assert_eq!(socket.read_timeout().unwrap().map(|time| time > Duration::ZERO), Some(true));
     }
 }

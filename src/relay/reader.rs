@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Forwarder, Metrics};
-use crate::ingest::{Failure, Receiver};
+use crate::ingest::Receiver;
 use crate::node::{Clock, Heartbeat};
 
 /// The timeout of a read of the socket, and the pause while it fails.
@@ -43,18 +43,17 @@ pub struct Reader {
 impl Reader {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
-        let mut failure = Failure::default();
         let mut now = Instant::now();
         let mut reported = now;
         // When the first event of the open pack arrived.
         let mut since = None;
         while !self.stop.is_cancelled() {
             let mut arrived = Some(false);
-            if !failure.is_resting(now) {
+            if !self.receiver.is_resting(now) {
                 let read =
                     if since.is_none() { self.receiver.wait() } else { self.receiver.poll() };
                 now = Instant::now();
-                arrived = failure.note(read, &self.receiver, &self.metrics.listeners_failing, now);
+                arrived = self.receiver.note(read, &self.metrics.listeners_failing, now);
             }
             if arrived.is_some() {
                 self.heartbeat.beat();
@@ -74,7 +73,7 @@ impl Reader {
                     std::thread::sleep(due - now);
                     now = Instant::now();
                 }
-                None if failure.is_resting(now) => {
+                None if self.receiver.is_resting(now) => {
                     std::thread::sleep(READ_TIMEOUT);
                     now = Instant::now();
                 }
