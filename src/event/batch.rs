@@ -1,26 +1,26 @@
-//! [`Batch`]: events of one partition, by minute and series.
+//! [`Batch`]: events of one partition, by minute and series; and [`OpenBatch`], one that grows.
 //!
 //! A command costs the store more than an event, so a batch is the cheaper the more events it has per series.
 
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::Minute;
+use super::{Minute, Partition, Partitions};
 
-/// The bytes of a group beside its text and its events, roughly.
+/// The approximate bytes of a group without its text and its events.
 const GROUP_BYTES: usize = 128;
-/// The bytes of an event beside its user's name.
+/// The bytes of an event without its user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
-/// Sets the hashes of a series in two minutes apart, in all their bits.
+/// Makes the hashes of a series in two minutes differ in all their bits.
 const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Events of one partition. Kept in one piece of text and one list a group, so that an event costs no
-/// allocation of its own.
+/// Events of one partition, in one text and one list a group, so that an event needs no allocation.
 #[derive(Debug, Default)]
 pub struct Batch {
     groups: Vec<Group>,
-    /// Indexes into `groups`, by minute and series. Keyed at random: the series come from strangers.
+    /// Indexes into `groups`, by minute and series. The hasher has random keys, since senders choose the series.
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     users: String,
@@ -52,20 +52,22 @@ pub struct Occurrence {
 
 /// An event that is not in its group yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Arrived {
-    pub(super) timestamp: i64,
+struct Arrived {
+    timestamp: i64,
     /// Its user's name ends where that of the next event begins.
-    pub(super) user_start: u32,
-    /// The place of its group.
-    pub(super) group: u32,
+    user_start: u32,
+    /// The index of its group.
+    group: u32,
 }
 
 impl Batch {
     /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
     /// most 4 GiB of them.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
-        let place = room_for(self.users.len(), user.len()).zip(self.group_of(minute, series));
-        let Some((user_start, group)) = place else {
+        let Some(user_start) = room_for(self.users.len(), user.len()) else {
+            return false;
+        };
+        let Some(group) = self.group_of(minute, series) else {
             return false;
         };
         self.users.push_str(user);
@@ -75,19 +77,19 @@ impl Batch {
         true
     }
 
-    /// Where the names end. [`room_for`] bounds it.
+    /// Returns the end of the names, which [`room_for`] bounds.
     fn users_end(&self) -> u32 {
         u32::try_from(self.users.len()).unwrap_or(u32::MAX)
     }
 
-    /// Counts an event with a user's name of so many bytes.
-    pub(super) const fn count(&mut self, user: usize) {
+    /// Counts an event whose user's name has `user_len` bytes.
+    const fn count(&mut self, user_len: usize) {
         self.events += 1;
-        self.bytes += OCCURRENCE_BYTES + user;
+        self.bytes += OCCURRENCE_BYTES + user_len;
     }
 
-    /// The place of a group, which may be new.
-    pub(super) fn group_of(&mut self, minute: Minute, series: &str) -> Option<u32> {
+    /// Returns the index of a group, which may be new.
+    fn group_of(&mut self, minute: Minute, series: &str) -> Option<u32> {
         let Self { groups, index, .. } = self;
         let minutes = minute.epoch_minutes().cast_unsigned();
         let hash = self.hasher.hash_one(series) ^ minutes.wrapping_mul(MINUTE_STEP);
@@ -109,30 +111,6 @@ impl Batch {
         Some(place)
     }
 
-    /// Gives up the users' names, until they and more are [put back](Self::sort_in).
-    pub(super) fn take_users(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.users).into_bytes()
-    }
-
-    /// Puts the last events that were counted into their groups. These are the names of all users, in UTF-8.
-    pub(super) fn sort_in(&mut self, users: Vec<u8>, events: &[Arrived]) {
-        let users = String::from_utf8(users);
-        debug_assert!(users.is_ok(), "the parser gives only UTF-8");
-        self.users = users.unwrap_or_default();
-        let mut more = vec![0; self.groups.len()];
-        for event in events {
-            more[event.group as usize] += 1;
-        }
-        for (group, more) in self.groups.iter_mut().zip(more) {
-            group.occurrences.reserve_exact(more);
-        }
-        let ends = events.iter().skip(1).map(|next| next.user_start);
-        let ends = ends.chain([self.users_end()]);
-        for (&event, end) in events.iter().zip(ends) {
-            self.put(event, end);
-        }
-    }
-
     fn put(&mut self, event: Arrived, user_end: u32) {
         let Arrived { timestamp, user_start, group } = event;
         self.groups[group as usize].occurrences.push(Occurrence {
@@ -142,15 +120,10 @@ impl Batch {
         });
     }
 
-    /// The groups, in order of their first event.
+    /// Returns the groups, in order of their first event.
     #[must_use]
     pub const fn groups(&self) -> &[Group] {
         self.groups.as_slice()
-    }
-
-    /// The first minute of the events.
-    pub(super) const fn earliest(&self) -> Option<Minute> {
-        self.earliest
     }
 
     /// Returns the bytes of a user's name.
@@ -159,34 +132,180 @@ impl Batch {
         occurrence.user_len as usize
     }
 
-    /// The user of an event of this batch.
+    /// Returns the user of an event of this batch.
     #[must_use]
     pub fn user(&self, occurrence: &Occurrence) -> &str {
         let start = occurrence.user_start as usize;
         self.users.get(start..start + occurrence.user_len as usize).unwrap_or_default()
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     #[must_use]
     pub const fn events(&self) -> usize {
         self.events
     }
 
-    /// The memory that they take, in bytes, roughly.
+    /// Returns the approximate memory in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no events.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.events == 0
     }
 }
 
-/// Where behind so many bytes of names another one begins, if there is room for it.
-pub(super) fn room_for(names: usize, name: usize) -> Option<u32> {
+/// Where the last event of a series went. The next one is likely to go there, too.
+#[derive(Debug, Clone, Copy)]
+pub struct Hint {
+    /// The minute of that event.
+    minute: Minute,
+    partition: Option<Partition>,
+    group: u32,
+    batch: u64,
+}
+
+impl Default for Hint {
+    fn default() -> Self {
+        Self { minute: Minute::MIN, partition: None, group: 0, batch: 0 }
+    }
+}
+
+impl Hint {
+    /// Returns the partition of the series in a minute. A hint must always be used with the same partitions.
+    pub fn partition(
+        &mut self,
+        partitions: &Partitions,
+        series: &str,
+        minute: Minute,
+    ) -> Partition {
+        match self.partition {
+            Some(partition) if self.minute == minute => partition,
+            _ => {
+                let partition = partitions.of(series, minute);
+                *self = Self { minute, partition: Some(partition), ..Self::default() };
+                partition
+            }
+        }
+    }
+}
+
+/// A batch that grows, event by event.
+///
+/// The cost of an event is memory that is not in the processor's caches, so it touches little: the events stay in order of arrival,
+/// and go into their groups all together when the batch is closed. A [`Hint`] beside the series says which group that is.
+#[derive(Debug)]
+pub struct OpenBatch {
+    /// Unique in the life of the process.
+    id: u64,
+    /// The groups, without their users.
+    batch: Batch,
+    /// The names of the users of all events, without separators.
+    users: Vec<u8>,
+    /// The events that are not in their groups yet.
+    arrived: Vec<Arrived>,
+}
+
+impl Default for OpenBatch {
+    fn default() -> Self {
+        Batch::default().into()
+    }
+}
+
+impl From<Batch> for OpenBatch {
+    fn from(mut batch: Batch) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: 1 + LAST.fetch_add(1, Ordering::Relaxed),
+            users: std::mem::take(&mut batch.users).into_bytes(),
+            batch,
+            arrived: Vec::new(),
+        }
+    }
+}
+
+impl OpenBatch {
+    /// Adds an event. The hint is that of the series, the user's name is UTF-8. Returns false, and adds nothing, when there is no
+    /// room, as [`Batch::push`] does.
+    pub fn push(
+        &mut self,
+        minute: Minute,
+        (series, hint): (&str, &mut Hint),
+        user: &[u8],
+        timestamp: i64,
+    ) -> bool {
+        let Some(user_start) = room_for(self.users.len(), user.len()) else {
+            return false;
+        };
+        if hint.batch != self.id || hint.minute != minute {
+            let Some(group) = self.batch.group_of(minute, series) else {
+                return false;
+            };
+            *hint = Hint {
+                minute,
+                partition: hint.partition.filter(|_| hint.minute == minute),
+                group,
+                batch: self.id,
+            };
+        }
+        self.arrived.push(Arrived { timestamp, user_start, group: hint.group });
+        self.users.extend_from_slice(user);
+        self.batch.count(user.len());
+        true
+    }
+
+    /// Returns the batch with all events in their groups.
+    #[must_use]
+    pub fn close(self) -> Batch {
+        let Self { mut batch, users, arrived, .. } = self;
+        let users = String::from_utf8(users);
+        debug_assert!(users.is_ok(), "the parser gives only UTF-8");
+        batch.users = users.unwrap_or_default();
+        let mut more = vec![0; batch.groups.len()];
+        for event in &arrived {
+            more[event.group as usize] += 1;
+        }
+        for (group, more) in batch.groups.iter_mut().zip(more) {
+            group.occurrences.reserve_exact(more);
+        }
+        let ends = arrived.iter().skip(1).map(|next| next.user_start);
+        let ends = ends.chain([batch.users_end()]);
+        for (&event, end) in arrived.iter().zip(ends) {
+            batch.put(event, end);
+        }
+        batch
+    }
+
+    /// Returns the number of events.
+    #[must_use]
+    pub const fn events(&self) -> usize {
+        self.batch.events()
+    }
+
+    /// Returns the number of groups.
+    #[must_use]
+    pub const fn groups(&self) -> usize {
+        self.batch.groups().len()
+    }
+
+    /// Returns the first minute of the events.
+    #[must_use]
+    pub const fn earliest(&self) -> Option<Minute> {
+        self.batch.earliest
+    }
+
+    /// Returns the approximate memory in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+}
+
+/// Returns where a name begins behind `names` bytes of others, if there is room for its `name` bytes.
+fn room_for(names: usize, name: usize) -> Option<u32> {
     let end = u32::try_from(names + name);
     end.and(u32::try_from(names)).ok()
 }
@@ -194,6 +313,8 @@ pub(super) fn room_for(names: usize, name: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -238,5 +359,56 @@ mod tests {
         }
         let hashes: HashSet<_> = batch.groups().iter().map(|group| group.hash).collect();
         assert_eq!(hashes.len(), 2000);
+    }
+
+    fn seen(batch: &Batch) -> Vec<String> {
+        let groups = batch.groups().iter().map(|group| {
+            let events = group.occurrences.iter();
+            let events: Vec<_> = events.map(|it| (batch.user(it), it.timestamp)).collect();
+            format!("{} {} {events:?}", group.minute, group.series)
+        });
+        groups.collect()
+    }
+
+    proptest! {
+        /// Hints are only hints: with those of any minutes and batches, some of which are closed and grow again, every batch holds
+        /// what it holds without them.
+        #[test]
+        fn hints_change_nothing(
+            events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-cé]{0,2}", 0..12_u8), 0..60),
+        ) {
+            // A series has another partition in each of the minutes.
+            let partitions = Partitions::new(std::num::NonZeroU16::new(5).unwrap());
+            let partitions = partitions.with_before(Minute::from_epoch_minutes(1).unwrap(), &[5, 6]);
+            let mut hints = [Hint::default(); 3];
+            let mut open: [OpenBatch; 3] = Default::default();
+            let mut expected: [Batch; 3] = Default::default();
+            for (at, (series, minute, batch, user, what)) in (0..).zip(events) {
+                let minute = Minute::from_epoch_minutes(minute).unwrap();
+                let name = ["a=1", "a=2", "b=1"][series];
+                let hint = &mut hints[series];
+                if what > 1 {
+                    prop_assert_eq!(hint.partition(&partitions, name, minute), partitions.of(name, minute));
+                }
+                prop_assert!(open[batch].push(minute, (name, hint), user.as_bytes(), at));
+                prop_assert!(expected[batch].push(minute, name, &user, at));
+                if what == 11 {
+                    let closed = std::mem::take(&mut open[batch]).close();
+                    prop_assert_eq!(seen(&closed), seen(&expected[batch]));
+                    if at % 2 == 0 {
+                        open[batch] = closed.into();
+                    } else {
+                        expected[batch] = Batch::default();
+                    }
+                }
+                let (grown, whole) = (&open[batch], &expected[batch]);
+                prop_assert_eq!((grown.events(), grown.bytes()), (whole.events(), whole.bytes()));
+            }
+            for (open, expected) in open.into_iter().zip(&expected) {
+                prop_assert_eq!(open.earliest(), expected.groups().iter().map(|group| group.minute).min());
+                let closed = open.close();
+                prop_assert_eq!(seen(&closed), seen(expected));
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! Datagrams: one or more lines, as they came from the socket.
+//! Datagrams: one or more lines from a socket.
 //!
 //! A line ends at a `\n`, but not at one inside a quoted field: an application may put any text there, and it must not
-//! become lines of its own. In a measurement and in tags a quote is an ordinary character.
+//! become other lines. In a measurement and in tags a quote is an ordinary character.
 
 use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
@@ -41,17 +41,17 @@ fn is_passed_over(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'#'))
 }
 
-/// How many of these bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+/// Returns the length of the first line, without its end; `None` when more bytes are needed to know it.
 #[must_use]
 pub fn first_line(bytes: &[u8]) -> Option<usize> {
     let end = Quotes::of(bytes).line_end(bytes, true);
     (end < bytes.len()).then_some(end)
 }
 
-/// What some editors and libraries write before UTF-8.
+/// Some editors and libraries write it before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Where the tags of a line end, at the latest.
+/// The bytes that end the tags of a line.
 static TAGS_END: Stops = stops(b"\\ \n");
 static KEY_ENDS: Stops = stops(b"\\=, \n");
 static VALUE_ENDS: Stops = stops(b"\\, \n");
@@ -60,10 +60,10 @@ static VALUE_ENDS: Stops = stops(b"\\, \n");
 struct Quotes {
     /// Whether there are any; usually there are none.
     any: bool,
-    /// How many bytes of the datagram were looked at.
+    /// The bytes of the datagram before the present line.
     before: usize,
-    /// Where in the datagram a closing quote was looked for, and where the first one is. Which quotes close does not
-    /// depend on where one begins to look, so the datagram is searched once, however many quotes it opens.
+    /// The start of the last search for a closing quote in the datagram, and its result. Which quotes close does not depend on
+    /// the start of the search, so the datagram is searched once for any number of opening quotes.
     closing: Option<(usize, Option<usize>)>,
 }
 
@@ -72,9 +72,9 @@ impl Quotes {
         Self { any: memchr::memchr(b'"', datagram).is_some(), before: 0, closing: None }
     }
 
-    /// Where the first line ends: at the first `\n` that is in no quoted field. A quote that is not closed, or whose
-    /// closing one is followed by what ends no field, is of a line that ends at the next `\n`, unless the datagram was
-    /// cut: then the quote may end behind it.
+    /// Returns the end of the first line: the first `\n` that is in no quoted field. A line with a quote that is not closed, or
+    /// whose field does not end behind the closing quote, ends at the next `\n`, unless the datagram was cut: then the quote may
+    /// end behind it.
     fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
         let newline_from = |at: usize| {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
@@ -90,7 +90,7 @@ impl Quotes {
         if line.trim_ascii_start().first() == Some(&b'#') {
             return newline_from(0);
         }
-        // The fields begin where the parser finds them. What is no field is a bad line, in which no quote counts.
+        // The fields begin where the parser finds them. In a line with a bad field no quote counts.
         let end_of = |at, ends| scan_until(bytes, at, ends).unwrap_or(bytes.len());
         let mut at = skip_spaces(bytes, bytes.len() - line.len());
         at = end_of(at, &TAGS_END);
@@ -131,8 +131,8 @@ impl Quotes {
     }
 }
 
-/// The common case, in which the line need not be taken apart: quotes in pairs. The first of a pair opens a field or does
-/// not; the second, which is no escaped one, closes that field, or is none that could open one.
+/// Returns the end of a line in the common case, which needs no parsing: quotes in pairs. The first of a pair opens a field or does
+/// not; the second, which is not escaped, closes that field, or cannot open one.
 fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     let mut open = false;
     let mut at = 0;
@@ -150,7 +150,7 @@ fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether what follows a closing quote ends its field.
+/// Returns whether the bytes behind a closing quote end its field.
 fn ends_field(rest: &[u8]) -> bool {
     matches!(rest, [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..])
 }
@@ -226,7 +226,7 @@ event_type=paid value=mallory
         check(cut, true, &[Line(b"a=1 value=u"), Truncated]);
     }
 
-    /// Each quote that is opened would be looked for to the end of the datagram.
+    /// A search to the end of the datagram for each of them would take minutes.
     #[test]
     fn quotes_without_end_take_no_time() {
         let began = std::time::Instant::now();

@@ -1,29 +1,29 @@
-//! [`Heads`]: the tags that lines began with lately, so that what was taken apart and sorted once is not again.
+//! [`Heads`]: the tags of recent lines, which need not be parsed and sorted again.
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::open_batch::Hint;
+use super::batch::Hint;
 
-/// The most bytes that they take, about: strangers choose them. Then they are learnt anew.
+/// The approximate limit of their memory, since senders choose them. All are dropped when it is reached.
 const BYTES_MAX: usize = 16 << 20;
-/// What one takes beside its text, roughly.
+/// The approximate bytes of one without its text.
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
-/// See the module.
+/// The known tags, and the series of each.
 #[derive(Debug)]
 pub(super) struct Heads {
-    /// By their tags, as they stand in a line: a fingerprint of 128 bits, keyed at random, so that neither chance nor a sender
-    /// makes two of them equal. Each event looks one up, and comparing texts would be one more place in memory that no cache has.
+    /// By their tags as written: a fingerprint of 128 bits with a random key, so that neither chance nor a sender makes two of them
+    /// equal. Each event looks one up, and to compare texts would be one more access to memory outside the caches.
     known: HashTable<Head>,
     seed: u64,
-    /// Of all series, in bytes.
+    /// The bytes of all series.
     text: usize,
-    /// Of what is not learnt.
+    /// The hint of tags that are not learned.
     no_hint: Hint,
 }
 
-/// In one line of a processor's cache: where it lies across two, an event waits for both.
+/// Fits one line of a processor's cache: with two an event would wait for both.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Head {
@@ -50,19 +50,19 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Where these tags are, if they are known.
+    /// Returns the place of these tags, if they are known.
     pub(super) fn find(&self, tags: &[u8]) -> Option<usize> {
         let tags = xxh3_128_with_seed(tags, self.seed);
         self.known.find_bucket_index(hash(tags), |head| head.tags == tags)
     }
 
-    /// The series of the tags that are there, and where its last event went.
+    /// Returns the series of the tags at a place, and its hint.
     pub(super) fn get(&mut self, place: usize) -> Option<(&str, &mut Hint)> {
         let head = self.known.get_bucket_mut(place)?;
         Some((&head.series, &mut head.hint))
     }
 
-    /// Learns the series that these tags stand for in every line that has them up to its first space; without tags nothing.
+    /// Learns the series of tags that end at the first space of their line; without tags nothing.
     pub(super) fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
         let Some(tags) = tags else {
             self.no_hint = Hint::default();

@@ -10,18 +10,64 @@
 //! such a character are refused in tags: InfluxDB's own parsers do not agree on what they mean.
 //!
 //! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
-//! the input, any other is written into a buffer that the parser keeps. Tags that it has seen it knows again.
+//! the input, any other is written into a buffer that the parser keeps. It recognizes tags that it has parsed before.
 
 use std::ops::Range;
 
+use super::batch::Hint;
 use super::heads::Heads;
-use super::open_batch::Hint;
-use super::overflow::is_reserved;
+use super::partition::is_reserved;
 use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
     skip_spaces, usual_end, without_outer_spaces,
 };
-use super::{LineLimits, LineRules, Precision, Rejection};
+use super::{Precision, Rejection};
+
+/// The maximum lengths of the parts of a line, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LineLimits {
+    /// The whole line, without its end.
+    pub line: usize,
+    /// All tags together, in canonical form.
+    pub series: usize,
+    /// One tag key, and one tag value, escaped.
+    pub tag: usize,
+    /// The user, decoded.
+    pub user: usize,
+}
+
+impl LineLimits {
+    /// No limits.
+    pub const NONE: Self =
+        Self { line: usize::MAX, series: usize::MAX, tag: usize::MAX, user: usize::MAX };
+}
+
+/// What makes a line valid, beyond the grammar.
+#[derive(Debug, Clone)]
+pub struct LineRules {
+    /// The field that holds the user.
+    pub user_field: String,
+    /// The unit of timestamps.
+    pub precision: Precision,
+    /// The tag key for a measurement; `None` leaves it out of the series.
+    pub measurement_tag: Option<String>,
+    /// The limits of the parts.
+    pub limits: LineLimits,
+}
+
+/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is
+/// the tag `measurement`; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
+impl Default for LineRules {
+    fn default() -> Self {
+        let limits = LineLimits { line: 8192, series: 1024, tag: 256, user: 256 };
+        Self {
+            user_field: "value".to_owned(),
+            precision: Precision::Nanoseconds,
+            measurement_tag: Some("measurement".to_owned()),
+            limits,
+        }
+    }
+}
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,33 +80,33 @@ pub struct Line<'a> {
     pub timestamp: Option<i64>,
 }
 
-/// The same, for an [`OpenBatch`](super::OpenBatch).
+/// A [`Line`] for an [`OpenBatch`](super::OpenBatch).
 #[derive(Debug)]
 pub struct HintedLine<'a> {
     /// The canonical tag set, escaped.
     pub series: &'a str,
-    /// The user, decoded. It is UTF-8, but nobody has made a text of it: that is cheaper for many users at once.
+    /// The user, decoded. It is UTF-8, but not checked yet: that is cheaper for many users at once.
     pub user: &'a [u8],
     /// Nanoseconds since the epoch; `None` where the line has none.
     pub timestamp: Option<i64>,
-    /// A place to note where the event goes, which is that of the series' last event.
+    /// The hint of the series, to be updated with the place of this event.
     pub hint: &'a mut Hint,
 }
 
 /// Parses lines, one at a time.
 #[derive(Debug)]
 pub struct Parser {
-    /// The user field's name as it stands in a line, escaped, between a space and an equals sign.
+    /// The user field's name, escaped, between a space and an equals sign.
     user_field: Box<[u8]>,
     measurement_tag: Option<Box<[u8]>>,
     precision: Precision,
     limits: LineLimits,
     heads: Heads,
-    /// Tags of the present line; kept for its capacity.
+    /// The tags of the present line; kept for the capacity.
     tags: Vec<Tag>,
-    /// The series of the present line, where the input does not have it in order.
+    /// The series of the present line, if its tags are not in order.
     series: Vec<u8>,
-    /// The user of the present line, where the input does not have it literally.
+    /// The user of the present line, if it has escapes.
     user: Vec<u8>,
 }
 
@@ -102,14 +148,14 @@ impl Parser {
         })
     }
 
-    /// The same for whoever has many lines.
+    /// Parses one line, without its end, for an [`OpenBatch`](super::OpenBatch).
     pub fn parse_hinted<'a>(&'a mut self, line: &'a [u8]) -> Result<HintedLine<'a>, Rejection> {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
-        // The tags are looked for as they are learned.
+        // Tags are learned without spaces before them.
         let line = &line[skip_spaces(line, 0)..];
-        // Behind a known head there is a space, and none is in it, so it is all of the tags, and only the rest is looked at.
+        // A known head has no space in it and one behind it, so it has all tags, and only the end of the line is parsed.
         let space = memchr::memchr(b' ', line);
         let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
         let usual = known.and_then(|(head, space)| {
@@ -218,8 +264,7 @@ impl Parser {
         if bytes > self.limits.tag { Err(Rejection::TagTooLong) } else { Ok(()) }
     }
 
-    /// Puts the tags in order. Returns the series as a range of the line where it stands there in order;
-    /// otherwise it is in `self.series`.
+    /// Sorts the tags. Returns the series as a range of the line if it is in order there; otherwise it is in `self.series`.
     fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
         let Self { tags, measurement_tag, series, .. } = self;
         let key = |tag: &Tag| match &tag.key {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Those that leave a measurement out.
+/// The defaults, but without measurements.
 fn rules() -> LineRules {
     LineRules { measurement_tag: None, ..LineRules::default() }
 }

@@ -1,9 +1,12 @@
-//! Partitions: how the series are spread over the store.
+//! Partitions: how the series are spread over the store; and the overflow series of each.
+//!
+//! An overflow series takes the events of a minute whose series are beyond the cap. It names its partition,
+//! `eds_overflow=series,partition=3`, so that no two partitions write the same point.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Minute;
 
@@ -12,7 +15,7 @@ use super::Minute;
 pub struct Partition(u16);
 
 impl Partition {
-    /// The number, for indexing.
+    /// Returns the number, for indexing.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -23,7 +26,7 @@ impl Partition {
 /// would be counted twice.
 ///
 /// Each minute is divided into one number of partitions. While that number changes there are two: one for the minutes
-/// before an instant, and one from then on. The store decides which partitions of the two are one place.
+/// before an instant, and one after it. The store decides which partitions of the two are one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -37,7 +40,7 @@ struct Before {
 }
 
 impl Partitions {
-    /// That many partitions, of every minute.
+    /// Divides every minute into this number of partitions.
     #[must_use]
     pub const fn new(count: NonZeroU16) -> Self {
         Self { count, before: None }
@@ -53,7 +56,7 @@ impl Partitions {
         Self { before, ..self }
     }
 
-    /// How many there are, those of earlier minutes included.
+    /// Returns the number of partitions, including those of earlier minutes.
     #[must_use]
     pub fn count(&self) -> u16 {
         let places = self.before.iter().flat_map(|before| before.places.iter());
@@ -61,7 +64,7 @@ impl Partitions {
         last.max(self.count.get())
     }
 
-    /// Into how many a minute is divided.
+    /// Returns the number of partitions of a minute.
     #[must_use]
     pub fn count_in(&self, minute: Minute) -> u16 {
         match self.before() {
@@ -70,7 +73,7 @@ impl Partitions {
         }
     }
 
-    /// Into how many the minutes before another one are divided, and that minute; `None`: no minute differs.
+    /// Returns the number of partitions of the minutes before a change, and the first minute after it, if there is a change.
     #[must_use]
     pub fn before(&self) -> Option<(u16, Minute)> {
         let before = self.before.as_ref()?;
@@ -78,7 +81,7 @@ impl Partitions {
         Some((count, before.from))
     }
 
-    /// The partition of a canonical series in a minute: XXH3 of its bytes, modulo the minute's count. Part of the
+    /// Returns the partition of a canonical series in a minute: XXH3 of its bytes, modulo the minute's count. Part of the
     /// protocol between nodes; changing it needs a new format.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a u16")]
@@ -93,7 +96,7 @@ impl Partitions {
         }
     }
 
-    /// Which of the minutes' parts a partition is: of those before the change of the number, and of the others.
+    /// Returns which part of a minute a partition is, before and after the change of the number.
     #[must_use]
     pub fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
         let places = self.before.iter().flat_map(|before| before.places.iter());
@@ -104,15 +107,74 @@ impl Partitions {
         ]
     }
 
-    /// Every partition, in order.
+    /// Returns every partition, in order.
     pub fn iter(&self) -> impl Iterator<Item = Partition> + use<> {
         (0..self.count()).map(Partition)
     }
 }
 
+/// The tag key that only overflow series have.
+pub const OVERFLOW_TAG: &str = "eds_overflow";
+
+/// Returns whether lines with a tag of this key are rejected: it is ours, or not every InfluxDB takes it as a tag of our points.
+/// Version 1 refuses `time`, version 2 has columns with the names `_field` and `_measurement`, and version 3 has no tag
+/// with the name of a field, `value`.
+#[must_use]
+pub fn is_reserved(key: &[u8]) -> bool {
+    key == OVERFLOW_TAG.as_bytes()
+        || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
+}
+
+/// Returns the overflow series of a part of a minute, in canonical form.
+#[must_use]
+pub fn overflow_series(partition: Partition) -> String {
+    format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
+}
+
+/// The overflow series of a partition. It has another name in the minutes before a change of the number of partitions: all nodes use
+/// the same name, also those that do not know of the change yet.
+#[derive(Debug, Clone)]
+pub struct OverflowSeries {
+    from: Option<Minute>,
+    names: [String; 2],
+}
+
+impl OverflowSeries {
+    /// Returns one name for every minute.
+    #[must_use]
+    pub fn always(partition: Partition) -> Self {
+        Self { from: None, names: [overflow_series(partition), overflow_series(partition)] }
+    }
+
+    /// Returns the names of a partition.
+    #[must_use]
+    pub fn new(partitions: &Partitions, partition: Partition) -> Self {
+        let name = |part: Option<Partition>| overflow_series(part.unwrap_or(partition));
+        Self {
+            from: partitions.before().map(|(_, from)| from),
+            names: partitions.parts(partition).map(name),
+        }
+    }
+
+    /// Returns the series of a minute, in canonical form.
+    #[must_use]
+    pub fn of(&self, minute: Minute) -> &str {
+        let is_before = self.from.is_some_and(|from| minute < from);
+        &self.names[usize::from(!is_before)]
+    }
+}
+
+/// Returns what tells the events of one series from those of another in the overflow series: a hash of the canonical series, the same
+/// on every node. The series itself may have a thousand bytes, for each event.
+#[must_use]
+pub fn series_fingerprint(series: &str) -> u128 {
+    xxh3_128(series.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{LineRules, Parser, Rejection};
 
     fn minute(number: i64) -> Minute {
         Minute::from_epoch_minutes(number).unwrap()
@@ -144,5 +206,51 @@ mod tests {
         assert_eq!(both.parts(Partition(0)), [Some(Partition(1)), Some(Partition(0))]);
         assert_eq!(both.parts(Partition(2)), [None, Some(Partition(2))]);
         assert_eq!(both.parts(Partition(3)), [Some(Partition(0)), None]);
+    }
+
+    #[test]
+    fn lines_with_reserved_tags_are_rejected() {
+        let partitions = Partitions::new(NonZeroU16::new(3).unwrap());
+        let mut parser = Parser::new(&LineRules::default());
+        for partition in partitions.iter() {
+            let line = format!("{} value=u", overflow_series(partition));
+            let parsed = parser.parse(line.as_bytes()).map(|_| ());
+            assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
+        }
+        for key in ["time", "value", "_field", "_measurement"] {
+            for line in [format!("{key}=x value=u"), format!("a=b,{key}=x value=u")] {
+                let parsed = parser.parse(line.as_bytes()).map(|_| ());
+                assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
+            }
+        }
+        // Keys that only look like it are keys like any other.
+        for key in [
+            "eds_overflow2",
+            "eds_probe",
+            "eds\\_overflow",
+            "Eds_overflow",
+            "a\\ eds_overflow",
+            "timestamp",
+            "values",
+            "Time",
+        ] {
+            let line = format!("{key}=series value=u");
+            assert!(parser.parse(line.as_bytes()).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn minutes_before_a_change_of_partitions_have_the_series_of_their_own_part() {
+        let partitions = Partitions::new(NonZeroU16::new(2).unwrap());
+        let partitions = partitions.with_before(minute(10), &[1, 2]);
+        let name = |partition: usize, number| {
+            let partition = partitions.iter().nth(partition).unwrap();
+            OverflowSeries::new(&partitions, partition).of(minute(number)).to_owned()
+        };
+        assert_eq!(name(1, 9), "eds_overflow=series,partition=0");
+        assert_eq!(name(1, 10), "eds_overflow=series,partition=1");
+        assert_eq!(name(2, 9), "eds_overflow=series,partition=1");
+        let always = OverflowSeries::always(partitions.of("a=1", minute(10)));
+        assert_eq!(always.of(minute(9)), always.of(minute(10)));
     }
 }

@@ -1,36 +1,37 @@
 //! Why a line is not counted. Every reason is a label of `eds_events_rejected_total`.
 
 macro_rules! rejections {
-    ($($(#[$doc:meta])* $variant:ident => $label:literal, $message:literal, $remedy:literal;)*) => {
+    ($($variant:ident => $label:literal, $message:literal, $remedy:literal;)*) => {
         /// Why a line is not counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+        #[expect(missing_docs, reason = "each reason has a message")]
         pub enum Rejection {
-            $($(#[$doc])* #[error($message)] $variant,)*
+            $(#[error($message)] $variant,)*
         }
 
         impl Rejection {
-            /// Every reason there is, in the order of the metrics.
+            /// Every reason, in the order of the metrics.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The reason's name in the metrics.
+            /// Returns the reason's name in the metrics.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label),* }
             }
 
-            /// What to do about it.
+            /// Returns what an operator can do about it.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy),* }
             }
 
-            /// The reason of this name.
+            /// Returns the reason with this label.
             #[must_use]
             pub fn labelled(label: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.label() == label)
             }
 
-            /// The reason's place in [`Rejection::ALL`].
+            /// Returns the reason's index in [`Rejection::ALL`].
             #[must_use]
             pub const fn index(self) -> usize {
                 self as usize
@@ -40,90 +41,60 @@ macro_rules! rejections {
 }
 
 rejections! {
-    /// Longer than `input.max_line`.
     LineTooLong => "line_too_long", "the line is longer than input.max_line",
         "shorten the line, or raise input.max_line on all nodes";
-    /// The datagram was cut by the receive buffer (`input.max_datagram`) inside this line.
     Truncated => "truncated", "the datagram is longer than input.max_datagram and was cut in this line",
         "send smaller datagrams, or raise input.max_datagram on all nodes";
-    /// Not UTF-8.
     NotUtf8 => "not_utf8", "the line is not UTF-8",
         "have the sender encode its lines as UTF-8";
-    /// Holds a control character.
     ControlCharacter => "control_character", "the line holds a control character",
         "have the sender leave out control characters";
-    /// No tag: nothing to count by.
     TagsMissing => "tags_missing", "the line has no tag",
         "send other protocols (statsd, collectd) elsewhere; have the sender write event_type=login,product=shop value=USER TIMESTAMP (docs/input.md)";
-    /// A tag without `=`, with a second unescaped `=`, or without a value.
     TagMalformed => "tag_malformed", "a tag is not of the form key=value",
         "send other protocols (statsd, collectd) elsewhere; have the sender write event_type=login,product=shop value=USER TIMESTAMP (docs/input.md)";
-    /// A tag key of no characters.
     TagKeyEmpty => "tag_key_empty", "a tag key is empty",
         "have the sender name each tag";
-    /// The same tag key twice, or a measurement beside the tag that stands for it.
     TagKeyRepeated => "tag_key_repeated", "a tag key is there twice; a measurement stands for the tag input.measurement_tag",
         "have the sender leave out one of the two, or change input.measurement_tag on all nodes";
-    /// A tag key that only the service itself may use, or that not every InfluxDB takes as a tag of these points.
     TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement and eds_overflow are reserved",
         "have the sender use another key";
-    /// A tag key or value longer than `input.max_tag`.
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag",
         "shorten the tag, or raise input.max_tag on all nodes";
-    /// A tag that ends in a backslash, which line protocol cannot represent; at a relay also a line without a timestamp that
-    /// ends in one, for no timestamp can follow it.
     TrailingBackslash => "trailing_backslash", "a tag ends in a backslash, which line protocol cannot represent (at a relay: or the line does, and has no timestamp)",
         "have the sender leave out the backslash";
-    /// A tag with a backslash right before an escaped character. Servers differ in what they read there, and
-    /// InfluxDB 1 and 2 may take the lines that follow into the point.
     AmbiguousBackslash => "ambiguous_backslash", "a tag has a backslash before an escaped character, which servers read differently",
         "have the sender use another character";
-    /// All tags together longer than `input.max_series`.
     SeriesTooLong => "series_too_long", "the tags together are longer than input.max_series",
         "send fewer or shorter tags, or raise input.max_series on all nodes";
-    /// A field without a key, `=` or value.
     FieldMalformed => "field_malformed", "a field is not of the form key=value",
         "have the sender write event_type=login,product=shop value=USER TIMESTAMP (docs/input.md)";
-    /// A quote that is not closed, or followed by something else than a comma, a space or the end.
     QuoteUnclosed => "quote_unclosed", "a quoted field is not closed",
         "have the sender close the quote, and escape quotes within it by a backslash";
-    /// No field of the name `input.user_field`.
     UserMissing => "user_missing", "the line has no field of the name input.user_field",
         "have the sender add the field, or set input.user_field on all nodes to the one that it sends; send other protocols (statsd, collectd) elsewhere";
-    /// The user field twice.
     UserRepeated => "user_repeated", "the field input.user_field is there twice",
         "have the sender leave out one of the two";
-    /// A user of no characters.
     UserEmpty => "user_empty", "the user is empty",
         "have the sender name the user";
-    /// A user longer than `input.max_user`.
     UserTooLong => "user_too_long", "the user is longer than input.max_user",
         "shorten the user, or raise input.max_user on all nodes";
-    /// A timestamp that is not an integer, or outside the years 1677 to 2262.
     TimestampInvalid => "timestamp_invalid", "the timestamp is not an integer in the range of nanoseconds since 1970",
         "have the sender end the line in one whole number, in the unit of input.timestamp_precision";
-    /// Out of the window or the range, but such as seconds are of today.
     TimestampInSeconds => "timestamp_in_s", "the timestamp looks like seconds, which is not input.timestamp_precision",
         "set input.timestamp_precision to \"s\" on all nodes, or have the sender stamp in the unit that it says";
-    /// Out of the window or the range, but such as milliseconds are of today.
     TimestampInMilliseconds => "timestamp_in_ms", "the timestamp looks like milliseconds, which is not input.timestamp_precision",
         "set input.timestamp_precision to \"ms\" on all nodes, or have the sender stamp in the unit that it says";
-    /// Out of the window or the range, but such as microseconds are of today.
     TimestampInMicroseconds => "timestamp_in_us", "the timestamp looks like microseconds, which is not input.timestamp_precision",
         "set input.timestamp_precision to \"us\" on all nodes, or have the sender stamp in the unit that it says";
-    /// Out of the window or the range, but such as nanoseconds are of today.
     TimestampInNanoseconds => "timestamp_in_ns", "the timestamp looks like nanoseconds, which is not input.timestamp_precision",
         "set input.timestamp_precision to \"ns\" on all nodes, or have the sender stamp in the unit that it says";
-    /// Older than `input.max_age`.
     TooOld => "too_old", "the event is older than input.max_age",
         "look at the sender's clock and delay, or raise input.max_age on all nodes";
-    /// Further ahead of the clock than `input.max_future`.
     TooFarAhead => "too_far_ahead", "the event is further ahead of the clock than input.max_future",
         "look at the sender's clock, or raise input.max_future on all nodes";
-    /// A user beyond `input.max_users_per_series` of its series and minute.
     TooManyUsers => "too_many_users", "the series has input.max_users_per_series users in this minute",
         "look for a sender that invents users, or raise input.max_users_per_series on all nodes";
-    /// A line beyond `input.max_rate_per_source` of the address that it comes from.
     RateLimited => "rate_limited", "the source address sends more than input.max_rate_per_source lines a second",
         "look for a sender that floods, or raise input.max_rate_per_source";
 }

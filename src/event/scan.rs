@@ -1,4 +1,4 @@
-//! Where the parts of a line end: the grammar below tags and fields.
+//! The ends of the parts of a line: the grammar below tags and fields.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(super) const fn is_special(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ')
 }
 
-/// Whether a tag has a backslash right before one that escapes.
+/// Returns whether a tag has a backslash right before one that escapes.
 pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     memchr::memchr(b'\\', tag).is_some_and(|first| {
         let mut triples = tag[first..].windows(3);
@@ -29,7 +29,7 @@ pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     })
 }
 
-/// Where the user of a line is.
+/// The place of a line's user.
 pub(super) enum User {
     /// In the input as it is.
     Literal(Range<usize>),
@@ -37,16 +37,15 @@ pub(super) enum User {
     Decoded,
 }
 
-/// The bytes at which a scan has to look twice: one entry for each byte, since a look-up costs less than
-/// four comparisons.
+/// The bytes at which a scan stops: one entry for each byte, since a look-up costs less than four comparisons.
 pub(super) type Stops = [bool; 256];
 
-/// Where a key or a tag value may end.
+/// The bytes that may end a key or a tag value.
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
-/// Where a bare field value may end.
+/// The bytes that may end a bare field value.
 static VALUE_ENDS: Stops = stops(b"\\, ");
 
-/// What users usually consist of.
+/// The bytes of usual users.
 static USUAL: [bool; 256] = usual();
 
 const fn usual() -> [bool; 256] {
@@ -69,7 +68,7 @@ pub(super) const fn stops(bytes: &[u8]) -> Stops {
     stops
 }
 
-/// The first unescaped byte from `at` on that is in `ends`, or the end of the line.
+/// Returns the first unescaped byte from `at` on that is in `ends`, or the end of the line.
 pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, Rejection> {
     let mut at = at;
     loop {
@@ -85,7 +84,7 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
     }
 }
 
-/// The measurement, with an empty key, and the tags of a line, as they are written; up to what is neither.
+/// Returns the measurement, with an empty key, and the tags of a line, escaped, until the first part that is neither.
 pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let start = skip_spaces(line, 0);
     let mut next = Some(start);
@@ -106,9 +105,8 @@ pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The user and the timestamp of the end of a line, from the space behind its tags, where it is as usual: nothing but the user,
-/// not quoted, of ASCII with nothing to decode, and digits. `before` is what stands before the user. `None`: it has to be looked at
-/// part by part.
+/// Returns the user and the timestamp of the usual end of a line, from the space behind its tags: one field with an unquoted user of
+/// ASCII without escapes, and digits. `before` is the text before the user. `None`: the end needs the full parser.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
@@ -125,13 +123,13 @@ pub(super) fn usual_end<'a>(
     (!user.is_empty()).then_some((user, timestamp))
 }
 
-/// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.
+/// Reads a bare field value from `start` on, decoded into `keep` if it has escapes. Returns its end.
 pub(super) fn scan_bare(
     line: &[u8],
     start: usize,
     keep: Option<&mut Vec<u8>>,
 ) -> Result<(User, usize), Rejection> {
-    // A backslash at the very end stands for itself: nothing follows that it could escape.
+    // A backslash at the very end is literal: it has nothing to escape.
     let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
     let raw = &line[start..end];
     if raw.is_empty() {
@@ -146,7 +144,7 @@ pub(super) fn scan_bare(
     }
 }
 
-/// A quoted field value whose quote is at `start`; returns where it ends, behind the closing quote.
+/// Reads a quoted field value whose quote is at `start`. Returns its end, behind the closing quote.
 pub(super) fn scan_quoted(
     line: &[u8],
     start: usize,
@@ -164,7 +162,7 @@ pub(super) fn scan_quoted(
     }
 }
 
-/// Where the quote is that closes the one before `from`.
+/// Returns the quote that closes the one before `from`.
 pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -191,7 +189,7 @@ fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
     }
 }
 
-/// A line without the spaces around it. One that is escaped belongs to it.
+/// Returns a line without the spaces around it. An escaped space belongs to the line.
 pub(super) fn without_outer_spaces(text: &str) -> &str {
     let text = text.trim_start_matches(' ');
     let trimmed = text.trim_end_matches(' ');
@@ -202,7 +200,7 @@ pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
     line[at..].iter().position(|&byte| byte != b' ').map_or(line.len(), |spaces| at + spaces)
 }
 
-/// How many control characters there are.
+/// Counts control characters.
 pub(super) fn control_characters(text: &str) -> usize {
     // The common case first, in a form that the compiler turns into vector code.
     let (ascii, beyond) = text.bytes().fold((0_u8, 0_u8), |(ascii, beyond), byte| {
@@ -215,8 +213,8 @@ pub(super) fn control_characters(text: &str) -> usize {
     text.chars().filter(|it| it.is_control()).count()
 }
 
-/// The tags of a canonical series, in its order, without the backslashes that escape. A part without an equals
-/// sign, which no parser lets in, is a key with an empty value.
+/// Returns the tags of a canonical series, in its order, decoded. A part without an equals sign, which the parser rejects, is a key
+/// with an empty value.
 #[must_use]
 pub fn tags(series: &str) -> Vec<(String, String)> {
     let mut tags = Vec::new();
