@@ -1,8 +1,7 @@
-//! [`Caps`]: which series of a minute are admitted, and how many users they may still get, as a recorder knows it.
+//! [`Caps`]: the series of each minute that are admitted, and the users that they may still get, as a recorder knows them.
 //!
-//! The store decides, for all nodes. This keeps its answers, so that a recorder asks once per series and minute, and
-//! for users only near their cap. Answers hold for one generation of the store, and until a while after the last event
-//! of their minute.
+//! The store decides for all nodes. `Caps` keeps its answers, so that a recorder asks once per series and minute, and for users
+//! only near their cap. Answers hold for one generation of the store, and until a while after the last event of their minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,39 +17,38 @@ use crate::event::{Minute, OverflowSeries, Partition};
 use crate::node::Throttle;
 use crate::store::{Admission, AdmitRequest, Admitted, Recording, StoreError};
 
-/// The most answers that are kept, in full minutes: one begins while another still has events.
+/// The limit of answers, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;
-/// How long the answers for a minute are kept after its last events. For later events the store is asked again.
+/// The time for which the answers for a minute are kept after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
-/// The most series of one question. Redis serves nobody else meanwhile, a fraction of a ms.
+/// The limit of series in one question, which blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
-/// The questions that are under way at the same time. They are for different minutes, mostly.
+/// The concurrent questions, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
-/// A node adds one in so many of the users that a series has room for before it asks again how many there are. So each
-/// further node exceeds the cap by an eighth at most, however often it begins anew.
+/// A node adds an eighth of the users that a series has room for before it asks for their number again. So each further node exceeds
+/// the cap by an eighth at most, however often it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
-/// How often a node warns of series beyond the cap, at most.
+/// The shortest interval of warnings of series beyond the cap.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The caps of a series and of a minute.
 #[derive(Debug, Clone, Copy)]
 pub struct CapSettings {
-    /// The most series of a minute in the partition, all nodes together.
+    /// The limit of series of a minute in the partition, all nodes together.
     pub series_max: usize,
-    /// The most users of a series in a minute; 0: as many as there are.
+    /// The limit of users of a series in a minute; 0: no limit.
     pub users_max: u64,
 }
 
-/// See the module.
+/// The store's answers to one recorder.
 #[derive(Debug)]
 pub(super) struct Caps {
     partition: Partition,
     settings: CapSettings,
     /// The series that takes the events of refused ones.
     overflow: OverflowSeries,
-    /// Chosen at random, so that no sender can construct series whose hashes are equal.
+    /// Random, so that no sender can construct series with equal hashes.
     seed: u64,
-    generation: u64,
     minutes: BTreeMap<Minute, Answers>,
     /// The number of answers.
     known: usize,
@@ -58,26 +56,26 @@ pub(super) struct Caps {
 
 #[derive(Debug)]
 struct Answers {
-    /// By a hash of the series: 128 bits, of which no two are equal by chance.
+    /// By a hash of the series of 128 bits, which has no collisions by chance.
     series: HashMap<u128, Known>,
-    /// Of series that the store had admitted before it was first asked, and does not tell the users of.
+    /// The users of series that the store had admitted before the first question, if its answers do not tell them.
     before: Option<Before>,
     last_used: Instant,
 }
 
-/// How many users series had when the store was first asked about their minute, by whichever process or connection they came.
+/// The users that series had at the first question about their minute.
 #[derive(Debug)]
 struct Before {
-    /// Those that had more than half of the cap.
+    /// The series with more than half of the cap.
     counted: HashMap<u128, u64>,
-    /// The most that any other had.
+    /// The limit of every other series.
     most: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Refused,
-    /// It may get so many new users before the store has to be asked how many there are.
+    /// The new users that it may get before the recorder has to ask for their number.
     Admitted(u64),
 }
 
@@ -92,19 +90,15 @@ impl Caps {
             settings,
             overflow,
             seed: rand::random(),
-            generation: 0,
             minutes: BTreeMap::new(),
             known: 0,
         }
     }
 
-    /// Drops all answers unless the store still has this generation.
-    pub(super) fn follow(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            self.minutes.clear();
-            self.known = 0;
-        }
+    /// Drops all answers: another store may give others.
+    pub(super) fn clear(&mut self) {
+        self.minutes.clear();
+        self.known = 0;
     }
 
     fn key(&self, series: &str) -> u128 {
@@ -116,7 +110,7 @@ impl Caps {
         answers.series.get(&self.key(series)).copied()
     }
 
-    /// Keeps an answer for a minute that was asked for.
+    /// Keeps an answer for a known minute.
     fn learn(&mut self, minute: Minute, series: &str, what: Known) {
         let key = self.key(series);
         if let Some(answers) = self.minutes.get_mut(&minute) {
@@ -131,7 +125,7 @@ impl Caps {
         self.known = self.minutes.values().map(|of| of.series.len()).sum();
     }
 
-    /// Also drops the lowest minutes, the least likely to go on, until the rest fits the bound.
+    /// Also drops the earliest minutes, which are the least likely to get events, until the others fit the bound.
     fn make_room(&mut self, now: Instant) {
         self.expire(now);
         let most = self.settings.series_max.saturating_mul(FULL_MINUTES);
@@ -143,12 +137,12 @@ impl Caps {
         }
     }
 
-    /// Whether the events of a series go to the overflow series. It was asked for before.
+    /// Returns whether the events of a series go to the overflow series, after [`Caps::ask`].
     pub(super) fn refuses(&self, minute: Minute, series: &str) -> bool {
         self.get(minute, series) == Some(Known::Refused)
     }
 
-    /// Asks the store which of these series are admitted, as far as that is not known.
+    /// Asks the store which of these series are admitted, unless that is known.
     pub(super) async fn ask<'a>(
         &mut self,
         store: &dyn Recording,
@@ -197,6 +191,7 @@ impl Caps {
         series: &[&str],
         answer: Admitted,
     ) -> Result<(), StoreError> {
+        static WARNED: Mutex<Throttle> = Mutex::new(Throttle::new(WARN_INTERVAL));
         self.learn_before(store, minute, &answer).await?;
         let mut refused = None;
         for (&series, admission) in series.iter().zip(answer.series) {
@@ -215,13 +210,22 @@ impl Caps {
             let overflow = self.overflow.of(minute).to_owned();
             let unasked = self.unasked_of(minute, &overflow, answer.overflow_users);
             self.learn(minute, &overflow, Known::Admitted(unasked));
-            self.warn(minute, series);
+            if WARNED.lock().unwrap_or_else(PoisonError::into_inner).is_due() {
+                tracing::warn!(
+                    partition = self.partition.index(),
+                    minute = %minute.shown(),
+                    series,
+                    overflow,
+                    "{}",
+                    Cause::Overflow
+                );
+            }
         }
         Ok(())
     }
 
-    /// Finds out how many users series had that are not new to the store, where it does not tell them: no more than events arrived.
-    /// Only where these could come near the cap the store counts.
+    /// Finds out how many users series had before, if the store's answer does not tell: at most as many as events arrived. The store
+    /// counts only when these could come near the cap.
     async fn learn_before(
         &mut self,
         store: &dyn Recording,
@@ -252,7 +256,8 @@ impl Caps {
         Ok(())
     }
 
-    /// The same for a series that the store has admitted, and of which it has told so many users.
+    /// Returns the users that an admitted series may get before the recorder has to ask again. `told` is their number in the store's
+    /// answer.
     fn unasked_of(&self, minute: Minute, series: &str, told: Option<u64>) -> u64 {
         let before = || {
             let before = self.minutes.get(&minute)?.before.as_ref()?;
@@ -262,12 +267,12 @@ impl Caps {
         self.unasked(told.or_else(before).unwrap_or_default())
     }
 
-    /// How many users a series that has so many may get before the store has to be asked again.
+    /// Returns the users that a series with `users` may get before the recorder has to ask again.
     const fn unasked(&self, users: u64) -> u64 {
         self.settings.users_max.saturating_sub(users) / USERS_UNASKED_SHARE
     }
 
-    /// Whether a series is so far from the cap that it takes so many new users without a question.
+    /// Returns whether a series is far enough from the cap to get `new` users without a question.
     pub(super) fn has_room(&mut self, minute: Minute, series: &str, new: u64) -> bool {
         if self.settings.users_max == 0 || new == 0 {
             return true;
@@ -283,7 +288,7 @@ impl Caps {
         }
     }
 
-    /// Which of these users, all different, a series has no room for.
+    /// Returns which of these different users a series has no room for.
     pub(super) async fn users_refused<'a>(
         &mut self,
         store: &dyn Recording,
@@ -307,22 +312,6 @@ impl Caps {
         self.learn(minute, series, Known::Admitted(self.unasked(count)));
         Ok(refused)
     }
-
-    fn warn(&self, minute: Minute, series: &str) {
-        static WARNED: Mutex<Throttle> = Mutex::new(Throttle::new(WARN_INTERVAL));
-        let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-        if !warned.is_due() {
-            return;
-        }
-        tracing::warn!(
-            partition = self.partition.index(),
-            minute = %minute.shown(),
-            series,
-            overflow = self.overflow.of(minute),
-            "{}",
-            Cause::Overflow
-        );
-    }
 }
 
 #[cfg(test)]
@@ -345,7 +334,7 @@ mod tests {
         let mut now = Instant::now();
         let minute = |number| Minute::from_epoch_minutes(number).unwrap();
         for number in 1..=20 {
-            // One that has events all the time is kept.
+            // A minute with continuous events is kept.
             for wanted in [(minute(0), "s=1"), (minute(number), "s=1")] {
                 let asked = caps.ask(&store, std::iter::once(wanted), now);
                 asked.await.unwrap();

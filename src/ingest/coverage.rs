@@ -1,11 +1,11 @@
-//! [`Coverage`]: how many events of each minute this process has seen, of one partition.
+//! [`Coverage`]: the number of events of each minute that this process has seen in one partition.
 //!
-//! It counts what the store has confirmed, and tells it the total with each transaction, never a difference. So an attempt that
-//! is made again changes nothing, and a batch that is recorded again brings back what a store forgot. (A transaction that a
-//! lost connection carries out late may leave an older total, until the next batch of the minute.)
+//! It counts confirmed events, and each transaction sends the store the total, never a difference. So a repeated attempt changes
+//! nothing, and a batch that is recorded again restores a total that the store forgot. (A transaction that is executed late, after
+//! its connection was lost, may leave an older total until the next batch of the minute.)
 //!
-//! An event that comes twice in one transaction counts once. One that comes again later counts again: to tell it from an event
-//! that another node brought first, every event would have to be kept here.
+//! A copy in the same transaction is not counted, a later copy is: to tell it from an event that another node brought first, every
+//! event would have to be kept here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,19 +15,17 @@ use tokio::time::Instant;
 use crate::event::{Minute, Occurrence};
 use crate::store::{RecordRequest, Seen};
 
-/// The minutes that are counted at a time: a day.
+/// The limit of counted minutes: a day.
 const MINUTES_MAX: usize = 1440;
-/// For how long the store need not be told again that it is to keep what it was told: less than half of the shortest time for
-/// which it does.
+/// The interval at which the store is asked to keep a total for longer: less than half of the shortest time for which it keeps one.
 const RENEWED_FOR: Duration = Duration::from_secs(30);
 
-/// See the module. One per recorder.
+/// The totals of one recorder.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     minutes: BTreeMap<Minute, Total>,
-    /// This minute and those before it are counted no more: they have made room, and what was told of them stays.
+    /// This minute and all earlier ones are not counted, to make room: the store keeps their last totals.
     given_up: Option<Minute>,
-    generation: u64,
 }
 
 #[derive(Debug, Default)]
@@ -37,18 +35,15 @@ struct Total {
 }
 
 impl Coverage {
-    /// A store of another generation may keep nothing of what it was told.
-    pub(super) fn follow(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            for total in self.minutes.values_mut() {
-                total.renewed = None;
-            }
+    /// Has all totals renewed: another store may have none of them.
+    pub(super) fn renew_all(&mut self) {
+        for total in self.minutes.values_mut() {
+            total.renewed = None;
         }
     }
 
-    /// What the store is to be told with these recordings, and how many different events they bring; none where they were
-    /// recorded before.
+    /// Returns the totals for the store with these recordings, and the number of their different events; 0 if they were recorded
+    /// before.
     pub(super) fn with(
         &self,
         recordings: &[RecordRequest<'_>],
@@ -76,7 +71,7 @@ impl Coverage {
         (seen.collect(), all)
     }
 
-    /// The store has confirmed what it was told.
+    /// Takes over totals that the store has confirmed.
     pub(super) fn confirmed(&mut self, seen: &[Seen], now: Instant) {
         for seen in seen {
             let total = self.minutes.entry(seen.minute).or_default();
@@ -93,14 +88,14 @@ impl Coverage {
     }
 }
 
-/// How many different events these are.
+/// Counts the different events of a recording.
 fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest { occurrences, batch, .. } = recording;
-    // As one sender stamps them.
+    // The events of one sender.
     if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
         return occurrences.len() as u64;
     }
-    // Most are later than all before them, and so none of those.
+    // Most are later than all before them, so they are different.
     let mut latest = i64::MIN;
     let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
         occurrences.iter().partition(|it| {
@@ -128,7 +123,7 @@ mod tests {
         Minute::from_epoch_minutes(number).unwrap()
     }
 
-    /// What is told with events of one series, by user and timestamp, in this minute.
+    /// Returns the totals with these events of one series, by user and timestamp.
     fn told(
         coverage: &Coverage,
         number: i64,
@@ -161,13 +156,13 @@ mod tests {
         let first = [("x", 2), ("y", 1), ("x", 1), ("y", 1), ("x", 2)];
         let expected = (vec![seen(5, 3, true)], 3);
         assert_eq!(told(&coverage, 5, &first, false, now), expected);
-        // Nobody confirmed it: it is the same again.
+        // The total was not confirmed.
         assert_eq!(told(&coverage, 5, &first, false, now), expected);
         coverage.confirmed(&expected.0, now);
         let more = told(&coverage, 5, &[("x", 7), ("y", 8)], false, now);
         assert_eq!(more, (vec![seen(5, 5, false)], 2));
         coverage.confirmed(&more.0, now);
-        // What is recorded once more brings nothing.
+        // A batch that is recorded again has no new events.
         assert_eq!(told(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
         assert_eq!(told(&coverage, 6, &first, true, now), (Vec::new(), 0));
     }
@@ -175,15 +170,13 @@ mod tests {
     #[test]
     fn a_store_is_told_to_keep_it_now_and_then_and_whenever_it_may_have_forgotten() {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
-        coverage.follow(1);
         coverage.confirmed(&[seen(5, 1, true)], now);
         let renews =
             |coverage: &Coverage, now| told(coverage, 5, &[("x", 1)], true, now).0[0].renew;
         assert!(!renews(&coverage, now + Duration::from_secs(29)));
         assert!(renews(&coverage, now + Duration::from_secs(30)));
-        coverage.follow(1);
         assert!(!renews(&coverage, now));
-        coverage.follow(2);
+        coverage.renew_all();
         assert!(renews(&coverage, now));
     }
 

@@ -1,8 +1,8 @@
 //! [`Dedup`]: the users that the store has already, so that a recorder does not send them again.
 //!
-//! It learns users only from confirmed batches, and is emptied when the store's generation changes: a Redis that was
-//! restarted or replaced may lack what the last one confirmed. It keeps no names but a fingerprint of series and user:
-//! 128 bits, keyed at random, so that neither chance nor a sender makes two of them equal.
+//! It learns users only from confirmed batches, and is emptied when the store's generation changes: a Redis that was restarted or
+//! replaced may lack confirmed users. It keeps a fingerprint of series and user: 128 bits with a random key, so that neither chance
+//! nor a sender makes two of them equal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::Minute;
 
-/// The most bytes that a user takes: 17 for each place in a table, of which 7 in 16 are used right after it grew.
+/// The maximum bytes of a user: 17 for each place in a table, of which 7 in 16 are used right after it grew.
 const USER_BYTES_MAX: usize = 40;
-/// The bytes that a minute takes beside its table.
+/// The bytes of a minute without its table.
 const MINUTE_BYTES: usize = 96;
-/// The bytes that the first user of a minute takes.
+/// The bytes of the first user of a minute.
 const FIRST_BYTES: usize = 192;
-/// How long a minute's users are kept after its last events: they hardly come again, and others need the room.
+/// The time for which a minute's users are kept after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
 /// The memory that all recorders of a node may use together for known users (`input.dedup_users`).
@@ -31,7 +31,7 @@ pub struct DedupBudget {
 }
 
 impl DedupBudget {
-    /// Room for so many users.
+    /// Creates a budget for `users_max` users.
     #[must_use]
     pub const fn new(users_max: usize) -> Self {
         Self { bytes_max: users_max.saturating_mul(USER_BYTES_MAX), bytes: AtomicUsize::new(0) }
@@ -58,14 +58,13 @@ pub(super) struct Fingerprint(u128);
 /// A user of a minute that the store confirmed.
 pub(super) type KnownUser = (Minute, Fingerprint);
 
-/// See the module. One per recorder.
+/// The known users of one recorder.
 #[derive(Debug)]
 pub(super) struct Dedup {
     budget: Arc<DedupBudget>,
-    /// Chosen at random, so that no sender can construct names whose fingerprints are equal.
+    /// Random, so that no sender can construct names with equal fingerprints.
     seed: u64,
     series_seed: u64,
-    generation: u64,
     minutes: HashMap<Minute, MinuteUsers>,
 }
 
@@ -91,8 +90,8 @@ pub(super) struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// That of the user with that of the series added: as unlikely to be that of another pair as one of both texts together, and
-    /// nothing has to be put together.
+    /// Returns the sum of the hashes of user and series: a collision is as unlikely as with a hash of both texts, which need not be
+    /// copied together.
     pub(super) fn of(&self, user: &str) -> Fingerprint {
         let user = xxh3_128_with_seed(user.as_bytes(), self.seed);
         Fingerprint(self.series.wrapping_add(user))
@@ -101,41 +100,27 @@ impl Fingerprinter {
 
 impl Dedup {
     pub(super) fn new(budget: Arc<DedupBudget>) -> Self {
-        Self {
-            budget,
-            seed: rand::random(),
-            series_seed: rand::random(),
-            generation: 0,
-            minutes: HashMap::new(),
-        }
+        Self { budget, seed: rand::random(), series_seed: rand::random(), minutes: HashMap::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.minutes.is_empty()
     }
 
-    /// Drops everything unless the store still has this generation.
-    pub(super) fn follow(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            self.clear();
-        }
-    }
-
     pub(super) fn fingerprinter(&self, series: &str) -> Fingerprinter {
-        // Of another seed: a user of the name of another series must not make the two sums equal.
+        // Another seed: a user with the name of another series must not make two sums equal.
         let series = xxh3_128_with_seed(series.as_bytes(), self.series_seed);
         Fingerprinter { seed: self.seed, series }
     }
 
-    /// Says of users whether the store has them in a minute.
+    /// Returns whether the store has a user in a minute.
     pub(super) fn known_in(&self, minute: Minute) -> impl Fn(Fingerprint) -> bool {
         let known = self.minutes.get(&minute);
         move |user| known.is_some_and(|known| known.users.contains(&user))
     }
 
-    /// Adds users that the store confirmed. Where there is no room, the minute that was used longest ago makes it;
-    /// where that is the user's own, the user is left out.
+    /// Adds users that the store confirmed. The minute that was used longest ago makes room; if that is the user's own, the user is
+    /// left out.
     pub(super) fn insert(&mut self, users: &[KnownUser], now: Instant) {
         for &(minute, user) in users {
             if self.has_room(minute, now)
@@ -146,7 +131,7 @@ impl Dedup {
         }
     }
 
-    /// Makes room for one more user, and charges it. A table doubles when it grows, so it asks for that much first.
+    /// Makes room for one more user, and charges it. A table doubles when it grows, so its present size is reserved first.
     fn has_room(&mut self, minute: Minute, now: Instant) -> bool {
         loop {
             let known = self
@@ -180,7 +165,8 @@ impl Dedup {
         }
     }
 
-    fn clear(&mut self) {
+    /// Drops everything: another store may lack confirmed users.
+    pub(super) fn clear(&mut self) {
         for (_, known) in self.minutes.drain() {
             self.budget.release(known.bytes());
         }
@@ -249,16 +235,15 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_empties_it() {
+    fn what_is_dropped_is_unknown_and_takes_no_memory() {
         let budget = Arc::new(DedupBudget::new(100));
         let mut dedup = Dedup::new(Arc::clone(&budget));
-        dedup.follow(1);
         insert(&mut dedup, 1, 0..10);
         insert(&mut dedup, 1, 0..10);
         assert!(knows(&dedup, 1, 5));
         let bytes = dedup.minutes[&minute(1)].bytes();
         assert_eq!(budget.bytes.load(Ordering::Relaxed), bytes);
-        dedup.follow(2);
+        dedup.clear();
         assert!(!knows(&dedup, 1, 5));
         assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
     }

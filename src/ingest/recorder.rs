@@ -1,31 +1,30 @@
-//! [`Recorder`]: the task that brings the batches of one partition to the store.
+//! [`Recorder`]: the task that records the batches of one partition in the store.
 //!
-//! It owns the order of its partition: it begins a batch when the store has confirmed the last one. [`Course`] decides
-//! when it tries again; recording is idempotent, so it does not matter whether a failed attempt was carried out. When
-//! the store may have forgotten something, it records the batches of the last seconds again. It stops when all
-//! listeners have closed its channel and everything in it is recorded; when `abort` is cancelled it spools or drops
-//! what is left.
+//! It begins a batch when the store has confirmed the last one, and retries a failed attempt: recording is idempotent, so it does
+//! not matter whether the store carried the attempt out. When the store may have forgotten something, it records the batches of the
+//! last seconds again. It stops when all listeners have closed its channel and everything in it is recorded; when `abort` is
+//! cancelled it spools or drops what is left.
+//!
+//! The node lags from a failure, an answer that takes too long, or a store that forgot, until the queue is drained.
 
 mod attempt;
-mod course;
 mod parts;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::course::{Course, Input, Next};
+use self::attempt::Outcome;
 use self::parts::{APPENDED, Origin, Part, TOLD, transactions};
-use super::Delivery;
 use super::caps::{CapSettings, Caps};
 use super::coverage::Coverage;
 use super::dedup::{Dedup, DedupBudget};
 use super::replay::{Replay, ReplayWindow};
+use super::{Delivery, RETRY_MAX, RETRY_MIN};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Batch, OverflowSeries, Partition, Precision, Window};
 use crate::node::{Heartbeat, Node};
@@ -33,11 +32,11 @@ use crate::spool::Spool;
 use crate::store::{Recording, StoreError};
 use crate::telemetry::Metrics;
 
-/// Where a series may have fewer users than this, one is near its cap often enough to know them.
+/// Below this cap of users series are near it often enough to know their users.
 const FEW_USERS: u64 = 1_000_000;
-/// How often an idle recorder beats.
+/// The heartbeat interval of an idle recorder.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
-/// A failure is logged at once, and then one in so many: about every ten seconds.
+/// One in this number of failures is logged, about every ten seconds.
 const FAILURES_PER_LOG: u32 = 8;
 
 /// How a recorder behaves.
@@ -47,14 +46,13 @@ pub struct RecorderSettings {
     pub window: Window,
     /// The unit of the timestamps in the input.
     pub precision: Precision,
-    /// What a series and a minute may hold.
+    /// The caps of a series and of a minute.
     pub caps: CapSettings,
-    /// A node that waits longer than this for an answer lags. Well below the grace, after which others seal the
-    /// minute.
+    /// A node that waits longer than this for an answer lags. Well below the grace, after which other nodes seal the minute.
     pub lagging_after: Duration,
 }
 
-/// The task that brings the batches of one partition to the store.
+/// The task that records the batches of one partition in the store.
 #[derive(Debug)]
 pub struct Recorder {
     /// Its partition.
@@ -67,54 +65,74 @@ pub struct Recorder {
     pub store: Arc<dyn Recording>,
     /// The series that takes the events of series beyond the cap.
     pub overflow: OverflowSeries,
-    /// Where batches go that an abort leaves; `None`: they are dropped.
+    /// Where an abort leaves batches; `None`: it drops them.
     pub spool: Option<Spool>,
-    /// The memory for users that the store has.
+    /// The memory for known users.
     pub dedup: Arc<DedupBudget>,
-    /// How long it keeps what it recorded.
+    /// The limits of the batches that it keeps.
     pub replay: Arc<ReplayWindow>,
-    /// Whose clock it reads, and where it reports what became of events.
+    /// The node, whose clock it reads and whose ledger it keeps.
     pub node: Arc<Node>,
-    /// Where it counts the rest.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Its heartbeat.
     pub heartbeat: Heartbeat,
-    /// When cancelled, it waits for the store no more.
+    /// When cancelled, it stops waiting for the store.
     pub abort: CancellationToken,
 }
 
-/// What a recorder knows.
+/// The state of a running recorder.
 struct State {
-    course: Course,
     known: Known,
     replay: Replay,
+    /// Whether this node lags in the partition.
+    lags: bool,
+    /// The failed attempts since the store took a transaction.
+    failures: u32,
 }
 
-/// What it knows of the store's sets.
+/// The recorder's knowledge of the store's sets.
 struct Known {
+    /// The store's generation, in which this is known.
+    generation: u64,
     caps: Caps,
-    /// `None`: the store finds out by itself which users are new.
+    /// `None`: the store finds new users itself.
     dedup: Option<Dedup>,
     coverage: Coverage,
+}
+
+impl Known {
+    /// Drops the knowledge of a store of another generation.
+    fn follow(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.caps.clear();
+            if let Some(dedup) = &mut self.dedup {
+                dedup.clear();
+            }
+            self.coverage.renew_all();
+        }
+    }
 }
 
 impl Recorder {
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
-        let caps = Caps::new(self.partition, self.settings.caps, self.overflow.clone());
-        // Near their cap the store has to be asked how many users there are, which for a store elsewhere costs a call.
+        // Near their cap the recorder has to ask for the number of users, which for a remote store costs a call.
         let users_max = self.settings.caps.users_max;
         let store = self.store.capabilities();
         let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
         let is_told = is_near_cap || !store.finds_new_users;
         let mut state = State {
-            course: Course::new(self.settings.lagging_after),
             known: Known {
-                caps,
+                generation: 0,
+                caps: Caps::new(self.partition, self.settings.caps, self.overflow.clone()),
                 dedup: is_told.then(|| Dedup::new(Arc::clone(&self.dedup))),
                 coverage: Coverage::default(),
             },
             replay: Replay::new(Arc::clone(&self.replay)),
+            lags: false,
+            failures: 0,
         };
         loop {
             self.heartbeat.beat();
@@ -123,7 +141,7 @@ impl Recorder {
                 Ok(None) => return,
                 Err(_idle) => {}
             }
-            // Busy or idle: what is known of a minute expires on time.
+            // Busy or idle: the knowledge of a minute expires on time.
             let now = Instant::now();
             if let Some(dedup) = &mut state.known.dedup {
                 dedup.expire(now);
@@ -133,24 +151,20 @@ impl Recorder {
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
             state.replay.expire(generation, Instant::now());
-            let kept = state.replay.events();
-            self.node.confirmed.keep(self.partition, kept);
+            self.node.confirmed.keep(self.partition, state.replay.events());
             if self.batches.is_empty() {
-                self.step(&mut state.course, Input::Drained);
+                self.set_lags(&mut state.lags, false);
             }
         }
     }
 
     async fn record_delivery(&self, state: &mut State, Delivery { batch, done }: Delivery) {
         let generation = self.store.generation(self.partition);
-        let origin = match done {
-            Some(_) => Origin::Spool,
-            None => Origin::Queue,
-        };
-        let all = self.record(state, &batch, origin).await;
+        let origin = if done.is_some() { Origin::Spool } else { Origin::Queue };
+        let is_recorded = self.record(state, &batch, origin).await;
         self.node.ledger.released(batch.bytes());
-        if let (true, Some(done)) = (all, done) {
-            // Nobody listens when the node ends; then the disk still has the batch.
+        if let (true, Some(done)) = (is_recorded, done) {
+            // Without a receiver the node ends; then the disk still has the batch.
             let _ = done.send(());
         }
         if !state.replay.keep(batch, generation, Instant::now()) {
@@ -158,8 +172,8 @@ impl Recorder {
         }
     }
 
-    /// Records the batches of the last seconds again if the store is not the one that confirmed them. Until that is done the node
-    /// lags. What the store confirms while this takes longer than the window is not recorded a third time.
+    /// Records the batches of the last seconds again unless the store is the one that confirmed them. Until that is done the node
+    /// lags. A batch that was recorded again longer ago than the window is not recorded a third time.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {
@@ -175,7 +189,7 @@ impl Recorder {
                 );
             }
             batches += 1;
-            self.step(&mut state.course, Input::Forgotten);
+            self.set_lags(&mut state.lags, true);
             self.record(state, &batch, Origin::Replay).await;
             self.metrics.events_replayed.inc_by(batch.events() as u64);
             let now = Instant::now();
@@ -189,83 +203,87 @@ impl Recorder {
     /// Records a batch in transactions. Returns false when some of it was aborted.
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
-        let mut all = true;
-        let bounds = match state.known.dedup {
-            Some(_) => &TOLD,
-            None => &APPENDED,
-        };
+        let mut is_recorded = true;
+        let bounds = if state.known.dedup.is_some() { &TOLD } else { &APPENDED };
         for parts in transactions(batch, bounds) {
-            all &= self.record_parts(state, batch, parts, origin).await;
+            is_recorded &= self.record_parts(state, batch, parts, origin).await;
         }
         self.metrics.record_seconds.observe(began.elapsed().as_secs_f64());
-        all
+        is_recorded
     }
 
-    /// Records the parts in one transaction, and returns when that is done, or, with false, aborted.
+    /// Records the parts in one transaction, however often it has to try. Returns false when it was aborted.
     async fn record_parts<'a>(
         &'a self,
-        State { course, known, .. }: &mut State,
+        state: &mut State,
         batch: &'a Batch,
         mut parts: Vec<Part<'a>>,
         origin: Origin,
     ) -> bool {
-        let mut next = self.step(course, Input::Begin);
-        while next == Some(Next::Attempt) {
-            self.heartbeat.beat();
-            let attempt = self.attempt(known, batch, &mut parts, origin);
-            let mut attempt = pin!(self.heartbeat.during(attempt).fuse());
-            next = loop {
-                let input = tokio::select! {
-                    // An answer that is there counts, although the node aborts.
-                    biased;
-                    answer = &mut attempt => self.heard(answer, course.failures()),
-                    () = sleep_until(course.wakes_at()) => Input::Tick,
-                    () = self.abort.cancelled() => Input::Abort,
-                };
-                let next = self.step(course, input);
-                if next.is_some() {
-                    break next;
+        loop {
+            let answer = {
+                self.heartbeat.beat();
+                let lags_at = Instant::now() + self.settings.lagging_after;
+                let attempt = self.attempt(&mut state.known, batch, &mut parts, origin);
+                let mut attempt = pin!(self.heartbeat.during(attempt));
+                loop {
+                    tokio::select! {
+                        // An answer that is there counts, although the node aborts.
+                        biased;
+                        answer = &mut attempt => break Some(answer),
+                        () = tokio::time::sleep_until(lags_at), if !state.lags => {
+                            self.set_lags(&mut state.lags, true);
+                        }
+                        () = self.abort.cancelled() => break None,
+                    }
                 }
             };
-        }
-        if next == Some(Next::Abort) {
+            match answer {
+                Some(Ok(Outcome::Replaced)) => continue,
+                Some(Ok(Outcome::Emptied)) => return true,
+                Some(Ok(Outcome::Done)) => {
+                    if std::mem::take(&mut state.failures) > 0 {
+                        let partition = self.partition.index();
+                        tracing::info!(partition, "the store records again");
+                    }
+                    return true;
+                }
+                Some(Err(error)) => {
+                    let pause = self.failed(state, &error);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => continue,
+                        () = self.abort.cancelled() => {}
+                    }
+                }
+                None => {}
+            }
             self.leave(batch, &parts, origin).await;
-        }
-        next == Some(Next::Finish)
-    }
-
-    fn step(&self, course: &mut Course, input: Input) -> Option<Next> {
-        let lagged = course.is_lagging();
-        let next = course.on(input, Instant::now());
-        if course.is_lagging() != lagged {
-            self.node.lag.set(self.partition, !lagged);
-        }
-        next
-    }
-
-    /// What an answer of the store means. Logs a failure, and the end of failures.
-    fn heard(&self, answer: Result<Input, StoreError>, failures: u32) -> Input {
-        let partition = self.partition.index();
-        match answer {
-            Ok(input) => {
-                if failures > 0 && input == Input::Done {
-                    tracing::info!(partition, "the store records again");
-                }
-                input
-            }
-            Err(error) => {
-                self.metrics.record_failures.inc();
-                self.metrics.store_up.set(0);
-                if failures.is_multiple_of(FAILURES_PER_LOG) {
-                    tracing::warn!(partition, %error, "cannot record: this node {}", Cause::NodeCannotRecord.what());
-                }
-                let jitter = self.node.rng.jitter();
-                Input::Failed { jitter }
-            }
+            return false;
         }
     }
 
-    /// Leaves what is not recorded to the disk, if there is one.
+    /// Notes a failed attempt. Returns the pause before the next one.
+    fn failed(&self, state: &mut State, error: &StoreError) -> Duration {
+        self.metrics.record_failures.inc();
+        self.metrics.store_up.set(0);
+        if state.failures.is_multiple_of(FAILURES_PER_LOG) {
+            let partition = self.partition.index();
+            tracing::warn!(partition, %error, "cannot record: this node {}", Cause::NodeCannotRecord.what());
+        }
+        self.set_lags(&mut state.lags, true);
+        state.failures = state.failures.saturating_add(1);
+        let pause = RETRY_MIN.saturating_mul(1 << state.failures.min(8));
+        pause.min(RETRY_MAX).mul_f64(self.node.rng.jitter())
+    }
+
+    fn set_lags(&self, lags: &mut bool, now_lags: bool) {
+        if *lags != now_lags {
+            *lags = now_lags;
+            self.node.lag.set(self.partition, now_lags);
+        }
+    }
+
+    /// Spools the parts, or drops them if there is no spool.
     async fn leave(&self, batch: &Batch, parts: &[Part<'_>], origin: Origin) {
         let ledger = &self.node.ledger;
         let events = parts.iter().map(Part::events).sum();
@@ -283,13 +301,5 @@ impl Recorder {
                 }
             }
         }
-    }
-}
-
-/// Waits for a time, or for ever.
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::event::Batch;
 
-/// How long, and how much, the recorders of a node keep together (`store.replay_window`).
+/// The limits of the batches that all recorders of a node keep (`store.replay_window`).
 #[derive(Debug)]
 pub struct ReplayWindow {
     span: Duration,
@@ -22,7 +22,7 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Keeps batches for this long after they were recorded, and at most so many bytes of them, roughly.
+    /// Keeps batches for `span` after they were recorded, and at most about `bytes_max` bytes of them.
     #[must_use]
     pub const fn new(span: Duration, bytes_max: usize) -> Self {
         Self { span, bytes_max, bytes: AtomicUsize::new(0) }
@@ -33,16 +33,16 @@ impl ReplayWindow {
 #[derive(Debug)]
 pub(super) struct Replay {
     window: Arc<ReplayWindow>,
-    /// Those that were confirmed longest ago are the first.
+    /// In order of confirmation.
     batches: VecDeque<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
     batch: Batch,
-    /// When the store confirmed it last.
+    /// The last confirmation.
     confirmed: Instant,
-    /// The store's generation that did.
+    /// The store's generation then.
     generation: u64,
 }
 
@@ -51,9 +51,9 @@ impl Replay {
         Self { window, batches: VecDeque::new() }
     }
 
-    /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false when memory is
-    /// short and batches had to go before their time. None goes because of its age: the recording may have waited for a
-    /// store that forgot the ones before it.
+    /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false when memory is short and
+    /// it had to drop batches before their time. It drops none because of its age: the recording may have waited for a store that
+    /// forgot the earlier ones.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
         if self.window.span.is_zero() {
             return true;
@@ -73,7 +73,7 @@ impl Replay {
         in_time
     }
 
-    /// Drops what the store of this generation confirmed longer ago than the window. It has answered since.
+    /// Drops batches that the store of this generation confirmed longer ago than the window. It has answered since then.
     pub(super) fn expire(&mut self, generation: u64, now: Instant) {
         let ReplayWindow { span, bytes, .. } = &*self.window;
         self.batches.retain(|kept| {
@@ -86,12 +86,12 @@ impl Replay {
         });
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub(super) fn events(&self) -> u64 {
         self.batches.iter().map(|kept| kept.batch.events() as u64).sum()
     }
 
-    /// How many batches there are.
+    /// Returns the number of batches.
     pub(super) fn len(&self) -> usize {
         self.batches.len()
     }
@@ -103,7 +103,7 @@ impl Replay {
         self.batches.remove(at).map(|kept| kept.batch)
     }
 
-    /// Puts a batch to the end, as confirmed now: the store that confirmed it again may forget it, too.
+    /// Appends a batch as confirmed now: the store that confirmed it again may forget it, too.
     pub(super) fn put_last(&mut self, batch: Batch, generation: u64, now: Instant) {
         self.batches.push_back(Kept { batch, confirmed: now, generation });
     }
@@ -179,10 +179,10 @@ mod tests {
         for _ in 0..15 {
             again(&mut replay, 2).unwrap();
         }
-        // Five that wait, and those of the last ten seconds.
+        // The five others, and the batches of the last ten seconds.
         let recorded = std::iter::from_fn(|| again(&mut replay, 3)).count();
         assert_eq!(recorded, 5 + 11);
-        // The same server still: nothing is forgotten.
+        // The server is the same.
         assert!(again(&mut replay, 3).is_none());
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod caps;
+mod outages;
 mod replaced;
 mod setup;
 mod store;

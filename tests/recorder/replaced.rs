@@ -145,7 +145,7 @@ async fn that_the_store_records_again_is_logged_when_it_has_recorded_something()
         batch
     };
     for (batches, recorded) in [(vec![minute], 0), (vec![minute, later], 1)] {
-        let (log, store) = (Log::default(), CountingStore::failing(1));
+        let (log, store) = (Log::default(), CountingStore::failing(&[0]));
         let asked = Arc::clone(&store);
         let clock = Clock::new(move || match asked.recordings.load(Ordering::SeqCst) {
             0 => minute.start_nanos(),

@@ -10,6 +10,7 @@ use event_data_service::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
     StoreError,
 };
+use tokio::time::Instant;
 
 use super::setup::Server;
 
@@ -17,15 +18,19 @@ use super::setup::Server;
 /// prepared.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStore {
-    /// The number of first recordings that fail.
-    failing: u64,
+    /// The recordings that fail, from 0.
+    pub(crate) failing_at: &'static [u64],
+    /// How long these take.
+    pub(crate) hangs: Duration,
+    /// When recordings were asked for.
+    pub(crate) asked_at: Mutex<Vec<Instant>>,
     /// The recordings that find an empty server, from 0.
     pub(crate) replaced_at: &'static [u64],
     /// The duration of these.
     pub(crate) outage: Duration,
     /// The server; without one everything is confirmed and discarded.
     pub(crate) server: Mutex<Option<Arc<Server>>>,
-    generation: AtomicU64,
+    pub(crate) generation: AtomicU64,
     pub(crate) recordings: AtomicU64,
     /// The number of queries for users.
     pub(crate) asked: AtomicU64,
@@ -43,12 +48,22 @@ impl CountingStore {
         })
     }
 
-    pub(crate) fn failing(recordings: u64) -> Arc<Self> {
+    pub(crate) fn failing(at: &'static [u64]) -> Arc<Self> {
         Arc::new(Self {
-            failing: recordings,
+            failing_at: at,
             server: Mutex::new(Some(Arc::new(Server::new()))),
             ..Self::default()
         })
+    }
+
+    /// Waits until a recording is asked for.
+    pub(crate) async fn when_asked(&self) -> Instant {
+        loop {
+            if let Some(at) = self.asked_at.lock().unwrap().first() {
+                return *at;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(crate) fn server(&self) -> Option<Arc<Server>> {
@@ -110,7 +125,9 @@ impl Recording for CountingStore {
         let users = recordings.iter().flat_map(|it| &it.new_users).map(Vec::len).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
-        if number < self.failing {
+        self.asked_at.lock().unwrap().push(Instant::now());
+        if self.failing_at.contains(&number) {
+            tokio::time::sleep(self.hangs).await;
             return Err(StoreError::unavailable("away"));
         }
         if self.replaced_at.contains(&number) {

@@ -1,11 +1,10 @@
-//! One attempt to record: which series are admitted, which users are rejected, and the transaction.
+//! One attempt to record: admission of series, rejection of users, and the transaction.
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashSet;
 use tokio::time::Instant;
 
-use super::course::Input;
 use super::parts::{Origin, Part};
 use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
@@ -14,47 +13,52 @@ use crate::ingest::line_batcher::beginning;
 use crate::node::{Found, RefusedLine};
 use crate::store::{RecordRequest, StoreError};
 
+/// The result of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The store has all of the transaction.
+    Done,
+    /// Everything was rejected.
+    Emptied,
+    /// The store was replaced during the attempt: try again.
+    Replaced,
+}
+
 impl Recorder {
-    /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
-    /// [`Input::Emptied`] when nothing is left, or [`Input::Replaced`] when that has to be repeated because the store
-    /// is another one. Whatever is rejected leaves `parts`.
+    /// Rejects events that are too old and users for whom there is no room, which leave `parts`, and records the others.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
         batch: &'a Batch,
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
-    ) -> Result<Input, StoreError> {
-        // The batch may have waited for the one before it, or for the store; and counts are not kept for ever, so
-        // events that are too old could be counted twice.
+    ) -> Result<Outcome, StoreError> {
+        // The batch may have waited for the one before it, or for the store; and counts expire, so events that are too old could
+        // be counted twice.
         self.reject_too_old(parts, origin);
         if parts.is_empty() {
-            return Ok(Input::Emptied);
+            return Ok(Outcome::Emptied);
         }
         let generation = self.store.generation(self.partition);
         let is_same_store = || self.store.generation(self.partition) == generation;
-        if let Some(dedup) = &mut known.dedup {
-            dedup.follow(generation);
-        }
-        known.caps.follow(generation);
-        known.coverage.follow(generation);
+        known.follow(generation);
         let (mut requests, users) = self.admitted(known, batch, parts, origin).await?;
         if !is_same_store() {
-            return Ok(Input::Replaced);
+            return Ok(Outcome::Replaced);
         }
         if requests.is_empty() {
-            return Ok(Input::Emptied);
+            return Ok(Outcome::Emptied);
         }
-        // Those of the overflow series next to each other, which makes them one command.
+        // Requests of the overflow series next to each other become one command.
         requests.sort_by_key(|request| request.overflowed_from.is_some());
         let before = origin == Origin::Replay;
         let (seen, brought) = known.coverage.with(&requests, before, Instant::now());
         let recorded = self.store.record(self.partition, generation, &requests, &seen);
         let repeated = recorded.await?;
-        // The store that took them may not be the one that has the users that dedup left out.
+        // A replaced store may lack the users that dedup left out.
         let left_out = known.dedup.as_ref().is_some_and(|dedup| !dedup.is_empty());
         if !is_same_store() && left_out {
-            return Ok(Input::Replaced);
+            return Ok(Outcome::Replaced);
         }
         let now = Instant::now();
         known.coverage.confirmed(&seen, now);
@@ -66,7 +70,7 @@ impl Recorder {
                 dedup.touch(request.minute, now);
             }
         }
-        Ok(Input::Done)
+        Ok(Outcome::Done)
     }
 
     fn reject_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
@@ -82,8 +86,7 @@ impl Recorder {
         });
     }
 
-    /// Asks which series and users are admitted, and rejects the users that are not. Returns what is to be recorded,
-    /// and its new users.
+    /// Asks which series and users are admitted, and rejects the other users. Returns the requests, and their new users.
     async fn admitted<'a>(
         &'a self,
         known: &mut Known,
@@ -145,8 +148,8 @@ impl Recorder {
         Ok((requests, all_users))
     }
 
-    /// The users for whom the overflow series of their minute has no room. It may have thousands of requests with a
-    /// user each, so it asks for all users together.
+    /// Returns the users for whom the overflow series of their minute has no room. It may have thousands of requests with a user each,
+    /// so it asks for all users together.
     async fn refused_of_overflow<'a>(
         &self,
         known: &mut Known,
@@ -169,7 +172,7 @@ impl Recorder {
         Ok(refused)
     }
 
-    /// Moves queued events to the rejected ones. Nobody knows any more who sent them.
+    /// Moves queued events to the rejected ones. Their sources are not known here.
     fn rejected(&self, reason: Rejection, events: usize, series: &str, origin: Origin) {
         if origin == Origin::Replay {
             return;
@@ -186,7 +189,7 @@ impl Recorder {
         }
     }
 
-    /// Counts what the store has confirmed, and what of it the store had already.
+    /// Counts confirmed events, and those that the store had before.
     fn confirmed(
         &self,
         requests: &[RecordRequest<'_>],
@@ -205,11 +208,12 @@ impl Recorder {
             }
             let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
-            // Last: whoever reads that they are recorded finds all else that is counted of them.
+            // Last: a reader who sees them recorded finds all other counters updated.
             self.node.confirmed.record(self.partition, events as u64);
             self.node.ledger.recorded(events);
         }
     }
+
     /// Finds timestamps by which events of a user become one.
     fn look_at_stamps(&self, request: &RecordRequest<'_>, now: Instant) {
         let events = request.occurrences;
@@ -223,7 +227,7 @@ impl Recorder {
     }
 }
 
-/// The users that may be new; some of them several times where the store finds out who is.
+/// Returns the users that may be new, some of them several times if the store finds new users itself.
 fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     let (new, batch) = (request.new_users.as_deref(), request.batch);
     let occurrences = new.is_none().then_some(request.occurrences);
@@ -231,13 +235,13 @@ fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     new.into_iter().flatten().copied().chain(all)
 }
 
-/// Each once, in their order.
+/// Returns each user once, in order.
 fn distinct<'a>(users: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = HashSet::new();
     users.filter(|user| seen.insert(*user)).collect()
 }
 
-/// How many users may be new at most.
+/// Returns the maximum number of new users.
 fn new_most(request: &RecordRequest<'_>) -> u64 {
     let new = request.new_users.as_ref().map(Vec::len);
     new.unwrap_or(request.occurrences.len()) as u64

@@ -1,4 +1,4 @@
-//! [`Part`]: a part of a group that fits into one transaction, how a batch is cut into them, and where they come from.
+//! [`Part`]: a part of a group that fits into one transaction.
 
 use hashbrown::HashSet;
 
@@ -6,20 +6,20 @@ use crate::event::{Batch, Group, Minute, Occurrence};
 use crate::ingest::dedup::{Dedup, Fingerprint};
 use crate::store::{REQUEST_BYTES_MAX, RecordRequest};
 
-/// What a transaction holds at most, and what of it is sent.
+/// The limits of a transaction, and the size of its parts.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    /// The most events.
+    /// The maximum number of events.
     events: usize,
-    /// How often a user's name is sent.
+    /// The number of times that a user's name is sent.
     user_times: usize,
-    /// The bytes of an event beside that.
+    /// The bytes of an event without the user's name.
     event_bytes: usize,
 }
 
-/// For a store that is told who is new. It serves nobody else while it carries a transaction out, a few ms.
+/// For a store that is told the new users. A transaction blocks it for a few ms.
 pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
-/// For a store that takes all events as one.
+/// For a store that finds new users itself.
 pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
 
 impl Bounds {
@@ -27,14 +27,14 @@ impl Bounds {
         self.event_bytes + self.user_times * Batch::user_bytes(event)
     }
 
-    /// The bytes of a part: the name of its series, which is sent again only where there is more of other things, and its events.
+    /// Returns the bytes of a part: its events, and the name of its series, which counts again up to the bytes of its events.
     fn part_bytes(&self, series: &str, events: usize) -> usize {
         let again = (self.user_times * series.len()).min(events);
         series.len() + again + events
     }
 }
 
-/// Cuts a batch into the parts of transactions, none of which is too large.
+/// Splits a batch into the parts of transactions within the limits.
 pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Part<'a>>> {
     let mut all = Vec::new();
     let mut parts: Vec<Part<'a>> = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Par
     all
 }
 
-/// Where a batch comes from.
+/// The origin of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// From a listener: its events are in the ledger's queue.
@@ -88,13 +88,13 @@ impl<'a> Part<'a> {
         self.to - self.from
     }
 
-    /// The minute and the own series of its events.
+    /// Returns the minute and the series of its events.
     pub(super) fn key(&self) -> (Minute, &'a str) {
         (self.group.minute, &self.group.series)
     }
 
-    /// The request to record its events under their own series, or under the overflow series, without the users that
-    /// the store is known to have; and the fingerprints of the others. Without `dedup` the store finds out who is new.
+    /// Returns the request to record its events under their own series, or under the overflow series, without known users; and the
+    /// fingerprints of the new users. Without `dedup` the store finds new users itself.
     pub(super) fn request(
         &self,
         batch: &'a Batch,
@@ -107,7 +107,7 @@ impl<'a> Part<'a> {
         let new = dedup.map(|dedup| {
             let (of, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
             let fingerprints = occurrences.iter().map(|event| of.of(batch.user(event)));
-            // First all of them: the looks for them, which wait for memory, then go on side by side in the processor.
+            // All fingerprints first: the processor then does their look-ups, which wait for memory, in parallel.
             let fingerprints: Vec<_> = fingerprints.collect();
             let most = fingerprints.len();
             let mut seen = HashSet::with_capacity(most);
@@ -132,7 +132,7 @@ impl<'a> Part<'a> {
         (request, fingerprints.unwrap_or_default())
     }
 
-    /// Adds its events to another batch. Returns for how many there was no room.
+    /// Adds its events to another batch. Returns the number of events without room.
     pub(super) fn copy(&self, from: &Batch, to: &mut Batch) -> usize {
         let (minute, series) = self.key();
         let mut lost = 0;
@@ -144,7 +144,7 @@ impl<'a> Part<'a> {
         lost
     }
 
-    /// What is left of it without the events of these users.
+    /// Returns its parts without the events of these users.
     pub(super) fn without(&self, batch: &Batch, users: &HashSet<&str>) -> Vec<Self> {
         let mut left: Vec<Self> = Vec::new();
         for at in self.from..self.to {
