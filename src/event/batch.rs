@@ -364,7 +364,7 @@ mod tests {
     fn seen(batch: &Batch) -> Vec<String> {
         let groups = batch.groups().iter().map(|group| {
             let events = group.occurrences.iter();
-            let events: Vec<_> = events.map(|it| (batch.user(it), it.timestamp)).collect();
+            let events: Vec<_> = events.map(|event| (batch.user(event), event.timestamp)).collect();
             format!("{} {} {events:?}", group.minute, group.series)
         });
         groups.collect()

@@ -240,7 +240,7 @@ fn a_measurement_can_be_made_a_tag() {
 /// a character that is escaped.
 fn tag_text() -> impl Strategy<Value = String> {
     "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| {
-        !(text.ends_with('\\') || [r"\ ", r"\,", r"\="].iter().any(|it| text.contains(it)))
+        !(text.ends_with('\\') || [r"\ ", r"\,", r"\="].iter().any(|end| text.contains(end)))
     })
 }
 

@@ -210,7 +210,7 @@ pub(super) fn control_characters(text: &str) -> usize {
     if ascii | beyond == 0 {
         return 0;
     }
-    text.chars().filter(|it| it.is_control()).count()
+    text.chars().filter(|character| character.is_control()).count()
 }
 
 /// Returns the tags of a canonical series, in its order, decoded. A part without an equals sign, which the parser rejects, is a key

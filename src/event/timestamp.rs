@@ -129,7 +129,7 @@ mod tests {
         /// As by Rust, but for the plus sign.
         #[test]
         fn numbers_are_read(
-            text in prop_oneof!["-?[0-9]{1,20}", "[0-9]{0,18}[ -~][0-9]{0,18}", any::<i64>().prop_map(|it| it.to_string())],
+            text in prop_oneof!["-?[0-9]{1,20}", "[0-9]{0,18}[ -~][0-9]{0,18}", any::<i64>().prop_map(|number| number.to_string())],
         ) {
             let expected = text.parse().ok().filter(|_| !text.starts_with('+'));
             let expected = expected.ok_or(Rejection::TimestampInvalid).map(Some);

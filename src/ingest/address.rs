@@ -1,8 +1,8 @@
 //! [`ListenAddress`]: where events come in; and the files of Unix sockets.
 //!
 //! A Unix socket loses nothing that it takes: the kernel holds `net.unix.max_dgram_qlen` datagrams, and the sender of another one
-//! waits for room, or is told that there is none (EAGAIN). The permissions of its file say who may send. A node makes the file, takes
-//! the place of a socket at which no process listens any more, and removes its own file when it stops reading.
+//! waits for room, or gets EAGAIN. The permissions of its file say who may send. A node makes the file, replaces a stale one at which
+//! no process listens, and removes its own file when it stops reading.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -136,20 +136,19 @@ pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFil
     Ok((socket, file))
 }
 
-/// Gives the file of a socket the permissions that the umask withheld. Does not follow a symbolic link that somebody put in its
-/// place.
+/// Gives the file of a socket the permissions that the umask withheld. Does not follow a symbolic link in its place.
 fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !found.metadata()?.file_type().is_socket() {
         return Err(io::Error::other("its file was replaced by another one"));
     }
-    // A descriptor of this kind cannot change permissions by itself.
+    // The permissions of an O_PATH descriptor can be changed by its path only.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Removes the file of a socket at which nobody listens.
+/// Removes the file of a socket at which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
@@ -216,7 +215,7 @@ mod tests {
     #[test]
     fn permissions_are_not_given_to_what_a_link_names() {
         let directory = tempfile::tempdir().unwrap();
-        let [target, link] = ["target", "link"].map(|it| directory.path().join(it));
+        let [target, link] = ["target", "link"].map(|name| directory.path().join(name));
         fs::write(&target, "").unwrap();
         let before = fs::metadata(&target).unwrap().permissions();
         std::os::unix::fs::symlink(&target, &link).unwrap();

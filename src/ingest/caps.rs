@@ -122,7 +122,7 @@ impl Caps {
     /// Drops the minutes that have had no events for a while.
     pub(super) fn expire(&mut self, now: Instant) {
         self.minutes.retain(|_, answers| now.duration_since(answers.last_used) < UNUSED_FOR);
-        self.known = self.minutes.values().map(|of| of.series.len()).sum();
+        self.known = self.minutes.values().map(|answers| answers.series.len()).sum();
     }
 
     /// Also drops the earliest minutes, which are the least likely to get events, until the others fit the bound.
@@ -174,7 +174,7 @@ impl Caps {
             overflow: self.overflow.of(minute),
         };
         let requests: Vec<_> = asked.iter().map(request).collect();
-        let calls = requests.iter().map(|it| store.admit(self.partition, it));
+        let calls = requests.iter().map(|request| store.admit(self.partition, request));
         let calls: Vec<_> = calls.collect();
         let answers = stream::iter(calls).buffered(MINUTES_AT_ONCE);
         let answers: Vec<_> = answers.try_collect().await?;
@@ -236,16 +236,16 @@ impl Caps {
             return Ok(());
         };
         let arrivals = answer.arrivals;
-        let most = answers.before.as_ref().map_or(arrivals, |it| it.most);
+        let most = answers.before.as_ref().map_or(arrivals, |before| before.most);
         let half = self.settings.users_max / 2;
         let mut told = answer.series.iter();
         let is_told = answer.overflow_users.is_some()
-            && told.all(|it| *it != Admission::Admitted { users: None });
+            && told.all(|admission| *admission != Admission::Admitted { users: None });
         let mut before = Before { counted: HashMap::new(), most };
         if most > half && !is_told && self.settings.users_max > 0 {
             let counts = store.counts(self.partition, minute).await?;
             let near = counts.iter().filter(|counts| counts.unique > half);
-            before.counted = near.map(|it| (self.key(&it.series), it.unique)).collect();
+            before.counted = near.map(|counts| (self.key(&counts.series), counts.unique)).collect();
             before.most = half;
         } else if answers.before.is_some() {
             return Ok(());

@@ -98,17 +98,17 @@ fn different(recording: &RecordRequest<'_>) -> u64 {
     // Most are later than all before them, so they are different.
     let mut latest = i64::MIN;
     let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
-        occurrences.iter().partition(|it| {
-            let is_later = it.timestamp > latest;
-            latest = latest.max(it.timestamp);
+        occurrences.iter().partition(|event| {
+            let is_later = event.timestamp > latest;
+            latest = latest.max(event.timestamp);
             is_later
         });
-    let event = |it: &Occurrence| (it.timestamp, batch.user(it));
+    let event = |event: &Occurrence| (event.timestamp, batch.user(event));
     let mut others: Vec<_> = others.into_iter().map(event).collect();
     others.sort_unstable();
     others.dedup();
     others.retain(|other| {
-        let there = in_order.binary_search_by_key(&other.0, |it| it.timestamp);
+        let there = in_order.binary_search_by_key(&other.0, |event| event.timestamp);
         there.is_err() || there.is_ok_and(|at| event(in_order[at]) != *other)
     });
     (in_order.len() + others.len()) as u64

@@ -1,25 +1,25 @@
-//! Who holds an address that is in use, as far as this process may see it: for the message of a bind that failed.
+//! Names the processes that hold an address in use, for the message of a failed bind.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// The tables of sockets that the kernel keeps of a protocol.
+/// The kernel's tables of the sockets of a protocol.
 #[derive(Debug, Clone, Copy)]
 pub enum Table {
-    /// Of UDP.
+    /// `/proc/net/udp` and `/proc/net/udp6`.
     Udp,
-    /// Of TCP.
+    /// `/proc/net/tcp` and `/proc/net/tcp6`.
     Tcp,
 }
 
-/// The most processes that are named.
+/// The maximum number of named processes.
 const NAMED_MAX: usize = 3;
 /// The longest name of a process, in characters.
 const NAME_CHARS_MAX: usize = 32;
 
-/// Returns the error of a bind; where the address is in use, one that names who holds it.
+/// Returns the error of a bind, with the processes that hold the address if it is in use.
 #[must_use]
 pub fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Error {
     if error.kind() != ErrorKind::AddrInUse {
@@ -30,7 +30,7 @@ pub fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Err
     io::Error::new(ErrorKind::AddrInUse, text)
 }
 
-/// Returns who holds the address, in words.
+/// Returns a sentence with the processes that hold the address.
 #[must_use]
 pub fn holder(table: Table, address: SocketAddr) -> String {
     let tables = match table {
@@ -46,7 +46,7 @@ pub fn holder(table: Table, address: SocketAddr) -> String {
     by_inodes(&sockets, &format!("port {}", address.port()))
 }
 
-/// Returns who holds the Unix socket of this path, in words.
+/// Returns a sentence with the processes that hold the Unix socket of this path.
 pub(super) fn unix_holder(path: &Path) -> String {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let path = path.to_string_lossy();
@@ -59,7 +59,7 @@ pub(super) fn unix_holder(path: &Path) -> String {
     by_inodes(&sockets, "it")
 }
 
-/// Returns the inode of the socket of a line, if it takes what comes for the address.
+/// Returns the inode of the socket of a line, if it receives at the address.
 fn bound(line: &str, table: Table, address: SocketAddr) -> Option<String> {
     const LISTENS: &str = "0A";
     let columns: Vec<_> = line.split_whitespace().collect();
@@ -72,7 +72,7 @@ fn bound(line: &str, table: Table, address: SocketAddr) -> Option<String> {
     (is_open && is_there).then(|| (*inode).to_owned())
 }
 
-/// Returns the address of words of 32 bits in the host's order.
+/// Parses an address in words of 32 bits in the host's order.
 fn ip_of(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let word = u32::from_str_radix(hex.get(at * 8..at * 8 + 8)?, 16).ok()?;
@@ -95,7 +95,7 @@ fn by_inodes(inodes: &[String], what: &str) -> String {
         let open = fs::read_dir(process.join("fd")).into_iter().flatten();
         open.flatten().any(|descriptor| {
             let link = fs::read_link(descriptor.path());
-            link.is_ok_and(|link| links.iter().any(|it| link.as_os_str() == &**it))
+            link.is_ok_and(|link| links.iter().any(|name| link.as_os_str() == &**name))
         })
     };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -133,11 +133,11 @@ mod tests {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
             let own = format!("this process ({}) itself holds port", std::process::id());
             let socket = UdpSocket::bind(bind).unwrap();
-            let said = holder(Table::Udp, socket.local_addr().unwrap());
-            assert!(said.starts_with(&own), "{bind}: {said}");
+            let text = holder(Table::Udp, socket.local_addr().unwrap());
+            assert!(text.starts_with(&own), "{bind}: {text}");
             let listener = TcpListener::bind(bind).unwrap();
-            let said = holder(Table::Tcp, listener.local_addr().unwrap());
-            assert!(said.starts_with(&own), "{bind}: {said}");
+            let text = holder(Table::Tcp, listener.local_addr().unwrap());
+            assert!(text.starts_with(&own), "{bind}: {text}");
         }
     }
 

@@ -1,25 +1,33 @@
 //! [`LineBatcher`]: owns the open batches, one for each partition and one for the disk.
 //!
 //! It splits datagrams into lines, parses and judges them, and adds each event to a batch. Where memory has no room
-//! events go to the disk, or are dropped. Batches that are due go to the recorders and to the disk ([`hand_over`]),
-//! after the ledger has their events. It reads no clock and waits for nothing.
-
-mod hand_over;
+//! events go to the disk, or are dropped. Batches that are due go to the recorders and to the disk, after the ledger has their
+//! events. It reads no clock and waits for nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::Instant;
 
-pub use self::hand_over::Linger;
-use self::hand_over::Open;
 use super::{ArrivalStamps, Delivery, Received};
+use crate::diagnosis::LossCause;
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{LineRules, Minute, Parser, Partitions, Precision, Rejection, Window};
+use crate::event::{
+    LineRules, Minute, OpenBatch, Parser, Partitions, Precision, Rejection, Window,
+};
 use crate::node::{Intake, LedgerTotals, Node, RefusedLine, Samples};
 use crate::spool::Spool;
 
 /// The most bytes that wait for the disk.
 const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// A batch of this number of events is due although it is young.
+const BATCH_EVENTS: usize = 16_384;
+/// A batch with this number of events a series is worth its commands, so it need not grow.
+const SERIES_EVENTS: usize = 4096;
+/// A batch for the disk of this number of bytes is due although it is young.
+const OVERFLOW_BYTES: usize = 1024 * 1024;
 /// The bytes of a line or a datagram that the log shows.
 const SAMPLE_BYTES: usize = 120;
 
@@ -32,20 +40,70 @@ pub struct BatcherSettings {
     pub window: Window,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// What may wait for the store.
+    /// The bounds of the queue.
     pub limits: QueueLimits,
 }
 
-/// What may wait for the store in this node's memory.
+/// The bounds of the events in this node's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueLimits {
     /// Events.
     pub events: u64,
-    /// Their memory in bytes, roughly.
+    /// Their approximate memory in bytes.
     pub bytes: u64,
 }
 
-/// See the module.
+/// The time that an event waits for others in its batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Linger {
+    /// When its batch has many events a series or may have events of an ended minute, and when the queue fills.
+    pub least: Duration,
+    /// Otherwise: a command costs the store more than an event.
+    pub most: Duration,
+}
+
+impl Linger {
+    /// Returns the age at which a batch is due.
+    fn due_age(&self, batch: &OpenBatch, now_nanos: i64) -> Duration {
+        let most = i64::try_from(self.most.as_nanos()).unwrap_or(i64::MAX);
+        let until = now_nanos.saturating_add(most).div_euclid(1_000_000);
+        let is_over = (batch.earliest()).is_some_and(|minute| minute.end_millis() <= until);
+        if is_over || batch.events() >= batch.groups() * SERIES_EVENTS {
+            self.least
+        } else {
+            self.most
+        }
+    }
+}
+
+/// An open batch.
+#[derive(Debug, Default)]
+struct Open {
+    batch: OpenBatch,
+    /// When it was first seen with events.
+    since: Option<Instant>,
+}
+
+impl Open {
+    fn is_due(
+        &mut self,
+        is_large: bool,
+        age: impl Fn(&OpenBatch) -> Duration,
+        now: Instant,
+    ) -> bool {
+        self.batch.events() > 0 && {
+            let since = *self.since.get_or_insert(now);
+            is_large || now - since >= age(&self.batch)
+        }
+    }
+
+    fn take(&mut self) -> OpenBatch {
+        self.since = None;
+        std::mem::take(&mut self.batch)
+    }
+}
+
+/// The open batches of one listener.
 #[derive(Debug)]
 pub struct LineBatcher {
     parser: Parser,
@@ -56,19 +114,19 @@ pub struct LineBatcher {
     stamps: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
-    /// Whether all that is read is taken: whoever reads looks for room before.
+    /// Whether it takes everything: the reader looks for room before it reads.
     takes_all: bool,
     /// The recorders, one a partition.
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
-    /// What was added since the last commit.
+    /// The events since the last commit.
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
     samples: Samples<Rejection>,
 }
 
-/// What does not fit into memory, on its way to the disk.
+/// The events that do not fit into memory, on their way to the disk.
 #[derive(Debug)]
 struct Overflow {
     spool: Spool,
@@ -110,7 +168,7 @@ impl LineBatcher {
         }
     }
 
-    /// The same, with a spool for what does not fit into memory.
+    /// Adds a spool for events that do not fit into memory.
     #[must_use]
     pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
         let open = Open::default();
@@ -118,15 +176,14 @@ impl LineBatcher {
         self
     }
 
-    /// The same, for a socket that is read only while there is room: what was read is taken, be it more than there is room
-    /// for, and nothing of it goes to the disk.
+    /// Takes everything, even beyond the bounds, and nothing to the disk: for a socket that is read only while there is room.
     #[must_use]
     pub const fn taking_all(mut self) -> Self {
         self.takes_all = true;
         self
     }
 
-    /// Whether there is room in memory. Enters what was added into the ledger.
+    /// Returns whether there is room in memory, after a [commit](Self::commit).
     pub fn has_room(&mut self) -> bool {
         self.commit();
         !self.is_full()
@@ -159,7 +216,7 @@ impl LineBatcher {
         }
     }
 
-    /// Where there is room for an event. Events on disk are older, so new ones go there, too.
+    /// Returns where there is room for an event. Events on disk are older, so new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
@@ -218,13 +275,76 @@ impl LineBatcher {
         Ok(())
     }
 
-    /// The first rejected line of each reason since the last call.
+    /// Enters the events that were added into the ledger, and learns from it how much room there is.
+    pub fn commit(&mut self) {
+        self.totals = self.node.ledger.take_in(&std::mem::take(&mut self.intake));
+    }
+
+    /// Sends the batches that are this old, or large. A batch whose recorder is busy grows further.
+    pub fn hand_over(&mut self, age: Duration, now: Instant) {
+        let (least, most) = (age, age);
+        self.hand_over_due(Linger { least, most }, now, i64::MIN);
+    }
+
+    /// Sends the batches that have lingered enough, or are large.
+    pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
+        self.commit();
+        let Linger { least, most } = linger;
+        let fills = self.totals.in_memory() >= self.limits.events / 2
+            || self.totals.queued_bytes >= self.limits.bytes / 2;
+        let most = if fills { least } else { most };
+        let linger = Linger { least, most };
+        for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
+            let age = |batch: &OpenBatch| linger.due_age(batch, now_nanos);
+            if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
+                continue;
+            }
+            match recorder.try_reserve() {
+                Ok(permit) => permit.send(open.take().close().into()),
+                Err(TrySendError::Full(())) => {}
+                Err(TrySendError::Closed(())) => {
+                    // A recorder ends before its listeners only when the node aborts.
+                    let batch = open.take();
+                    self.node.ledger.dropped(LossCause::Shutdown, batch.events());
+                    self.node.ledger.released(batch.bytes());
+                }
+            }
+        }
+        if let Some(overflow) = &mut self.overflow {
+            let open = &mut overflow.open;
+            let since = open.since;
+            if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| least, now)
+                && let Err(batch) = overflow.spool.try_keep(open.take().close())
+            {
+                (open.batch, open.since) = (batch.into(), since.or(Some(now)));
+            }
+        }
+    }
+
+    /// Returns the number of events in open batches for the recorders, and for the disk.
+    #[must_use]
+    pub fn open_events(&self) -> (usize, usize) {
+        let events = self.open.iter().map(|open| open.batch.events());
+        let overflow = self.overflow.as_ref();
+        let on_disk = overflow.map_or(0, |overflow| overflow.open.batch.events());
+        (events.sum(), on_disk)
+    }
+
+    /// Drops the events that the disk did not take.
+    pub fn drop_overflow(&mut self) {
+        if let Some(overflow) = &mut self.overflow {
+            let lost = overflow.open.take().events();
+            (self.node.ledger).refused_by_spool(LossCause::SpoolFailed, lost);
+        }
+    }
+
+    /// Returns the first rejected line of each reason since the last call.
     pub fn take_samples(&mut self) -> Vec<RefusedLine<Rejection>> {
         self.samples.take()
     }
 }
 
-/// The beginning of what somebody sent, escaped for the log.
+/// Returns the beginning of a line or a datagram, escaped for the log.
 #[must_use]
 pub fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
     bytes.get(..SAMPLE_BYTES).unwrap_or(bytes).escape_ascii()

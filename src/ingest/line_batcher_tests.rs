@@ -1,4 +1,4 @@
-//! Lines that become events of batches, and those that do not.
+//! Lines that become events of batches, and rejected lines.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::telemetry::Metrics;
 
 const NOW: i64 = 1_480_876_710_000_000_000;
 
-/// A batcher with memory for so many events, whose recorders take nothing.
+/// A batcher with memory for this number of events, whose recorders take nothing.
 fn batcher(events: u64) -> LineBatcher {
     let settings = BatcherSettings {
         rules: LineRules::default(),
@@ -42,7 +42,7 @@ fn one_bad_line_costs_one_line() {
     assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
     assert_eq!(batcher.open_events(), (2, 0));
     let samples = batcher.take_samples();
-    let samples: Vec<_> = samples.iter().map(|it| (it.reason, &*it.line)).collect();
+    let samples: Vec<_> = samples.iter().map(|sample| (sample.reason, &*sample.line)).collect();
     let expected = [(Rejection::UserMissing, "broken"), (Rejection::TooOld, "a=1 value=v 1")];
     assert_eq!(samples, expected);
     assert_eq!(batcher.take_samples(), []);
@@ -114,7 +114,7 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
     assert_eq!((added, after.dropped), ((1, 0), totals.dropped));
 }
 
-/// What waits grows until its recorder takes it, and is never handed over before the ledger has it.
+/// A batch grows until its recorder takes it, and is never sent before the ledger has its events.
 #[test]
 fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
     let mut batcher = batcher(1_000_000);

@@ -1,9 +1,8 @@
 //! [`Listener`]: the thread that reads one socket.
 //!
-//! It reads datagrams into its [`LineBatcher`], and has the batches handed over that are due. It waits for datagrams, and where
-//! senders wait for it for room, never for the store. When `stop` is cancelled it reads what the kernel still holds (unless
-//! the socket outlives the process, which leaves it to the next), hands over every batch, and ends, which closes its side
-//! of the channels.
+//! It reads datagrams into its [`LineBatcher`], and has it send the batches that are due. It waits for datagrams, and for room if its
+//! senders wait, but never for the store. When `stop` is cancelled it reads the datagrams that the kernel still holds (unless the
+//! socket outlives the process, which leaves them to the next), sends every batch, and ends, which closes its side of the channels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +17,18 @@ use crate::event::datagram::pieces;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
-/// How often the listener asks the kernel what it dropped, and logs that and the lines that were rejected or dropped.
+/// The interval at which the listener asks the kernel for its drops, and logs rejected lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the socket is read after the stop. A full buffer takes a fraction of it.
+/// The time limit of reading after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How long the disk may take the last events at the end.
+/// The time limit of the disk for the last events.
 const DISK_MAX: Duration = Duration::from_secs(10);
-/// The pause at the end for recorders and a disk that are busy.
+/// The pause at the end while recorders or the disk are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// How often it is logged that a socket is left unread, at most.
+/// The shortest interval of the log line about a full queue.
 const UNREAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a read of a socket may wait, so that no batch gets older than `linger`.
+/// Returns the longest time that a read of a socket may wait, so that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
@@ -40,15 +39,15 @@ pub fn read_timeout(linger: Duration) -> Duration {
 pub struct Listener {
     /// The socket.
     pub receiver: Receiver,
-    /// What each source may send, if that is limited; the receiver then knows the sources.
+    /// The limits of the sources, if there are any.
     pub rates: Option<Arc<SourceRates>>,
-    /// What makes batches of the datagrams.
+    /// The batches of the datagrams.
     pub batcher: LineBatcher,
-    /// The longest that an event waits for its batch while the store keeps up.
+    /// The time that an event waits for others while the store keeps up.
     pub linger: Linger,
-    /// Whose clock it reads, and where it reports that its socket fails.
+    /// The node, whose clock it reads.
     pub node: Arc<Node>,
-    /// Where it counts datagrams.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Its heartbeat.
     pub heartbeat: Heartbeat,
@@ -56,7 +55,7 @@ pub struct Listener {
     pub stop: CancellationToken,
 }
 
-/// Whether the senders of a socket wait.
+/// The state of a socket whose senders wait for room.
 struct Waiting {
     now: bool,
     logged: Throttle,
@@ -80,7 +79,7 @@ impl Listener {
             } else {
                 let read = self.receiver.gather();
                 now = Instant::now();
-                // One that fails does not beat: if that lasts the process is unhealthy, and a new one may fix it.
+                // Without a heartbeat a socket that fails for long makes the process unhealthy; a new process may fix it.
                 if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
                     self.heartbeat.beat();
                     if arrived {
@@ -101,7 +100,7 @@ impl Listener {
         self.drain();
     }
 
-    /// Whether what arrives stays where it is, since there is no room for it and whoever sends it waits.
+    /// Returns whether the socket stays unread: the queue is full, and its senders wait.
     fn makes_senders_wait(&mut self, waiting: &mut Waiting) -> bool {
         let wait = self.receiver.makes_senders_wait() && !self.batcher.has_room();
         if wait {
@@ -121,7 +120,7 @@ impl Listener {
         wait
     }
 
-    /// Adds what was read to the batches.
+    /// Adds the datagrams of the last read to the batches.
     fn add_datagrams(&mut self, now: Instant) {
         let now_nanos = self.node.clock.now_nanos();
         let mut datagrams = 0;
@@ -133,7 +132,8 @@ impl Listener {
                 "a datagram"
             );
             let rates = self.rates.as_ref();
-            let lines_max = match rates.and_then(|it| Some((it, datagram.source.address()?))) {
+            let lines_max = match rates.and_then(|rates| Some((rates, datagram.source.address()?)))
+            {
                 Some((rates, source)) => {
                     let lines = pieces(datagram.bytes, datagram.truncated).count();
                     rates.take(source.ip(), lines, now)
@@ -147,7 +147,7 @@ impl Listener {
         self.batcher.commit();
     }
 
-    /// Counts what the kernel dropped, and logs a rejected line of each reason: rarely, or more often at the level debug.
+    /// Counts the kernel's drops, and logs a rejected line of each reason: rarely, or more often at the level debug.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
@@ -158,7 +158,7 @@ impl Listener {
         }
     }
 
-    /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.
+    /// Reads the datagrams that the kernel holds, within [`DRAIN_MAX`], and sends all batches.
     fn drain(mut self) {
         if !self.receiver.outlives() {
             self.receiver.refuse_senders();
@@ -177,7 +177,7 @@ impl Listener {
             now = Instant::now();
         }
         self.report();
-        // A recorder that waits for its server, or a disk that hangs, does not hold up the others.
+        // Recorders do not wait for each other, nor for a disk that hangs.
         let disk_until = now + DISK_MAX;
         loop {
             self.heartbeat.beat();

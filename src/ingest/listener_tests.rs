@@ -1,4 +1,4 @@
-//! What a listener that stops does with what its socket still holds.
+//! A listener that stops, and the datagrams that its socket still holds.
 
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
@@ -24,7 +24,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// With a recorder for each partition, and memory for so many events.
+    /// With a recorder for each partition, and memory for this number of events.
     fn new(recorders: Vec<mpsc::Sender<Delivery>>, events: u64) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -71,8 +71,8 @@ impl Stopped {
     }
 }
 
-/// Runs one over a socket that holds [`DATAGRAMS`] datagrams of two events; returns how many it read, the events that
-/// it handed over, and how many it left.
+/// Runs a listener over a socket with [`DATAGRAMS`] datagrams of two events. Returns the datagrams that it read, the events that it
+/// sent to the recorder, and the datagrams that it left.
 fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
     let (recorder, mut batches) = mpsc::channel(1);
     let mut stopped = Stopped::new(vec![recorder], u64::MAX);
@@ -143,7 +143,7 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     assert_eq!(metrics.spool_written.get(), 15);
 }
 
-/// A socket that is none for datagrams fails for ever: the listener counts that, and does not beat.
+/// A TCP socket always fails: the listener counts that, and does not beat.
 #[test]
 fn a_socket_that_fails_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);

@@ -3,8 +3,8 @@
 //! A [`Listener`] is a thread for each socket: it reads datagrams into its [`LineBatcher`], which owns one open batch a
 //! partition. A [`Recorder`] is a task for each partition: it takes one batch at a time and retries until the store
 //! confirms it. A channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes
-//! the next transaction cheaper per event. All batches together are bounded; what has no room goes to the disk, from
-//! where the [`Unspooler`] brings it to the recorders, or is dropped and counted.
+//! the next transaction cheaper per event. All batches together are bounded. Events beyond the bound go to the disk, and the
+//! [`Unspooler`] sends them to the recorders later, or they are dropped and counted.
 
 mod address;
 mod caps;
@@ -47,11 +47,11 @@ pub const QUEUED_BATCHES: usize = 1;
 /// A datagram that was read.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// Its bytes, as many as fit.
+    /// Its bytes, up to the limit.
     pub bytes: &'a [u8],
-    /// Whether there were more.
+    /// Whether it was longer.
     pub truncated: bool,
-    /// Where it claims to come from.
+    /// The claimed source.
     pub source: Source<'a>,
 }
 
@@ -67,8 +67,8 @@ impl<'a> From<&'a str> for Received<'a> {
 pub struct Delivery {
     /// The events, all of the recorder's partition.
     pub batch: Batch,
-    /// Sent to when all of them are recorded or rejected. Only batches that are on disk have it; a recorder that aborts
-    /// drops it, and they are still on disk.
+    /// Signals that all of them are recorded or rejected. Only batches that are on disk have it; a recorder that aborts drops it,
+    /// and they stay on disk.
     pub done: Option<oneshot::Sender<()>>,
 }
 
@@ -78,17 +78,17 @@ impl From<Batch> for Delivery {
     }
 }
 
-/// A clock that is so many nanoseconds behind the stamps was set back. A relay that stamps more than a million lines a second for
-/// long gets ahead of it, too.
+/// A clock that is more than these nanoseconds behind the stamps was set back. A relay that stamps more than a million lines a second
+/// for long gets ahead of it, too.
 const AHEAD_MAX: i64 = 30_000_000_000;
 
-/// Stamps for lines without a timestamp. No two of a node are equal, so that two events of a user in one datagram stay
-/// two; but after its clock was set back stamps of that time may come again.
+/// Stamps for lines without a timestamp. The stamps of a node differ, so that two events of a user in one datagram stay two; but
+/// after its clock was set back stamps may repeat.
 #[derive(Debug, Default)]
 pub struct ArrivalStamps(AtomicI64);
 
 impl ArrivalStamps {
-    /// The time of arrival in nanoseconds since the epoch, or so many after the last where that is later.
+    /// Returns the time of arrival in nanoseconds since the epoch, but at least `apart` after the last stamp.
     pub fn stamp(&self, now: i64, apart: i64) -> i64 {
         let next = |last: i64| match last.saturating_add(apart) {
             next if next > now && next - now <= AHEAD_MAX => next,

@@ -1,9 +1,8 @@
-//! [`SourceRates`]: how many lines each source address may still send.
+//! [`SourceRates`]: the number of lines that each source address may still send.
 //!
-//! A token bucket for each source that is not idle, in a table of fixed size that all listeners of a node share. A full
-//! bucket means the same as none, so only full ones make room for other sources: made-up addresses evict nobody. Where
-//! a set of the table has no room, the sources that do not fit share one bucket. A hash that nobody outside knows
-//! chooses the sets.
+//! Each active source has a token bucket in a table of fixed size that all listeners of a node share. A full bucket is equivalent to
+//! none, so only full ones make room for other sources: made-up addresses evict no active source. When a set of the table is full,
+//! further sources share one bucket. A hash with a secret key chooses the sets.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -13,17 +12,17 @@ use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// A source may send at once as much as in this time.
+/// The burst of a source, as the time in which its rate allows that many lines.
 const BURST_NANOS: u64 = NANOS_PER_SECOND;
 /// The sets of the table; a power of two.
 const SETS: u64 = 8192;
 /// The sources of a set.
 const WAYS: usize = 8;
 
-/// See the module. 1.6 MiB.
+/// The token buckets, in 1.6 MiB.
 #[derive(Debug)]
 pub struct SourceRates {
-    /// The time that refills one line, in nanoseconds.
+    /// The nanoseconds in which one line is refilled.
     line_nanos: u64,
     began: Instant,
     hasher: DefaultHashBuilder,
@@ -35,12 +34,12 @@ struct Set {
     sources: [u128; WAYS],
     /// When the bucket of each source is full again, in nanoseconds since `began`.
     full: [u64; WAYS],
-    /// The same for those that do not fit.
+    /// The same for all other sources together.
     shared: u64,
 }
 
 impl SourceRates {
-    /// So many lines a second of each source, at least 1, from now on.
+    /// Allows each source `lines_per_second`, at least 1.
     #[must_use]
     pub fn new(lines_per_second: u32, now: Instant) -> Self {
         Self {
@@ -51,7 +50,7 @@ impl SourceRates {
         }
     }
 
-    /// Takes up to so many lines of a source, now. Returns how many it may send.
+    /// Takes up to `lines` from a source's bucket. Returns how many it may send.
     pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
         let now = now.saturating_duration_since(self.began).as_nanos();
         // 584 years.
@@ -67,7 +66,7 @@ impl Set {
     fn take(&mut self, source: u128, lines: usize, now: u64, line_nanos: u64) -> usize {
         let mut places = self.sources.iter().zip(&self.full);
         let place = places
-            .position(|(of, full)| *of == source && *full > now)
+            .position(|(other, full)| *other == source && *full > now)
             .or_else(|| self.full.iter().position(|full| *full <= now));
         let full = match place {
             Some(place) => {
@@ -84,7 +83,7 @@ impl Set {
     }
 }
 
-/// An IPv4 address, also in its IPv6 form, or the 64 bits of an IPv6 address that name its network.
+/// Returns an IPv4 address, also from its IPv6 form, or the 64 network bits of an IPv6 address.
 fn key(source: IpAddr) -> u128 {
     const IPV4: u128 = 1 << 64;
     match source.to_canonical() {

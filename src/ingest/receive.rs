@@ -1,7 +1,7 @@
 //! [`Receiver`]: reads many datagrams with one system call.
 //!
-//! Datagrams that come close behind each other wait a little to be read together, since a wake-up costs more than to read one.
-//! The receiver also counts what the kernel dropped, and knows when to read a socket again that failed.
+//! Datagrams that arrive close together wait a little to be read together, since a wake-up costs more than a read. The receiver also
+//! counts the kernel's drops, and knows when to retry a socket that failed.
 //!
 //! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. The few other system
 //! calls that need it are here, too.
@@ -38,14 +38,14 @@ const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::s
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
-/// The longest that datagrams wait for others.
+/// The longest time that datagrams wait for others.
 const REST_MAX: Duration = Duration::from_millis(1);
-/// A receive buffer takes at least a nanosecond for this number of its bytes to be filled to a quarter: by a million datagrams a
-/// second, for each of which Linux reckons 768 bytes or more.
+/// Datagrams may wait a nanosecond for each 3 bytes of the receive buffer. That fills a quarter of it at most: at a million datagrams
+/// a second, each of which takes 768 bytes or more.
 const BYTES_PER_NANO: u64 = 3;
 /// The pause before a socket that failed is read again: first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often a socket that fails is logged, at most.
+/// The shortest interval of log lines about a socket that fails.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A socket and the buffers for its datagrams.
@@ -72,7 +72,7 @@ pub struct Receiver {
     /// When a socket that failed is read again, and the pause before that.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
-    /// Whether another process reads what is left in the socket.
+    /// Whether the socket outlives the process, and the next one reads it.
     pub(super) outlives: bool,
     is_unix: bool,
     /// The file of a Unix socket that this process has bound. The last receiver of the socket that stops removes it.
@@ -95,7 +95,7 @@ impl Receiver {
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
             rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(REST_MAX),
             arrived: Instant::now(),
-            // What was dropped before this process looked is not its to count; see `drops_before`.
+            // Earlier processes have counted earlier drops.
             drops_seen: kernel_drops(&socket),
             wrong_seen: wrong_checksums(),
             retry: None,
@@ -114,13 +114,13 @@ impl Receiver {
         self
     }
 
-    /// Returns whether senders wait while nobody reads, so that nothing is lost.
+    /// Returns whether senders wait while the socket is not read, so that nothing is lost.
     #[must_use]
     pub const fn makes_senders_wait(&self) -> bool {
         self.is_unix
     }
 
-    /// Refuses further datagrams of a Unix socket's senders. What they have sent can still be read.
+    /// Refuses further datagrams of a Unix socket's senders. Earlier ones can still be read.
     pub fn refuse_senders(&mut self) {
         self.file = None;
         if self.is_unix {
@@ -129,7 +129,7 @@ impl Receiver {
         }
     }
 
-    /// Returns whether another process reads what is left in the socket.
+    /// Returns whether the socket outlives the process, and the next one reads it.
     #[must_use]
     pub const fn outlives(&self) -> bool {
         self.outlives
@@ -141,7 +141,7 @@ impl Receiver {
         ListenAddress::of(&self.socket)
     }
 
-    /// Waits for datagrams until the socket's read timeout, and reads what is there. Returns false when nothing arrived.
+    /// Waits for datagrams until the socket's read timeout, and reads them. Returns false when none arrived.
     pub fn wait(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_WAITFORONE)
     }
@@ -149,7 +149,7 @@ impl Receiver {
     /// The same, but rests before if datagrams were read just now, so that more come together. Where they come at longer
     /// intervals, each is read at once.
     pub fn gather(&mut self) -> io::Result<bool> {
-        // One that is read alone would keep all behind it waiting.
+        // A single read would delay all datagrams behind it.
         let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
         if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
@@ -161,7 +161,7 @@ impl Receiver {
         Ok(read)
     }
 
-    /// Reads what is there already. Returns false when there is nothing.
+    /// Reads datagrams without waiting. Returns false when there are none.
     pub fn poll(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_DONTWAIT)
     }
@@ -172,8 +172,8 @@ impl Receiver {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Notes how a read went; `failing` is the number of sockets that cannot be read. Returns whether something arrived, or `None`
-    /// when the read failed.
+    /// Notes the result of a read; `failing` is the number of sockets that cannot be read. Returns whether datagrams arrived, or
+    /// `None` after a failure.
     pub fn note(
         &mut self,
         read: io::Result<bool>,
@@ -232,8 +232,8 @@ impl Receiver {
         }
     }
 
-    /// Returns whether a Unix socket that refuses senders has returned that, which looks like an empty datagram: it does so
-    /// once to a read that waits, and never to one that does not. A real one at that moment is taken for it.
+    /// Returns whether the empty datagram is the end of a Unix socket that refuses senders: it ends a waiting read once, and never a
+    /// read that does not wait. A real empty datagram at that moment is lost.
     fn is_end(&self) -> bool {
         if !matches!(*self.lengths, [(0, _)]) {
             return false;
@@ -245,8 +245,8 @@ impl Receiver {
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
-    /// A socket that was shut down returns empty datagrams from nobody, without end. Real ones are hardly ever empty, so
-    /// this system call is rare.
+    /// Returns whether the socket was shut down: it then returns empty datagrams without a source for ever. Real ones are hardly
+    /// ever empty, so this system call is rare.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -291,7 +291,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns what the last call read.
+    /// Returns the datagrams of the last read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
         let rooms = self.room.chunks_exact(self.datagram_max + STAGGER);
         rooms.zip(&self.lengths).zip(&self.names).map(|((room, &(len, truncated)), name)| {
@@ -311,7 +311,7 @@ impl Receiver {
         self.drops_seen = before.and(kernel_drops(&self.socket)).or(before);
         let drops = before.zip(self.drops_seen);
         let drops = drops.map_or(0, |(before, seen)| seen.wrapping_sub(before));
-        // Read in any case: what the host received before is none of the next drops.
+        // Read in any case: earlier datagrams are no reason of later drops.
         let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
         let wrong = wrong_before.zip(self.wrong_seen);
         let wrong = wrong.map_or(0, |(before, seen)| seen.saturating_sub(before));
@@ -338,7 +338,7 @@ impl Source<'_> {
     #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         let mut storage = SockAddrStorage::zeroed();
-        // SAFETY: a SockAddrStorage is a sockaddr_storage, all of it initialised, whose family says what is there.
+        // SAFETY: a SockAddrStorage is a sockaddr_storage, all of it initialised, whose family gives the kind of address.
         unsafe {
             *storage.view_as() = *self.0?;
             SockAddr::new(storage, NAME_LEN).as_socket()
@@ -410,7 +410,7 @@ pub(super) fn passed() -> io::Result<Vec<(RawFd, OwnedFd)>> {
     }
     let descriptors = sd_notify::listen_fds()?;
     // SAFETY: `listen_fds` found each of them open. LISTEN_PID says that they were opened for this process before it
-    // began, so nothing in it has them from elsewhere, and TAKEN that nobody has taken them from here before.
+    // began, so no other code in it owns them, and TAKEN that no earlier call has taken them.
     let own = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
     Ok(descriptors.map(|number| (number, own(number))).collect())
 }

@@ -112,7 +112,7 @@ fn what_comes_close_behind_waits_as_long_as_a_quarter_of_the_buffer_allows() {
         Receiver::new(socket, 8)
     };
     assert_eq!(receiver(Domain::UNIX, 1 << 17).rest, Duration::ZERO);
-    // Linux doubles what is asked for.
+    // Linux doubles the size.
     assert_eq!(receiver(Domain::IPV4, 1 << 16).rest, Duration::from_nanos((1 << 17) / 3));
     let (mut receiver, sender) = pair(8);
     let mut gathered_within = |after| {

@@ -69,7 +69,7 @@ pub enum SocketError {
     NotForEvents {
         /// Its number.
         descriptor: i32,
-        /// What it is.
+        /// The kind of descriptor.
         kind: &'static str,
     },
     /// The configuration does not have the address of a passed socket.
@@ -123,7 +123,7 @@ pub fn inherited() -> Result<Vec<Inherited>, SocketError> {
         .collect()
 }
 
-/// Returns the address where a socket receives, or what it is if events cannot come in there.
+/// Returns the address where a socket receives, or its kind if it cannot receive events.
 fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
     let Ok(domain) = socket.domain() else {
         return Err("no socket");
@@ -145,7 +145,8 @@ fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
 impl Sockets<'_> {
     /// Takes the inherited sockets, and binds the others.
     pub fn open(&self, mut inherited: Vec<Inherited>) -> Result<Opened, SocketError> {
-        if let Some(stray) = inherited.iter().find(|it| !self.listen.contains(&it.address)) {
+        if let Some(stray) = inherited.iter().find(|socket| !self.listen.contains(&socket.address))
+        {
             let (address, listen) = (stray.address.clone(), self.listen.to_vec());
             return Err(SocketError::NotNamed { address, listen, unit: self.unit });
         }
@@ -153,7 +154,9 @@ impl Sockets<'_> {
         for address in self.listen {
             let mut is_inherited = false;
             // Several may share an address (`ReusePort=`).
-            for Inherited { socket, .. } in inherited.extract_if(.., |it| it.address == *address) {
+            for Inherited { socket, .. } in
+                inherited.extract_if(.., |passed| passed.address == *address)
+            {
                 is_inherited = true;
                 self.prepare(&socket, address)
                     .map_err(|source| SocketError::Unusable { address: address.clone(), source })?;
@@ -176,7 +179,7 @@ impl Sockets<'_> {
         Ok(opened)
     }
 
-    /// Adds a receiver for each thread. Returns what the kernel had dropped before.
+    /// Adds a receiver for each thread. Returns the earlier drops of the kernel.
     fn add_receivers(
         &self,
         socket: Socket,
@@ -238,7 +241,7 @@ impl Sockets<'_> {
         Ok(socket)
     }
 
-    /// Makes a passed socket ready to be read like those that are bound here.
+    /// Gives a passed socket the settings of a bound one.
     fn prepare(&self, socket: &Socket, address: &ListenAddress) -> io::Result<()> {
         // Its former owner may have polled it.
         socket.set_nonblocking(false)?;

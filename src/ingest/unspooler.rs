@@ -1,8 +1,8 @@
-//! [`Unspooler`]: the task that brings what is on disk to the recorders, oldest first.
+//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first.
 //!
 //! It owns the segments that it has taken, and deletes each when all of it is recorded. It waits for room in memory, for
 //! the disk and for the recorders. It retries a segment that it cannot read, since the file may be whole. It stops when
-//! `stop` is cancelled: what no recorder has taken by then stays on disk.
+//! `stop` is cancelled: events that no recorder has taken by then stay on disk.
 
 use std::io;
 use std::path::Path;
@@ -23,27 +23,27 @@ use crate::telemetry::Metrics;
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
-/// How often it checks whether memory has room.
+/// The interval of checks whether memory has room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How often a segment that cannot be read is logged, at most.
+/// The shortest interval of log lines about a segment that cannot be read.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it beats while nothing is on disk.
+/// The heartbeat interval while nothing is on disk.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 
-/// The task that brings what is on disk to the recorders.
+/// The task that sends the events on disk to the recorders.
 #[derive(Debug)]
 pub struct Unspooler {
-    /// Where it takes the segments.
+    /// The disk.
     pub spool: Spool,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// What may wait in memory.
+    /// The bounds of the queue in memory.
     pub limits: QueueLimits,
     /// The recorders, one a partition.
     pub recorders: Vec<mpsc::Sender<Delivery>>,
-    /// Where it counts events.
+    /// The node, whose ledger it keeps.
     pub node: Arc<Node>,
-    /// Where it counts frames.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Its heartbeat.
     pub heartbeat: Heartbeat,
@@ -60,7 +60,7 @@ struct Loaded {
     contents: segment::Contents,
     /// Events that this process wrote and that cannot be read.
     missing: u64,
-    /// Why nothing can be read.
+    /// The reason why the whole segment cannot be read.
     unreadable: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Loaded {
 }
 
 impl Unspooler {
-    /// Brings segments to the recorders until it is stopped.
+    /// Sends segments to the recorders until it is stopped.
     pub async fn run(self) {
         let mut under_way = FuturesOrdered::new();
         let mut empty = false;
@@ -92,14 +92,14 @@ impl Unspooler {
                 () = self.stop.cancelled() => {}
             }
         }
-        // What the recorders have may wait for the store as long as the node does.
+        // The batches at the recorders may wait for the store as long as the node does.
         while !matches!(tokio::time::timeout(IDLE_BEAT, under_way.next()).await, Ok(None)) {
             self.heartbeat.beat();
         }
     }
 
-    /// The next segment. What is under way goes on however long the disk takes: it may hold the place in front of a
-    /// recorder that listeners wait for.
+    /// Returns the next segment. The batches under way progress meanwhile: one may hold the place before a recorder that listeners
+    /// wait for.
     async fn fetch(
         &self,
         under_way: &mut FuturesOrdered<impl Future<Output = ()>>,
@@ -118,15 +118,14 @@ impl Unspooler {
         }
     }
 
-    /// Whether memory has room because the store takes events again. Events in memory are older, so they go first.
+    /// Returns whether memory has room because the store takes events again. Events in memory are older, so they go first.
     fn has_room(&self) -> bool {
         let totals = self.node.ledger.totals();
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
-    /// Reads a segment, and retries until it can be read. A file is damaged only if it has not what was written, or is
-    /// gone: a system without descriptors, or a disk that fails for a while, says nothing about it. `None` when the node
-    /// stops.
+    /// Reads a segment, and retries until it can be read. A file is damaged only if it is gone or has other contents than were
+    /// written: a system without descriptors, or a disk that fails for a while, proves nothing. `None` when the node stops.
     async fn read(&self, path: &Path) -> Option<Loaded> {
         let mut logged = Throttle::new(LOG_INTERVAL);
         let (mut pause, mut was_gone) = (RETRY_MIN, false);
@@ -195,7 +194,7 @@ impl Unspooler {
         Some(loaded)
     }
 
-    /// Hands the batches of a segment to the recorders, and waits until all are recorded.
+    /// Sends the batches of a segment to the recorders, and waits until all are recorded.
     async fn bring(&self, number: u64, loaded: Loaded) {
         let damaged = loaded.is_damaged();
         let each = loaded.batches.into_iter();

@@ -17,7 +17,7 @@ fn batch(user: &str) -> Batch {
     batch
 }
 
-/// An unspooler of one partition, with what it works with.
+/// An unspooler of one partition, and its surroundings.
 struct Site {
     home: TempDir,
     node: Arc<Node>,
@@ -70,7 +70,7 @@ impl Site {
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
             heartbeat: self.node.progress.watch("unspooler"),
-            // Follows pipes, which stand for a disk that hangs.
+            // Follows pipes, which imitate a disk that hangs.
             read: |path| std::fs::read(path),
             stop: self.stop.clone(),
         };

@@ -156,15 +156,15 @@ impl Recorder {
         wanted: &[(RecordRequest<'a>, Vec<Fingerprint>)],
     ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
         let mut of_minutes: BTreeMap<Minute, Vec<&RecordRequest<'a>>> = BTreeMap::new();
-        for (request, _) in wanted.iter().filter(|(it, _)| it.overflowed_from.is_some()) {
+        for (request, _) in wanted.iter().filter(|(request, _)| request.overflowed_from.is_some()) {
             of_minutes.entry(request.minute).or_default().push(request);
         }
         let mut refused = BTreeMap::new();
         for (minute, requests) in of_minutes {
             let overflow = self.overflow.of(minute);
-            let most = requests.iter().map(|it| new_most(it)).sum();
+            let most = requests.iter().map(|request| new_most(request)).sum();
             if !known.caps.has_room(minute, overflow, most) {
-                let users = distinct(requests.iter().flat_map(|it| users(it)));
+                let users = distinct(requests.iter().flat_map(|request| users(request)));
                 let asked = known.caps.users_refused(&*self.store, minute, overflow, &users);
                 refused.insert(minute, asked.await?);
             }
@@ -197,7 +197,7 @@ impl Recorder {
         origin: Origin,
         now: Instant,
     ) {
-        let count = |it: &RecordRequest<'_>| it.occurrences.len();
+        let count = |request: &RecordRequest<'_>| request.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
         let users: u64 = requests.iter().map(new_most).sum();
         self.metrics.dedup_hits.inc_by(events as u64 - users);
@@ -206,7 +206,7 @@ impl Recorder {
             for request in requests {
                 self.look_at_stamps(request, now);
             }
-            let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
+            let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
             // Last: a reader who sees them recorded finds all other counters updated.
             self.node.confirmed.record(self.partition, events as u64);
@@ -217,9 +217,9 @@ impl Recorder {
     /// Finds timestamps by which events of a user become one.
     fn look_at_stamps(&self, request: &RecordRequest<'_>, now: Instant) {
         let events = request.occurrences;
-        let user = |place: usize| events.get(place).map(|it| request.batch.user(it));
+        let user = |place: usize| events.get(place).map(|event| request.batch.user(event));
         let is_same_user = |place: usize| user(place) == user(place.wrapping_sub(1));
-        let stamps = events.iter().map(|it| it.timestamp);
+        let stamps = events.iter().map(|event| event.timestamp);
         let (found, unit) = Found::look(stamps, is_same_user, self.settings.precision);
         self.metrics.events_rounded.inc_by(found.rounded);
         self.metrics.events_coinciding.inc_by(found.coinciding);
@@ -231,7 +231,7 @@ impl Recorder {
 fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     let (new, batch) = (request.new_users.as_deref(), request.batch);
     let occurrences = new.is_none().then_some(request.occurrences);
-    let all = occurrences.into_iter().flatten().map(|it| batch.user(it));
+    let all = occurrences.into_iter().flatten().map(|event| batch.user(event));
     new.into_iter().flatten().copied().chain(all)
 }
 

@@ -105,8 +105,8 @@ impl<'a> Part<'a> {
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
         let new = dedup.map(|dedup| {
-            let (of, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
-            let fingerprints = occurrences.iter().map(|event| of.of(batch.user(event)));
+            let (fingerprinter, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
+            let fingerprints = occurrences.iter().map(|event| fingerprinter.of(batch.user(event)));
             // All fingerprints first: the processor then does their look-ups, which wait for memory, in parallel.
             let fingerprints: Vec<_> = fingerprints.collect();
             let most = fingerprints.len();

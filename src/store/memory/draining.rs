@@ -46,7 +46,9 @@ impl State {
     fn held(&mut self, claim: &Claim) -> Result<&mut MinuteState> {
         let minutes = &mut self.partitions[claim.partition.index()].minutes;
         let minute = minutes.get_mut(&claim.minute);
-        minute.filter(|it| it.leases.contains_key(&claim.output)).ok_or(StoreError::ClaimLost)
+        minute
+            .filter(|minute| minute.leases.contains_key(&claim.output))
+            .ok_or(StoreError::ClaimLost)
     }
 }
 
@@ -67,7 +69,7 @@ impl PartitionState {
 }
 
 impl MinuteState {
-    /// Returns whether a minute that is over may be sealed.
+    /// Returns whether an ended minute may be sealed.
     fn is_finished(
         &mut self,
         minute: Minute,
@@ -237,7 +239,7 @@ impl Draining for MemoryStore {
         ))
     }
 
-    /// No other node has to hear of it.
+    /// There are no other nodes.
     async fn announce(
         &self,
         at: Partition,

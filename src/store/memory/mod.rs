@@ -138,7 +138,7 @@ impl MemoryStore {
         state
     }
 
-    /// Looks at a minute; the default when the store does not have it.
+    /// Reads a minute. Returns the default when the store does not have it.
     fn look<T: Default>(
         &self,
         partition: Partition,
@@ -214,7 +214,7 @@ impl MinuteState {
         self.sets.get(series).map_or(0, |sets| sets.counts(&self.users).0)
     }
 
-    /// Returns whether it has sets and nobody seals it.
+    /// Returns whether it has sets and is not claimed to be sealed.
     fn waits(&self) -> bool {
         !self.sets.is_empty() && !self.leases.contains_key(&None)
     }
@@ -259,7 +259,7 @@ impl Store for MemoryStore {
         (self.lock().bytes, self.bytes_max)
     }
 
-    /// Counts those of quarantined counts, too.
+    /// Counts the events of quarantined counts, too.
     fn unpublished(&self) -> u64 {
         let of_partition = |partition: &PartitionState| {
             let quarantined = partition.outputs.values().flatten();
@@ -433,7 +433,7 @@ impl LossRecord for MemoryStore {
     }
 }
 
-/// No other process sees it, so nobody reports to it.
+/// No other process sees it, so nothing is reported to it.
 #[async_trait]
 impl Survey for MemoryStore {
     fn place(&self) -> String {
@@ -458,7 +458,11 @@ impl Survey for MemoryStore {
             servers: Vec::new(),
             reports: Ok(Vec::new()),
             relays: Ok(Vec::new()),
-            backlogs: Ok(state.partitions.iter().map(|it| it.backlog(old_before)).collect()),
+            backlogs: Ok(state
+                .partitions
+                .iter()
+                .map(|partition| partition.backlog(old_before))
+                .collect()),
             seen: Ok(BTreeMap::new()),
             losses: Ok(Vec::new()),
             difference: None,

@@ -20,7 +20,7 @@ const RUN_EVENTS: usize = 512;
 const RUN_BYTES: usize = 48;
 /// The approximate bytes of a series without its name and its events.
 const SERIES_BYTES: u64 = 200;
-/// The same for a series whose events are in an overflow series.
+/// The approximate bytes of a series in an overflow series.
 const OVERFLOWED_BYTES: u64 = 96;
 
 /// The events of a series in a minute.

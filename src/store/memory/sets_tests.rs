@@ -1,4 +1,4 @@
-//! What the sets of the memory store hold, and what they take.
+//! The contents and the memory of the memory store's sets.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -15,7 +15,7 @@ fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
 }
 
-/// Records these events of a series, and answers how many were there already.
+/// Records these events of a series, and returns how many were there before.
 fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&str, i64)]) -> u64 {
     let mut batch = Batch::default();
     for (user, nanos) in events {
@@ -99,7 +99,7 @@ async fn the_store_is_charged_for_what_its_sets_take() {
     }
 }
 
-/// They may wait for an output for long, and names are whatever somebody sends.
+/// They may wait for an output for long, and senders choose the names.
 #[tokio::test]
 async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
@@ -140,7 +140,7 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
     }
     assert!((50..100).contains(&recorded), "{recorded} counts");
     let page = store.unsent(&sending[0], 0).await.unwrap();
-    let series: Vec<_> = page.items.iter().map(|it| it.series.as_str()).collect();
+    let series: Vec<_> = page.items.iter().map(|counts| counts.series.as_str()).collect();
     assert_eq!(series.len(), recorded);
     let all = store.acknowledge(&sending[0], &series, hour).await.unwrap();
     assert!(all);
