@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use event_data_service::event::Batch;
 use event_data_service::node::Clock;
+use event_data_service::telemetry::Format;
 
-use crate::setup::{HOUR, Setup, caps, hand_over, partition, recorder, this_minute};
+use crate::setup::{HOUR, Setup, caps, hand_over, recorder, this_minute};
 use crate::store::CountingStore;
 
 fn setup(store: &Arc<CountingStore>) -> Setup {
@@ -60,9 +61,13 @@ async fn a_node_lags_until_what_it_could_not_record_is_recorded() {
         let store = Arc::new(store);
         let (mut recorder, batches, node) = recorder(setup(&store));
         recorder.settings.lagging_after = Duration::from_secs(lagging_after);
+        let metrics = Arc::clone(&recorder.metrics);
         let running = tokio::spawn(recorder.run());
         hand_over(batch(1), &batches, &node).await;
-        let lags = || node.lag.is_lagging(partition());
+        let lags = || {
+            let text = metrics.encode(Format::Classic).unwrap();
+            text.lines().any(|line| line == "eds_partitions_lagging 1")
+        };
         let began = store.when_asked().await;
         tokio::time::sleep_until(began + Duration::from_secs_f64(lags_before)).await;
         assert!(!lags(), "{lagging_after}");
