@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::event::Event;
-use super::lease;
+use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::Listener;
 
@@ -149,7 +149,7 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Runs the task that renews a lease; it ends when the handle is dropped. By default it runs on a dedicated thread, which no
     /// holder can block: [`renew`](Self::renew) is called there, on another runtime than all else.
     fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
-        lease::keep(renewing)
+        keeper::spawn(renewing)
     }
 
     /// Receives the events of locks and values in this process, for metrics and traces. Must not block.

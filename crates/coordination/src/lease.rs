@@ -3,18 +3,11 @@
 //! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies lapses. The
 //! holder counts on its own monotonic clock from before it asked, and a little less than the arbiter does, so it knows of the
 //! loss before the arbiter grants the lease to another.
-//!
-//! A lease must be renewed whatever its holder does. A task of the holder's runtime is not enough: a computation that blocks the
-//! only thread of a runtime stops every other task, and on several threads it may stop the timers and the connections of
-//! all when its thread was the one that drove them. So one thread with a small runtime of its own renews all leases, and an
-//! arbiter over a network does so over a connection that belongs to that runtime, see [`is_keeper`].
 
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -154,38 +147,4 @@ async fn renew_until_lost(
     tracing::warn!(name = name.as_str(), "a lock was lost while it was held");
     arbiter.observe(&name, &Event::Lost);
     lost.cancel();
-}
-
-/// The thread that renews leases, and its runtime. It lives as long as the process.
-static KEEPER: OnceLock<Option<(ThreadId, Handle)>> = OnceLock::new();
-
-fn start_keeper() -> Option<(ThreadId, Handle)> {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let started = runtime.and_then(|runtime| {
-        let handle = runtime.handle().clone();
-        let thread = thread::Builder::new()
-            .name("lease-keeper".to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok((thread.thread().id(), handle))
-    });
-    let report = |error: &std::io::Error| {
-        tracing::warn!(%error, "no thread to renew leases; the runtimes of their holders renew them");
-    };
-    started.inspect_err(report).ok()
-}
-
-/// Runs a task on the thread that renews leases, or on the runtime of the caller where there is no such thread. It ends when
-/// the handle is dropped.
-pub(super) fn keep(task: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(match KEEPER.get_or_init(start_keeper) {
-        Some((_, runtime)) => runtime.spawn(task),
-        None => tokio::spawn(task),
-    })
-}
-
-/// Whether this is the thread that renews leases.
-#[cfg(feature = "redis")]
-pub(super) fn is_keeper() -> bool {
-    let keeper = KEEPER.get().and_then(Option::as_ref);
-    keeper.is_some_and(|(id, _)| *id == thread::current().id())
 }

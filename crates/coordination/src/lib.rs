@@ -62,6 +62,7 @@ mod compute_once;
 mod computed;
 mod event;
 mod flight;
+mod keeper;
 mod lease;
 pub mod memory;
 mod mutex;

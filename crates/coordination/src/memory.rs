@@ -15,7 +15,7 @@ use super::arbiter::{
     Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX, micros,
 };
 use super::event::{Event, Hook};
-use super::lease;
+use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
@@ -464,7 +464,7 @@ impl Arbiter for MemoryArbiter {
 
     fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
         if self.is_steady {
-            lease::keep(renewing)
+            keeper::spawn(renewing)
         } else {
             AbortOnDropHandle::new(tokio::spawn(renewing))
         }

@@ -21,7 +21,7 @@ use super::arbiter::{
     Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX, micros,
 };
 use super::event::{Event, Hook};
-use super::lease;
+use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
@@ -163,7 +163,7 @@ impl RedisArbiter {
     /// Sends what may be carried out twice to the server of this slot. Only a server that lacks a script is sent its text.
     async fn send<T: FromRedisValue>(&self, slot: u16, what: Request) -> Answer<T> {
         let (begun, what) = (Instant::now(), Arc::new(what));
-        let lane = Lane(usize::from(lease::is_keeper()));
+        let lane = Lane(usize::from(keeper::is_here()));
         loop {
             let what = Arc::clone(&what);
             let send = async move |connection: &mut Connection| match &*what {
