@@ -60,7 +60,11 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
     fn load(url: &str, more: &[(&str, &str)]) -> String {
         let variables = [&[("EDS_REST__URL", url)][..], more].concat();
         let config = load_relay_with(RELAY, &variables).unwrap();
-        format!("{:?}", config.passthrough)
+        let url = match &config.passthrough {
+            PassthroughSettings::Http(http) => format!("url: {:?} ", http.server.url.as_str()),
+            _ => String::new(),
+        };
+        format!("{url}{:?}", config.passthrough)
     }
     assert_eq!(load("udp://host:8089", &[]), r#"Udp("host:8089")"#);
     for (url, expected) in [
