@@ -25,6 +25,7 @@ pub(crate) struct Status {
     pub(crate) nodes: Vec<NodeStatus>,
     pub(crate) relays: Vec<RelayStatus>,
     /// Unacknowledged losses by cause; `None` if the record cannot be read.
+    #[serde(skip_serializing_if = "is_none_or_empty")]
     pub(crate) losses: Option<Vec<CauseStatus>>,
     /// The record of losses, for `/api/v1/losses`.
     #[serde(skip)]
@@ -34,6 +35,11 @@ pub(crate) struct Status {
     pub(crate) outputs: Vec<OutputStatus>,
     /// `None` if the store is the memory of the node.
     pub(crate) redis: Option<RedisStatus>,
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn is_none_or_empty(losses: &Option<Vec<CauseStatus>>) -> bool {
+    losses.as_ref().is_none_or(Vec::is_empty)
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -49,6 +49,7 @@ pub(crate) struct ProcessReport {
     pub(crate) recent_seconds: u64,
     pub(crate) sockets_failing: u64,
     /// Workers that make no progress.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) stalled: Vec<String>,
     pub(crate) name_taken: bool,
 }
@@ -84,6 +85,7 @@ pub(crate) struct NodeDetails {
     pub(crate) leftovers: Option<String>,
     pub(crate) outputs: Vec<OutputReport>,
     /// The most frequent reasons of rejection in the recent period, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rejected: Vec<RejectedReport>,
     /// Losses that the record does not have yet. Only the node itself knows them.
     #[serde(skip)]
@@ -174,6 +176,7 @@ pub(crate) struct TargetReport {
     pub(crate) to: String,
     pub(crate) up: bool,
     /// Whether its lines come back to this relay.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_loop: bool,
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
