@@ -26,7 +26,7 @@ mod settings;
 mod topology;
 mod url;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ pub struct Redis {
     lanes: Lanes,
     check: Check,
     map: RwLock<Arc<Slots<Arc<Server>>>>,
+    /// The number of servers so far.
+    servers: AtomicU64,
     is_stale: AtomicBool,
     asked: Mutex<Asked>,
 }
@@ -109,6 +111,7 @@ impl Redis {
             lanes,
             check,
             map: RwLock::default(),
+            servers: AtomicU64::new(0),
             is_stale: AtomicBool::new(true),
             asked: Mutex::default(),
         };
@@ -123,7 +126,8 @@ impl Redis {
     }
 
     fn make_server(&self, endpoint: Endpoint) -> Result<Arc<Server>, SettingsError> {
-        Server::new(endpoint, &self.settings, self.lanes, &self.check).map(Arc::new)
+        let number = 1 + self.servers.fetch_add(1, Ordering::Relaxed);
+        Server::new(number, endpoint, &self.settings, self.lanes, &self.check).map(Arc::new)
     }
 
     fn map(&self) -> Arc<Slots<Arc<Server>>> {

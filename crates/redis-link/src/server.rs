@@ -12,7 +12,7 @@ use crate::{Check, Lane, Lanes, info_field};
 
 /// A server, and the connections to it. Its `Display` names its endpoint.
 pub struct Server {
-    /// A number that no other server of this process has, so that another server has another generation. Never 0.
+    /// A number that no other server of this client has, so that another server has another generation. Never 0.
     number: u64,
     endpoint: Endpoint,
     /// One link for each lane.
@@ -27,17 +27,17 @@ pub struct Server {
 
 impl Server {
     pub(crate) fn new(
+        number: u64,
         endpoint: Endpoint,
         settings: &Arc<Settings>,
         lanes: Lanes,
         check: &Check,
     ) -> Result<Self, SettingsError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
         let client = settings.client(&endpoint)?;
         let link = |_| Arc::new(Link::new(&client, &endpoint, settings, check));
         let links = (0..(lanes.watched + lanes.others).max(1)).map(link).collect();
         Ok(Self {
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            number,
             endpoint,
             links,
             watched: lanes.watched,
