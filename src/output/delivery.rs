@@ -236,12 +236,14 @@ impl<'a, T: Target> Delivery<'a, T> {
         if !matches!(proof, Err(WriteError::Rejected(_))) {
             return proof;
         }
+        // Samples that are not needed stay together: alone, each would take a request.
+        let mut unused = T::Batch::default();
         for batch in self.suspects.take_samples(SAMPLES_MAX, shift) {
-            let part = Part { batch, depth: 1, hints_left: 0 };
             if !matches!(proof, Err(WriteError::Rejected(_))) {
-                self.suspects.insert(part);
+                unused.append(batch);
                 continue;
             }
+            let part = Part { batch, depth: 1, hints_left: 0 };
             proof = self.target.write(&part.batch).await;
             match &proof {
                 Ok(()) => {
@@ -250,6 +252,9 @@ impl<'a, T: Target> Delivery<'a, T> {
                 }
                 Err(error) => _ = self.divide(part, error),
             }
+        }
+        if unused.len() > 0 {
+            self.suspects.insert(Part { batch: unused, depth: 1, hints_left: HINTS_MAX });
         }
         proof
     }
