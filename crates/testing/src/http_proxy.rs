@@ -187,16 +187,27 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener) -> JoinHandle<()> {
     })
 }
 
+impl State {
+    /// Returns the mode of the next request.
+    fn draw_mode(&mut self) -> Mode {
+        match self.mode {
+            Mode::Storm(_) => STORM[self.storm.random_range(0..STORM.len())],
+            mode => mode,
+        }
+    }
+}
+
 /// Serves one request, after which the connection ends.
 fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     let Some(request) = Request::read(client)? else {
         return Ok(());
     };
     if !request.is_write() {
-        return exchange(shared, &request, client).1?.send(client);
+        let mode = shared.state.lock().unwrap().draw_mode();
+        return exchange(shared, &request, client, mode).1?.send(client);
     }
 
-    let index = {
+    let (index, mode) = {
         let mut state = shared.state.lock().unwrap();
         // A client that gave up waiting, and asks again, is noticed to have left only a moment later.
         if state.mode == Mode::Hang {
@@ -212,9 +223,10 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
             taken: false,
             confirmed: false,
         });
-        state.writes.len() - 1
+        // With the entry, so that a change of the mode after it is seen affects this write.
+        (state.writes.len() - 1, state.draw_mode())
     };
-    let (taken, answer) = exchange(shared, &request, client);
+    let (taken, answer) = exchange(shared, &request, client, mode);
     {
         let mut state = shared.state.lock().unwrap();
         state.under_way -= 1;
@@ -256,20 +268,18 @@ impl Answer {
     }
 }
 
-/// Whether the database took the request, and the answer, both as the mode has it.
-fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io::Result<Answer>) {
-    let mode = {
-        let mut state = shared.state.lock().unwrap();
-        match state.mode {
-            Mode::Storm(_) => STORM[state.storm.random_range(0..STORM.len())],
-            mode => mode,
-        }
-    };
+/// Returns whether the database took the request, and the answer, both by the mode.
+fn exchange(
+    shared: &Shared,
+    request: &Request,
+    client: &TcpStream,
+    mode: Mode,
+) -> (bool, io::Result<Answer>) {
     let away = |kind: io::ErrorKind| (false, Err(kind.into()));
     match mode {
         Mode::Refuse => return away(io::ErrorKind::ConnectionRefused),
         Mode::Hang => {
-            let hung = hang(shared, client);
+            let hung = hang(shared, client, mode);
             return (false, hung.and(Err(io::ErrorKind::TimedOut.into())));
         }
         Mode::Answer(status) => return (false, Ok(Answer::of(status, ""))),
@@ -289,7 +299,7 @@ fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io
     let taken = passed.as_ref().is_ok_and(Answer::is_success);
     let answer = match mode {
         Mode::TakeAndCut => Err(io::ErrorKind::ConnectionAborted.into()),
-        Mode::TakeAndHang => hang(shared, client).and(Err(io::ErrorKind::TimedOut.into())),
+        Mode::TakeAndHang => hang(shared, client, mode).and(Err(io::ErrorKind::TimedOut.into())),
         Mode::TakeAndAnswer(status) => Ok(Answer::of(status, "")),
         Mode::Trickle => passed.map(|passed| Answer { trickles: true, ..passed }),
         _ => passed,
@@ -298,10 +308,9 @@ fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io
 }
 
 /// Waits until the mode changes or the client leaves.
-fn hang(shared: &Shared, client: &TcpStream) -> io::Result<()> {
+fn hang(shared: &Shared, client: &TcpStream, mode: Mode) -> io::Result<()> {
     client.set_read_timeout(Some(Duration::from_millis(1)))?;
     let mut state = shared.state.lock().unwrap();
-    let mode = state.mode;
     while state.mode == mode && !matches!((&*client).read(&mut [0]), Ok(0)) {
         state = shared.changed.wait_timeout(state, Duration::from_millis(10)).unwrap().0;
     }
