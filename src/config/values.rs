@@ -134,6 +134,7 @@ impl Effective {
 
     /// Returns the index of the value of this key, in the current output.
     fn place(&self, path: &str) -> Option<usize> {
+        debug_assert!(path.is_empty() || Key::find(path).is_some(), "{path} is no key");
         let is_here = |value: &Value| value.output == self.output || value.key.section() != OUTPUT;
         self.values.iter().position(|value| value.key.path == path && is_here(value))
     }
