@@ -45,7 +45,7 @@ struct Windows {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// The number of the window, in units of [`WINDOW_MS`] since the epoch.
+    /// The number of the window, in units of `WINDOW_MS` since the epoch.
     pub window: i64,
     /// The lines: the lowest hashes.
     pub lines: Vec<Seen>,

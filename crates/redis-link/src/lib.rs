@@ -77,7 +77,7 @@ pub enum Attempts {
 /// Connections to Redis. See the [crate].
 ///
 /// The map of slots and servers is requested again when a server failed or answered that it is not responsible, by one caller at
-/// a time and not more often than [`REFRESH_INTERVAL`]; all others use the map that is known.
+/// a time and not more often than `REFRESH_INTERVAL`; all others use the map that is known.
 pub struct Redis {
     settings: Arc<Settings>,
     lanes: Lanes,
