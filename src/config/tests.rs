@@ -1,4 +1,4 @@
-//! Every mistake that a configuration can hold, and what is said of it.
+//! All errors of a configuration and their messages.
 
 mod outputs;
 mod relay_keys;
@@ -157,7 +157,7 @@ EDS_LOG__FORMAT=xml
 
 #[test]
 fn keys_are_held_against_each_other() {
-    // What is wrong in itself is held against nothing.
+    // An invalid value is not compared with other keys.
     check_refused(
         r#"
 [flush]
@@ -284,7 +284,7 @@ fn later_sources_win_and_are_remembered() {
         shown.lines().any(|line| line.starts_with("node = \"a\"") && line.ends_with("eds.toml:1")),
         "{shown}"
     );
-    // What is shown is a file that says the same.
+    // The output is a file with the same meaning.
     let again = load_file(&shown).unwrap();
     let again = Config { file: config.file.clone(), ..again };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
@@ -373,7 +373,7 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
     for text in ["replay_window = \"0s\"", "replay_window = \"3s\""] {
         load_file(&format!("{redis}{text}")).unwrap();
     }
-    // A store of this process alone reports to nobody and has no answers that are late.
+    // A store in the process reports nowhere and has no late answers.
     load_file("[store]\nreplay_window = \"2s\"\n[flush]\ninterval = \"5s\"\nlease = \"15s\"")
         .unwrap();
 }
@@ -405,7 +405,7 @@ fn keys_that_are_unwise_together_are_warned_of() {
     assert_eq!(warnings(spooled), "");
 }
 
-/// A name was shown as it is: the rest of its problem stood in a line of its own, or moved the cursor.
+/// A name was printed unescaped: its problem continued on another line, or moved the cursor.
 #[test]
 fn a_problem_is_one_line_whatever_the_names_of_the_file_are() {
     check_refused(

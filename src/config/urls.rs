@@ -1,4 +1,4 @@
-//! The URLs of the store, the outputs and the rest, and how to show a URL without its password.
+//! The URLs of the store, the outputs and the passthrough server, and URLs without passwords.
 
 use std::net::IpAddr;
 use std::str::FromStr;

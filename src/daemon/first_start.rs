@@ -107,7 +107,7 @@ mod tests {
             "this process' memory",
             "standard output",
             "eds send --to 127.0.0.1:8094",
-            // The rest of the minute, the grace and the interval.
+            // The remaining minute, the grace and the interval.
             "in 51 s",
             "12:35:06 UTC",
             "loses the one that is not",

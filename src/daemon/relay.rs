@@ -1,7 +1,8 @@
 //! [`Relay`]: the parts of a running relay.
 //!
-//! Nothing is read before [`Relay::start`] has resolved the names of the nodes. They stop in the order of the data: first the
-//! readers, which send their open datagrams; then the writer of the rest, once its queue is empty or the time is up.
+//! [`Relay::start`] resolves the names of the nodes before it reads. The parts stop in the order of the data: first
+//! the readers, which send their open datagrams; then the passthrough writer, once its queue is empty or the time is
+//! up.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -84,7 +85,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Starts the task that writes the rest to a server, if there is one.
+    /// Starts the task that writes passthrough lines to a server, if there is one.
     fn start_passthrough(&mut self, settings: &PassthroughSettings) -> anyhow::Result<Passthrough> {
         let PassthroughSettings::Http(http) = settings else {
             let outlet = self.view.rest_outlet.clone();

@@ -21,7 +21,7 @@ use crate::store::redis::Register;
 /// The time between two log lines about a failed report or a name that is taken.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The report of a relay.
 #[derive(Debug)]
 pub(super) struct RelayView {
     pub(super) name: String,

@@ -13,7 +13,7 @@ use crate::output::influxdb::LineWriter;
 use crate::store::OutputName;
 use crate::telemetry::{Format, Metrics, of_output, points};
 
-/// See the module.
+/// Writes the node's metrics to an output.
 #[derive(Debug)]
 pub(super) struct SelfMetrics {
     pub(super) output: OutputName,

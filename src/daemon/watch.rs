@@ -164,7 +164,7 @@ mod tests {
 
     const PANIC: &str = "this store cannot be looked at twice";
 
-    /// Panics when it is looked at for the second time, which is when the first look is on the screen.
+    /// Panics at the second query, when the first result is on the screen.
     #[derive(Debug, Default)]
     struct Panicking(AtomicBool);
 

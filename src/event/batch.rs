@@ -158,7 +158,7 @@ impl Batch {
     }
 }
 
-/// Where the last event of a series went. The next one is likely to go there, too.
+/// The group of the series' last event, which is likely to be that of the next one.
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
     /// The minute of that event.

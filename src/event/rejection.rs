@@ -19,7 +19,7 @@ macro_rules! rejections {
                 match self { $(Self::$variant => $label),* }
             }
 
-            /// Returns what an operator can do about it.
+            /// Returns the remedy.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy),* }

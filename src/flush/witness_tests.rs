@@ -1,4 +1,4 @@
-//! What a witness hands back, and what it reports of a store that went back.
+//! What a witness restores, and its report of a rollback.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn what_is_heard_and_what_is_written_is_handed_back_once_for_each_generation() {
     assert_eq!(witness.attested(1, attested(7, 0), 0), None);
     assert_eq!(witness.testimony(1), None);
     witness.heard(&news(60_000, &[3, 4], Some(4)), 0, now, now);
-    // The first is before all that is listed.
+    // The first is before all listed minutes.
     for number in [3, 4, 5] {
         witness.publishes(minute(number));
     }
@@ -89,7 +89,7 @@ fn a_rollback_after_the_clock_was_set_back_is_told_in_the_time_that_it_shows_now
 fn late_events_are_news_once_whatever_answer_is_lost() {
     let mut witness = Witness::default();
     let found = [4, 4, 9, 7, 10].map(|in_all| witness.found_late(in_all));
-    // What it found in an earlier life is told already, and an answer that was overtaken has nothing new.
+    // Facts from an earlier life are reported already, and an overtaken answer has nothing new.
     assert_eq!(found, [0, 0, 5, 0, 1]);
 }
 
@@ -137,7 +137,7 @@ fn the_last_check_ins_are_known_exactly() {
     }
 }
 
-/// A clock that shows `ms` when it is asked at `asked` and answers so many ms later.
+/// A clock that shows `ms` when asked at `asked` and answers after this many ms.
 fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
     let at = |ms| start + Duration::from_millis(ms);
     StoreClock::shown(ms, at(asked), at(answered))

@@ -65,7 +65,7 @@ impl Output for Down {
     }
 }
 
-/// Some of what was asked, in order.
+/// Some of the calls in order.
 type Calls = Arc<Mutex<Vec<&'static str>>>;
 
 /// An output that takes all but one series, or asks to be left alone.
@@ -115,7 +115,7 @@ impl Output for Taking {
     }
 }
 
-/// A store that may take long to seal, or be of one node alone, or have others that hear of nothing, or nothing unsent.
+/// A store that may seal slowly, be in-process, have nodes that hear of nothing, or have nothing unsent.
 #[derive(Debug)]
 struct Slow {
     store: RedisStore,
@@ -124,7 +124,7 @@ struct Slow {
     is_alone: bool,
     is_unheard: bool,
     has_unsent: bool,
-    /// Some of what it was asked.
+    /// Some of the calls.
     calls: Calls,
 }
 
@@ -276,7 +276,7 @@ impl coordination::memory::Clock for Time {
     }
 }
 
-/// What the nodes share.
+/// The state that nodes share.
 struct Site {
     time: Time,
     partitions: Partitions,
@@ -385,7 +385,7 @@ impl Site {
         Started { store, metrics, stop, tasks }
     }
 
-    /// Records an event of a minute that is over.
+    /// Records an event of an ended minute.
     async fn record(&self, series: &str, user: &str, ago: Duration) {
         let micros = self.time.micros() - i64::try_from(ago.as_micros()).unwrap();
         record_at(&self.store("nobody"), self.partition(), series, user, micros * 1000).await;
@@ -422,7 +422,7 @@ fn named(output: &Arc<impl Output + 'static>) -> Vec<(OutputName, Arc<dyn Output
     vec![(OutputName::default(), Arc::clone(output) as Arc<dyn Output>)]
 }
 
-/// A minute and a half: the minute is over, and not old.
+/// A minute and a half: the minute has ended and is recent.
 const AGO: Duration = Duration::from_secs(90);
 
 fn seconds(seconds: u64) -> impl Future<Output = ()> {
@@ -475,7 +475,7 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
 #[tokio::test(start_paused = true)]
 async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead_one_lapses() {
     let site = Site::new(Duration::from_secs(3));
-    // Of a node that died: nobody renews it.
+    // Of a dead node: it is not renewed.
     let turn = Name::of_mutex("probe-default").unwrap();
     let dead = Holder::random();
     let took = site.arbiter.lock(&turn, &dead, 10 * LEASE, None).await;
@@ -491,7 +491,7 @@ async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead
     tokio::time::sleep(9 * LEASE).await;
     let probes = site.output.writes.load(Relaxed);
     assert!(probes > 1, "{probes} probes");
-    // One that did not know yet may write once while another one probes.
+    // A node that does not know yet may write once while another one probes.
     let at_once = site.output.writing_max.load(Relaxed);
     assert!((1..=4 - first).contains(&at_once), "{at_once} at once, {first} knew");
 }

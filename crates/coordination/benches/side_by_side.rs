@@ -1,5 +1,5 @@
-//! Locks, cached reads and a thousand waiting callers: ours beside `SET NX` with polling, and beside no protection at all. One
-//! run on one Redis of its own. Its commands are counted with those in scripts.
+//! Locks, cached reads and a thousand waiting callers: this crate, `SET NX` with polling, and no protection. One run
+//! on one Redis. Commands in scripts are counted.
 //!
 //! `cargo bench -p coordination`
 #![allow(
@@ -26,11 +26,11 @@ const LOCK_TTL: Duration = Duration::from_secs(5);
 const OPERATIONS: u32 = 2000;
 /// How many want the same lock.
 const RIVALS: u32 = 16;
-/// How many wait for the same value, and what it costs.
+/// The number of waiting callers, and the cost.
 const CALLERS: u32 = 1000;
 const COST: Duration = Duration::from_millis(200);
 
-/// A Redis, and a connection for what is done by hand.
+/// A Redis with a plain connection.
 struct Bench {
     server: RedisServer,
     arbiter: Arc<dyn Arbiter>,
@@ -45,7 +45,7 @@ impl Bench {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Runs `tasks` of them, each of which measures its operations; prints what they come to.
+    /// Runs this many tasks, each of which measures its operations, and prints the result.
     async fn measure<F>(&self, what: &str, tasks: u32, operation: impl Fn() -> F)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -1,6 +1,6 @@
-//! An expensive list for five requests: a page shows five items, each of which asks by a request of its own, on
-//! whatever node, for the item at its position. If each that finds no list computes one, the items are of five lists. With
-//! `ComputeOnce` one request computes, and all five get the same list.
+//! An expensive list for five requests: a page shows five items, and each requests the item at its position, on any
+//! node. If each request that finds no list computed one, the items would be of five lists. With `ComputeOnce` one
+//! request computes, and all five get the same list.
 //!
 //! `cargo run -p coordination --example compute_once [redis://127.0.0.1:6379]`
 

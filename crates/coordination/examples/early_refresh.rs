@@ -1,5 +1,6 @@
-//! A hot key: a value that expires every half second, takes 50 ms to compute and is read 500 times a second. Without protection
-//! everybody who finds it expired computes it; computed once, they all wait; refreshed early (XFetch), nobody does.
+//! A hot key: a value that expires every half second, takes 50 ms to compute and is read 500 times a second. Without
+//! protection every reader that finds it expired computes it; computed once, they all wait; refreshed early (XFetch),
+//! none waits.
 //!
 //! `cargo run -p coordination --example early_refresh [redis://127.0.0.1:6379]`
 
@@ -72,7 +73,7 @@ fn show(what: &str, origins: &HashMap<Origin, u32>) {
     );
 }
 
-/// Look, compute, write: whoever finds nothing computes.
+/// Read, compute, write: every reader without a value computes.
 async fn naive(cache: Arc<RwLock<Option<Instant>>>) -> Found {
     let written = *cache.read().await;
     if written.is_some_and(|it| it.elapsed() < TTL) {

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOCK_TTL: Duration = Duration::from_millis(400);
 const WORK: Duration = Duration::from_millis(600);
 
-/// The place that the lock is to protect: how many nodes are inside, and the most that were.
+/// The protected place: the nodes inside, and their maximum.
 #[derive(Default)]
 struct Room(AtomicU32, AtomicU32);
 
@@ -45,7 +45,7 @@ async fn main() -> Result<()> {
     println!("naive: {} at a time\n", room.1.load(Ordering::SeqCst));
 
     println!("A Mutex. Node 0 takes it and crashes:");
-    // To the others a crash means that nobody renews the lock or lets it go.
+    // For the others, a crash means that the lock is neither renewed nor released.
     nodes[0].lock(&Name::of_mutex("room")?, &Holder::random(), LOCK_TTL, None).await?;
     let room = Room::default();
     let workers = (1..4).map(|node| protected(node, Arc::clone(&nodes[node]), &room));
@@ -69,14 +69,14 @@ async fn naive(node: usize, key: &RwLock<Option<Instant>>, room: &Room) {
         sleep(Duration::from_millis(10)).await;
     }
     room.work(node).await;
-    // `DEL key`. It lapsed meanwhile, and this is another's.
+    // `DEL key`. The lock expired, and this is another holder's.
     *key.write().await = None;
 }
 
 async fn protected(node: usize, arbiter: Arc<dyn Arbiter>, room: &Room) -> Result<()> {
     let mutex = Mutex::new(arbiter, "room", LOCK_TTL)?;
     let guard = mutex.acquire(PATIENCE).await?;
-    // The work stops when the lock is lost all the same. What it writes to elsewhere gets `guard.token()`.
+    // The work stops if the lock is lost. Writes elsewhere get `guard.token()`.
     guard.protect(room.work(node)).await?;
     guard.release().await?;
     Ok(())

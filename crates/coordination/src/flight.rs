@@ -208,7 +208,7 @@ impl Flight {
     ) -> Option<OwnedSemaphorePermit> {
         let listener =
             listener.get_or_insert_with(|| self.flights.arbiter.listen(&self.name, None));
-        // Rounded up, so that the right has lapsed when it is asked for again.
+        // Rounded up, so that the right has expired at the next request.
         let wait = wait.min(ASKED_AGAIN) + Duration::from_millis(1);
         tokio::select! {
             () = listener.woken() => None,

@@ -22,7 +22,7 @@ pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// A lease is renewed this many times before it would lapse.
 const RENEWALS_PER_TTL: u32 = 3;
-/// A renewal that got no answer is tried again this many times before the next would be due.
+/// A renewal without an answer is repeated this many times before the next one is due.
 const TRIES_PER_RENEWAL: u32 = 4;
 
 /// Returns the time for which a holder relies on a lease: a hundredth and 2 ms less than its time to live, since clocks do not run at quite the same

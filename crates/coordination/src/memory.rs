@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 256 << 20;
 /// The approximate bytes of a name without its value and list, and of a waiter.
 const NAME_BYTES: usize = 512;
 const WAITER_BYTES: usize = 64;
-/// How long a lock outlives its last holder, so that tokens grow also when the clock is set back.
+/// How long a lock's token outlives its last holder, so that tokens grow even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
 
 /// Tells the time.
@@ -180,7 +180,7 @@ impl Operation<'_> {
         self.state.holder = None;
     }
 
-    /// Ends a computation by `keep`. False when its right went to another.
+    /// Ends a computation by `keep`. Returns false if the right was lost.
     fn finish(&mut self, token: Token, keep: impl FnOnce(&mut Self)) -> bool {
         let is_last = self.is_last(token);
         if is_last && self.state.until_us > 0 {

@@ -70,8 +70,8 @@ impl Mutex {
         Ok(None)
     }
 
-    /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that does not
-    /// answer is asked again until then. Dropping the future gives up the place.
+    /// Acquires the lock, waiting for at most `patience`, in the order of arrival. An arbiter that does not answer is
+    /// asked again until then. Dropping the future releases the place.
     pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
         let began = Instant::now();
         let acquired = self.wait(began + patience).await;
@@ -121,7 +121,7 @@ impl Mutex {
             }
             let listener = listener
                 .get_or_insert_with(|| self.arbiter.listen(&self.name, Some(&attempt.holder)));
-            // Rounded up, so that it has lapsed when it is asked for again.
+            // Rounded up, so that it has expired at the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
             let _ = timeout_at(again.min(deadline), listener.woken()).await;
         }

@@ -1,4 +1,4 @@
-//! XFetch by numbers: what the paper says of the gap and of the first refresh, within the error of the sample.
+//! XFetch in numbers: the paper's formulas for the distance and the first refresh, within the sampling error.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -70,7 +70,7 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
 
 /// Reads that come by a Poisson process until one decides to refresh.
 fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f64) -> f64 {
-    // Long enough ago that nobody refreshes yet.
+    // Too early for a refresh.
     let from_s = cost_s * beta * ((reads_per_s * cost_s * beta).ln() + 14.0);
     let mut before_s = from_s;
     loop {
@@ -105,7 +105,7 @@ fn the_first_refresh_is_as_early_as_the_paper_says() {
     }
 }
 
-/// Ten thousand readers, one after another, of a value that takes 50 ms to compute and lives 1 s.
+/// Ten thousand successive readers of a value that takes 50 ms to compute and lives 1 s.
 #[test]
 fn ten_thousand_readers_see_no_miss() {
     let mut random = random();

@@ -139,7 +139,7 @@ mod tests {
         let near = (1..10_000)
             .filter(|&place| shuffle.index_at(place).abs_diff(shuffle.index_at(place - 1)) < 100)
             .count();
-        // By chance alone 2 % of the neighbours lie as near as that.
+        // By chance alone, 2 % of the neighbours are that near.
         assert!(near < 400, "{near}");
     }
 

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_closed_port_of_this_host_refuses_each_copy_at_once() {
-        // Bound and dropped, so that nobody listens there.
+        // Bound and dropped, so that nothing listens there.
         let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut target = Target::open(&closed.to_string()).unwrap();
         let failed = target.send(b"x", || false).unwrap_err();
@@ -210,7 +210,7 @@ mod tests {
         let node = UnixDatagram::bind(&path).unwrap();
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
         let (mut sent, looks) = (0, std::cell::Cell::new(0));
-        // It waits for two looks, and then gives up.
+        // It waits for two checks, then fails.
         let is_stopped = || looks.replace(looks.get() + 1) >= 2;
         let failed = loop {
             match target.send(b"x", is_stopped) {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use loadgen::{Options, Summary};
 
-/// How long a receiver waits for a next datagram before it takes the sender to be done.
+/// The time without datagrams after which a receiver considers the sender finished.
 const SILENCE: Duration = Duration::from_secs(2);
 
 fn receiver(bind: &str) -> (String, JoinHandle<Vec<Vec<u8>>>) {
     let socket = UdpSocket::bind(bind).unwrap();
-    // What the system allows; it must last while this thread waits for a processor.
+    // As the system allows; it must last while this thread waits for a processor.
     socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20).unwrap();
     let address = socket.local_addr().unwrap().to_string();
     socket.set_read_timeout(Some(SILENCE)).unwrap();

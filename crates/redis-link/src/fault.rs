@@ -211,7 +211,7 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
             | Alert::CertificateExpired
             | Alert::CertificateUnknown
             | Alert::UnknownCA
-            // Of an authority with the same name as the one that the server trusts.
+            // Of an authority with the same name as the trusted one.
             | Alert::DecryptError,
         ) => Some(FaultKind::ClientCertificate),
         _ => None,

@@ -22,7 +22,7 @@ fn each_output_has_keys_of_its_own() {
     assert_eq!(urls, ["http://localhost:8086/", "http://localhost:9086/"]);
     let most: Vec<_> = config.outputs.iter().map(|it| it.write_counts_max).collect();
     assert_eq!(most, [2500, 5]);
-    // What is shown is a file that says the same.
+    // The output is a file with the same meaning.
     let shown = effective.to_toml(true);
     assert_eq!(shown.matches("[[output]]").count(), 2, "{shown}");
     let again = load_file(&shown).unwrap();

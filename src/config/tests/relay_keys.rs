@@ -1,4 +1,4 @@
-//! What the configuration of a relay may hold.
+//! The configuration of a relay.
 
 use super::*;
 use crate::relay::{EventRule, PassthroughSettings};

@@ -8,7 +8,7 @@ use crate::secret::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
-/// The configuration of these variables, or what is wrong with it.
+/// Returns the configuration of these variables, or its problem.
 fn load_variables(variables: &[(&str, &str)]) -> Result<Config, String> {
     load_with("", variables, Flags::default()).map(|(config, _)| config)
 }
@@ -158,7 +158,7 @@ EDS_OUTPUT__TOKEN_FILE=/nowhere
 => environment EDS_OUTPUT__TOKEN_FILE: output.token_file: is for output.api = "v2", which is not in force; leave it out, or set output.api to "v2"
 "#,
     );
-    // Where nothing stands, as in a file that lists all keys, there is nothing to refuse.
+    // An empty value, as in a file that lists all keys, is not refused.
     influxdb(&[
         ("EDS_OUTPUT__URL", "http://localhost"),
         ("EDS_OUTPUT__API", "v1"),

@@ -9,15 +9,15 @@ use coordination::redis::{RedisArbiter, Timeouts};
 /// An example prints whatever error ends it.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// One arbiter for each of `count` nodes. In memory they share one, as the tasks of a process do; on Redis each has
-/// connections of its own, as processes on different hosts have.
+/// Returns one arbiter per node. In memory they share one, like tasks of a process; on Redis each has its connections,
+/// like processes on different hosts.
 pub(crate) fn nodes(count: usize) -> Result<Vec<Arc<dyn Arbiter>>> {
     let Some(url) = std::env::args().nth(1) else {
         println!("(in memory; pass a URL of Redis to run it there)\n");
         let arbiter: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
         return Ok(vec![arbiter; count]);
     };
-    // A second run finds nothing of the first.
+    // A second run finds no data of the first.
     let prefix = format!("example-{:08x}", rand::random::<u32>());
     println!("(on Redis, keys begin with {{{prefix}:)\n");
     let node = |_| Ok(Arc::new(RedisArbiter::open(&url, &prefix, Timeouts::default())?) as _);

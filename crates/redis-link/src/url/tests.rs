@@ -1,4 +1,4 @@
-//! URLs that name a Redis, and those that do not.
+//! URLs that name a Redis, and invalid ones.
 
 use super::*;
 
