@@ -134,7 +134,6 @@ impl Effective {
 
     /// Returns the index of the value of this key, in the current output.
     fn place(&self, path: &str) -> Option<usize> {
-        debug_assert!(path.is_empty() || Key::find(path).is_some(), "{path} is no key");
         let is_here = |value: &Value| value.output == self.output || value.key.section() != OUTPUT;
         self.values.iter().position(|value| value.key.path == path && is_here(value))
     }
@@ -182,6 +181,7 @@ impl Effective {
         path: &str,
         kind: fn(&str, &str) -> Result<T, String>,
     ) -> T {
+        debug_assert!(Key::find(path).is_some(), "{path} is no key");
         let value = self.value(path).filter(|value| !value.is_skipped);
         match value.map(|value| kind(&value.text, value.key.allowed)) {
             Some(Ok(value)) => return value,
@@ -202,6 +202,7 @@ impl Effective {
 
     /// Reports that the first of these keys is wrong if `holds` is false, unless one of them is wrong or ignored already.
     pub(super) fn together(&mut self, paths: &[&str], holds: bool, text: &str) {
+        debug_assert!(paths.iter().all(|path| Key::find(path).is_some()), "{paths:?} are no keys");
         let is_right = |path: &&str| self.value(path).is_some_and(|value| !value.is_skipped);
         if let ([blamed, ..], false) = (paths, holds)
             && paths.iter().all(is_right)
