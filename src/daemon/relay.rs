@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use super::parts::Parts;
 use super::relay_view::RelayView;
 use super::run::Running;
-use super::service::gauge;
 use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
@@ -34,7 +33,7 @@ use crate::relay::{
 };
 use crate::status::{History, LossReporter};
 use crate::store::redis::Register;
-use crate::telemetry::{Format, per_second};
+use crate::telemetry::{Format, gauge, per_second};
 
 /// The time limit for the readers to read the data that the kernel holds, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);

@@ -28,7 +28,7 @@ use crate::node::{LedgerTotals, Node, Progress, files};
 use crate::spool::{Keeper, Spool};
 use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
-use crate::telemetry::{self, Metrics};
+use crate::telemetry::{self, Metrics, gauge};
 
 /// The time limit for the worker to release its claims, or to send the remaining counts, beyond that of draining.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
@@ -358,10 +358,6 @@ fn log_totals(totals: &LedgerTotals) {
 /// Returns the path of a file that outlives the process, if there is a directory for it.
 fn beside_spool(settings: &ServiceSettings, name: &str) -> Option<PathBuf> {
     settings.spool.as_ref().map(|spool| spool.directory.join(name))
-}
-
-pub(super) fn gauge(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Sets the metrics of capacities.

@@ -13,7 +13,7 @@ use crate::diagnosis::Cause;
 use crate::event::{Minute, Partitions};
 use crate::node::{Node, Throttle};
 use crate::store::{Backlog, Draining, OutputBacklog, OutputName, StoreError};
-use crate::telemetry::{Gauges, Metrics, of_output};
+use crate::telemetry::{Gauges, Metrics, gauge, of_output};
 
 /// The interval of log lines about removed outputs.
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -146,10 +146,6 @@ impl BacklogReport {
         set(&metrics.counts_quarantined, backlog.quarantined);
         metrics.oldest_unsent_minute_age_seconds.get_or_create(labels).set(age);
     }
-}
-
-fn gauge(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Returns how long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 if it has not ended.

@@ -15,7 +15,7 @@ use super::directory::{Directory, Segment, SpoolSettings};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::Batch;
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, gauge};
 
 /// The capacity of the queue of orders.
 const ORDERS: usize = 8;
@@ -183,8 +183,7 @@ impl Keeper {
 
     fn report_state(&self) {
         self.node.lag.set_on_disk(!self.directory.is_empty());
-        let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
-        self.metrics.spool_bytes.set(bytes);
+        self.metrics.spool_bytes.set(gauge(self.directory.bytes()));
     }
 }
 

@@ -35,6 +35,11 @@ pub fn encode(registry: &Registry, format: Format) -> Result<String, fmt::Error>
     Ok(format.convert(text))
 }
 
+/// Returns the value of a gauge, `i64::MAX` for a greater number.
+pub(crate) fn gauge(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// Encodes a metric with one sample.
 pub fn one(
     encoder: &mut DescriptorEncoder<'_>,
