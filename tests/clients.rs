@@ -1,11 +1,10 @@
 //! What real clients send is counted as `docs/clients.md` says: its table is the data of this test.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
-use std::time::Duration;
 
 use event_data_service::event::{LineRules, Partitions, Window};
 use event_data_service::ingest::{BatcherSettings, Delivery, LineBatcher, QueueLimits};
+use testing::prelude::*;
 
 /// Three seconds after the events.
 const NOW: i64 = 1_480_876_710_000_000_000;

@@ -18,22 +18,17 @@ mod site;
 #[allow(dead_code, reason = "a part of it is used here")]
 mod store;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use event_data_service::event::{Batch, Hint, Minute, OpenBatch};
 use event_data_service::ingest::Delivery;
 use event_data_service::node::{Clock, Node};
 use event_data_service::store::redis::{Layout, Settings};
 use event_data_service::store::{RecordRequest, Recording as _};
 use redis_link::Address;
-use testing::process::{peak_kib, resident_kib};
-use testing::redis::RedisServer;
-use tokio::sync::mpsc;
-
 use setup::{Setup, caps, hand_over, recorder};
 use store::CountingStore;
+use testing::prelude::*;
+use testing::process::{peak_kib, resident_kib};
+use tokio::sync::mpsc;
 
 /// Large enough to dominate the process's memory.
 const USERS: usize = 300_000;

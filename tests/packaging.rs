@@ -2,11 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-
 use event_data_service::config::{KEYS, Key, Program, VARIABLE_PREFIX};
+use testing::prelude::*;
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()

@@ -33,15 +33,12 @@ mod simulation {
     pub(crate) mod world;
 }
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
 use simulation::event::SECOND;
 use simulation::mutants::Mutant;
 use simulation::plan::Plan;
 use simulation::schedule::{play, play_plan};
 use simulation::script::Outage;
+use testing::prelude::*;
 
 /// Default of `SIMULATION_SCHEDULES`.
 const SCHEDULES: u64 = 2000;

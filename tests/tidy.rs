@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use testing::prelude::*;
 
 /// The modules that each module may import.
 const MAY_USE: &[(&str, &[&str])] = &[

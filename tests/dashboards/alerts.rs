@@ -1,7 +1,6 @@
 //! The alerts: Prometheus' own tool accepts them, and every metric and label that they name exists.
 
-use std::collections::BTreeSet;
-use std::process::Command;
+use testing::prelude::*;
 
 use super::{path, read, texts, yaml};
 use crate::names::Written;

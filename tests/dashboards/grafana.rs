@@ -1,8 +1,6 @@
 //! Grafana's dashboards: every query is run as Grafana would run it, and returns data.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use testing::prelude::*;
 
 use super::{all_of, path, texts, yaml};
 use crate::names::Written;

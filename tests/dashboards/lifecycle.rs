@@ -1,11 +1,9 @@
 //! Each alert with the series that a real node and a real relay report: it fires with its fault, as long as the fault lasts,
 //! and stops soon after it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::process::Command;
 
-use testing::eventually::{SOON, eventually, when};
+use testing::prelude::*;
 
 use super::{path, texts, yaml};
 use crate::world::World;

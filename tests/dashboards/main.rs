@@ -19,10 +19,8 @@ mod self_metrics;
 mod template;
 mod world;
 
-use std::path::{Path, PathBuf};
-
 use serde::Deserialize as _;
-use serde_json::Value;
+use testing::prelude::*;
 
 fn path(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(of)

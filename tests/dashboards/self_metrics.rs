@@ -1,11 +1,6 @@
 //! A node's own metrics in an output (`output.self_metrics`).
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::{HttpProxy, Mode};
-use testing::influxdb::InfluxServer;
+use testing::prelude::*;
 
 use crate::names::Written;
 use crate::support::node::Node;

@@ -1,12 +1,6 @@
 //! A node with events of today and of yesterday, a relay before it, and an InfluxDB with all points of the node.
 
-use std::collections::BTreeSet;
-use std::net::UdpSocket;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
-use testing::influxdb::InfluxServer;
+use testing::prelude::*;
 
 use crate::support::node::Node;
 

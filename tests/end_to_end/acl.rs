@@ -1,16 +1,7 @@
 //! The service under the Redis user of `config/redis-acl.conf`: the rights suffice, and no right is unused.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
-use testing::redis::RedisServer;
-
+use crate::prelude::*;
 use crate::quarantine::{answer, make_room, poison, site};
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 /// The word whose SHA-256 is in the file.
 const PASSWORD: &str = "change-me";

@@ -1,17 +1,11 @@
 //! Sockets that systemd's own tool passes to a node: which it takes, which it refuses, and the messages.
 
 use std::fmt::Display;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::os::unix::net::UnixDatagram;
-use std::process::{Child, ExitStatus, Stdio};
 
-use testing::eventually::{SOON, eventually, when};
-use testing::load::SEED_MINUTE_NS;
-use testing::ports::free_port;
 use testing::process;
-use testing::udp_socket::udp_socket;
 
-use crate::support::node::{Node, eds, untouched};
+use crate::prelude::*;
+use crate::support::node::untouched;
 
 /// The node, as `systemd-socket-activate` starts it: with these sockets, when something arrives at one of them.
 struct Activated {

@@ -1,14 +1,6 @@
 //! While InfluxDB is down Redis does not fill up, no event is lost, and retries are rare.
 
-use std::time::{Duration, Instant};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::load;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::prelude::*;
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);

@@ -1,24 +1,12 @@
 //! Events beyond a cap are counted apart or rejected by their reason, and every total stays exact.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::UdpSocket;
 use std::num::NonZeroU16;
-use std::thread;
-use std::time::Duration;
 
 use event_data_service::event::{Minute, Partitions};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load, seed};
-use testing::points::{Point, Points};
-use testing::redis_sentinel::{NAME, RedisSentinel};
 
 use crate::failover;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::count;
+use crate::prelude::*;
 
 const PARTITIONS: u16 = 2;
 const UNIQUE: &str = "unique_user_event";

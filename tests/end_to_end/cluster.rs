@@ -1,20 +1,11 @@
 //! A Redis Cluster whose masters die, hang, lose confirmed data, or move their slots loses no event.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::points::{Points, compare};
-use testing::redis_cluster::RedisCluster;
-
 use crate::failover::{
     BACK, Replicated, UnderLoad, assert_a_killed_master_costs_nothing, assert_exact,
     assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, load,
     send, site, two_nodes,
 };
-use crate::support::load::Sender;
-use crate::support::node::count;
+use crate::prelude::*;
 
 /// The first part of every partition's keys, `{eds:3}`, that a master holds.
 fn tags(keys: &[String]) -> BTreeSet<String> {

@@ -1,13 +1,6 @@
 //! `eds check --connect` tries each resource that a node uses, and reports each result; it changes nothing.
 
-use std::process::Output;
-
-use testing::influxdb::InfluxServer;
-use testing::ports::free_port;
-use testing::redis::RedisServer;
-
-use crate::site::Site;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
     let output = node.command(&[&["check"], arguments].concat());

@@ -1,23 +1,11 @@
 //! Clients that open connections cost no events: descriptors, disk and health are free again as soon as a connection is known
 //! to be idle.
 
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
-
-use crate::site::Site;
+use crate::prelude::*;
 use crate::spool::{assert_drained, assert_nothing_lost, datagrams, spooling};
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 fn damaged(node: &Node) -> Vec<String> {
     let entries = fs::read_dir(node.spool()).unwrap();

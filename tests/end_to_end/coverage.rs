@@ -1,16 +1,8 @@
 //! Which share of the events each node saw: a path that loses some is seen without any other tool.
 
-use std::path::Path;
-use std::thread;
-
 use loadgen::{Options, Summary};
-use serde_json::Value;
-use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
 
-use crate::site::Site;
-use crate::support::node::{Node, count, has_logs};
+use crate::prelude::*;
 
 const EVENTS: u64 = 30_000;
 

@@ -1,18 +1,7 @@
 //! A node that Redis cannot be reached from while its peers go on, and connections on which answers crawl.
 
-use std::time::{Duration, Instant};
-
-use loadgen::Plan;
-use testing::eventually::{eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::Expected;
-use testing::tcp_proxy::{TcpProxy, Traffic};
-
 use crate::failover::assert_all_recorded;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{count, wait_count};
+use crate::prelude::*;
 
 /// The lease of the tests, and the time of a take-over.
 const TAKEN_OVER: Duration = Duration::from_secs(10);

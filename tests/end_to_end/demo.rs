@@ -1,13 +1,10 @@
 //! `eds demo` shows the service at once, without any installation.
 
 use std::fs::{self, File};
-use std::process::Stdio;
 
-use tempfile::TempDir;
-use testing::eventually::SOON;
 use testing::process;
 
-use crate::support::node::eds;
+use crate::prelude::*;
 
 #[test]
 fn the_demo_prints_the_six_numbers_of_the_seed() {

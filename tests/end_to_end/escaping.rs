@@ -1,16 +1,6 @@
 //! All kinds of names come out of InfluxDB unchanged, and a series of InfluxDB is the same series here.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::UdpSocket;
-use std::time::Duration;
-
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
-
-use crate::site::Site;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// What names are made of, hostile parts more often than not.
 const PARTS: &[&str] = &[

@@ -1,16 +1,6 @@
 //! A load that continues during faults of Redis, for the tests of Cluster and Sentinel.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use loadgen::Plan;
-use testing::eventually::{SOON, eventually, when};
-use testing::points::{Points, compare};
-use testing::redis::RedisServer;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count, wait_count};
+use crate::prelude::*;
 
 /// Longer than a promotion and the sender's waits, so that no minute is closed before all of it was sent.
 pub(crate) const GRACE: &str = "8s";

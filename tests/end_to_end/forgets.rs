@@ -2,19 +2,8 @@
 //! their values, and losses are reported.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::SEED_MINUTE_NS;
-use testing::points::compare;
-use testing::redis::RedisServer;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, wait_count};
+use crate::prelude::*;
 
 /// Long enough to report the lost data to Redis, and to close the remaining minutes.
 const GRACE: (&str, &str) = ("flush.grace", "3s");

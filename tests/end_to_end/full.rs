@@ -1,14 +1,6 @@
 //! Redis at maxmemory: counts are sent, events wait in the nodes, and no minute is closed before they are recorded.
 
-use std::time::{Duration, Instant};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::load;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::count;
+use crate::prelude::*;
 
 /// Enough for the pauses between attempts, and the grace twice.
 const BACK: Duration = Duration::from_secs(60);

@@ -1,17 +1,9 @@
 //! A node whose recording hangs while all its other work continues: the others wait for its events long before the recording
 //! fails.
 
-use std::net::UdpSocket;
-use std::sync::mpsc;
-
 use event_data_service::store::redis::scripts;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::Expected;
-use testing::redis_proxy::{RedisProxy, Then, When};
 
-use crate::site::Site;
-use crate::support::node::{Node, has_logs};
+use crate::prelude::*;
 
 /// Two nodes of these names, each with a proxy before Redis.
 struct Hanging {

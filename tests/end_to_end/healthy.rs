@@ -1,12 +1,6 @@
 //! `eds healthy`, the health check of a container.
 
-use std::net::SocketAddr;
-use std::process::Output;
-
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
-
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 fn ask(address: SocketAddr) -> Output {
     let asked = eds().args(["healthy", &address.to_string()]).output();

@@ -1,17 +1,10 @@
 //! Nothing that arrives can bring a node down, make it grow, or unbalance its ledger.
 
-use std::net::UdpSocket;
-
 use influxdb_line_protocol::parse_lines;
-use rand::rngs::SmallRng;
-use rand::{Rng, RngExt, SeedableRng};
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{load, seed};
+use rand::Rng;
 use testing::process::resident_kib;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// Set this to send another number of datagrams than [`DATAGRAMS`]: `.ci/nightly` sends millions.
 const DATAGRAMS_VARIABLE: &str = "EDS_TEST_HOSTILE_DATAGRAMS";

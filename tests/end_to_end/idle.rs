@@ -1,13 +1,7 @@
 //! Connections that were idle, and that the other side has ended, cost no answer.
 
-use testing::eventually::SOON;
-use testing::redis::RedisServer;
-use testing::tcp_proxy::{TcpProxy, Traffic};
-
+use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 const PATHS: [&str; 5] = [
     "/api/v1/top?by=unique",

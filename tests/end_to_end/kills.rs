@@ -1,20 +1,8 @@
 //! A node that dies at the worst moment takes nothing with it: the other finishes its work within a lease.
 
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
-
 use event_data_service::store::redis::scripts;
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use testing::eventually::SOON;
-use testing::load::load;
-use testing::process::signal;
-use testing::redis_proxy::{RedisProxy, Then, When};
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{count, has_logs};
+use crate::prelude::*;
 
 /// The lease of the tests.
 const LEASE: Duration = Duration::from_secs(5);

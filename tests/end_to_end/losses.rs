@@ -1,18 +1,8 @@
 //! A loss stays known, even when its process ends, until an operator acknowledges it.
 
-use std::net::UdpSocket;
-use std::process::Output;
-
-use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::redis::RedisServer;
-
+use crate::prelude::*;
 use crate::queries::check_schema;
-use crate::site::Site;
 use crate::status::ask;
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 fn site() -> Site {
     Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))

@@ -70,3 +70,12 @@ mod unix;
 mod upgrade;
 mod versions;
 mod whole_picture;
+
+/// Imports of the modules.
+mod prelude {
+    pub(crate) use testing::prelude::*;
+
+    pub(crate) use crate::site::{DATABASE, Site};
+    pub(crate) use crate::support::load::Sender;
+    pub(crate) use crate::support::node::{Node, count, eds, has_logs, wait_count};
+}

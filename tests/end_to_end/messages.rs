@@ -1,11 +1,6 @@
 //! Messages of a node and of commands about faults: each names its subject, and no cause twice.
 
-use std::net::{TcpListener, UdpSocket};
-
-use testing::assert_contains;
-use testing::redis::RedisServer;
-
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 /// Returns the standard error of a command that fails with this code.
 #[track_caller]

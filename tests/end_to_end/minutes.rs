@@ -1,17 +1,6 @@
 //! Minutes do not mix, do not close while they fill, and do not wait for each other.
 
-use std::collections::BTreeSet;
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
-use testing::read_back;
-
-use crate::site::Site;
-use crate::support::load::Sender;
+use crate::prelude::*;
 
 /// 2016-12-04T23:58:00Z.
 const TWO_TO_MIDNIGHT_NS: i64 = SEED_MINUTE_NS + 320 * MINUTE_NS;

@@ -1,17 +1,7 @@
 //! Half an hour without Redis, without InfluxDB, without both, in fast minutes: the events' own time continues.
 
-use std::time::{Duration, Instant};
-
-use loadgen::Plan;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
-use testing::redis::RedisServer;
-
 use crate::failover::assert_all_recorded;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{count, wait_count};
+use crate::prelude::*;
 
 const MINUTES: i64 = 31;
 const EVENTS: u64 = 62_000;

@@ -1,21 +1,8 @@
 //! A database that takes writes and loses the answers, refuses many requests, sends `Retry-After`, or refuses one minute: every
 //! point gets its value, one value, and retries are rare.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use loadgen::Plan;
-use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::{Mode, Received};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
-use testing::points::Point;
-use testing::read_back;
-
+use crate::prelude::*;
 use crate::quarantine::answer;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);

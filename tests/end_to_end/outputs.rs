@@ -1,20 +1,7 @@
 //! Several databases at different speeds: one that is down delays neither sealing nor the others, refused counts concern one
 //! database only; and a database is added and removed while the cluster runs.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::{HttpProxy, Mode};
-use testing::influxdb::InfluxServer;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::{Expected, Points, compare};
-use testing::read_back;
-use testing::redis::RedisServer;
-
-use crate::site::{DATABASE, Site};
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::prelude::*;
 
 /// A minute closes 2 s after its last event, and nodes poll every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);

@@ -1,21 +1,8 @@
 //! Another number of partitions for a running cluster.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, SystemTime};
-
 use chrono::{DateTime, Utc};
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::SEED_MINUTE_NS;
-use testing::points::Expected;
-use testing::udp_socket::udp_socket;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// Events are stamped as they are sent.
 const KEYS: [(&str, &str); 4] = [

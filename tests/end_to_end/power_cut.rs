@@ -1,15 +1,7 @@
 //! After a power cut all nodes start at the same time, and no node knows the events that the others have on disk.
 
-use std::thread;
-use std::time::Duration;
-
-use testing::eventually::{SOON, eventually, when};
-use testing::points::Expected;
-use testing::redis::RedisServer;
-
-use crate::site::Site;
+use crate::prelude::*;
 use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
-use crate::support::load::Sender;
 
 const GRACE: Duration = Duration::from_secs(3);
 

@@ -1,15 +1,10 @@
 //! A malformed or unknown request gets a problem document that describes the mistake.
 
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 
-use serde_json::Value;
-use testing::eventually::SOON;
-
+use crate::prelude::*;
 use crate::queries::{PROBLEM, check_schema};
-use crate::site::Site;
-use crate::support::node::Node;
 
 /// Returns the head, in lower case, and the body of a node's answer to these bytes.
 fn exchange(node: &Node, request: &[u8]) -> (String, String) {

@@ -1,20 +1,7 @@
 //! Counts that the database refuses are quarantined with its message, alone; and come out as they were when it has been
 //! fixed.
 
-use std::process::Output;
-
-use serde_json::Value;
-use testing::assert_contains;
-use testing::eventually::SOON;
-use testing::influxdb::InfluxServer;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::Points;
-use testing::ports::free_port;
-use testing::redis::RedisServer;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// The number of values of a tag that the database takes: [`KNOWN`].
 const VALUES_MAX: usize = 4;

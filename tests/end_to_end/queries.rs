@@ -1,21 +1,8 @@
 //! The answers of nodes to queries: exact counts, and lists that all nodes share.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
-
-use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
 use testing::http::Answer;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::redis_cluster::RedisCluster;
-use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::redis_sentinel::{NAME, RedisSentinel};
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// Series with as many users, and twice as many events, in one minute.
 const USERS: [(&str, i64); 6] = [

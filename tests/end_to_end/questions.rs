@@ -1,18 +1,8 @@
 //! Any number of queries, however varied, leaves Redis its memory and its time for the events.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
-
-use testing::eventually::{SOON, eventually, when};
 use testing::http;
-use testing::load::load;
-use testing::redis::RedisServer;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// The lists that `top.rs` keeps, each with a lock; the locks of the counts, with their waiters; the cluster-wide settings.
 const KEYS_MAX: usize = 2 * (512 + 256) + 6;

@@ -1,18 +1,8 @@
 //! A Redis that is unfit is refused with a remedy; a Redis that is down, restarts or falls silent costs no event.
 
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
-
 use event_data_service::store::redis::scripts;
-use loadgen::Plan;
-use testing::eventually::{SOON, eventually, when};
-use testing::points::Expected;
-use testing::redis::RedisServer;
-use testing::redis_proxy::{RedisProxy, Then, When};
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::prelude::*;
 
 /// Enough for the time-outs and the pauses between attempts.
 const BACK: Duration = Duration::from_secs(60);

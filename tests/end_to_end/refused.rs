@@ -1,17 +1,7 @@
 //! Counts that the database refuses, many or oddly named, delay no others.
 
-use std::time::{Duration, Instant};
-
-use testing::eventually::{eventually, when};
-use testing::influxdb::InfluxServer;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::Points;
-use testing::redis::RedisServer;
-
+use crate::prelude::*;
 use crate::quarantine::answer;
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 /// The values that a tag may have in the database.
 const VALUES_MAX: usize = 8;

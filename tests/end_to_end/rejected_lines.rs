@@ -1,12 +1,6 @@
 //! The log of rejected lines: enough to find their sender, and never so much that it floods.
 
-use std::net::UdpSocket;
-
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// Sends a datagram, and waits until the node has received this number of events.
 #[track_caller]

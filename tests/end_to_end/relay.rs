@@ -1,21 +1,9 @@
 //! `eds relay` before real nodes: each node gets every event once, the rest gets every other line, under any fault.
 
-use std::net::UdpSocket;
-use std::thread;
-
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::load::{SEED_MINUTE_NS, seed};
-use testing::metrics::Metrics;
-use testing::ports::free_port;
 use testing::process::resident_kib;
-use testing::udp_socket::udp_socket;
 
 use crate::hostile::hostile_datagram;
-use crate::site::{DATABASE, Site};
-use crate::support::node::{Node, count, wait_count};
+use crate::prelude::*;
 use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
 
 /// Long enough for whatever is killed to come back.

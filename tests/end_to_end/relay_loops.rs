@@ -1,13 +1,8 @@
 //! Relays that send to themselves, or to each other in a circle: refused at the start, or ended while they run.
 
-use testing::eventually::{SOON, eventually, when};
-use testing::load::SEED_MINUTE_NS;
-use testing::redis::RedisServer;
-
+use crate::prelude::*;
 use crate::relay::{assert_ledger_adds_up, send};
-use crate::site::Site;
 use crate::status::status;
-use crate::support::node::Node;
 
 /// The most times that all relays of a circle together may receive a line.
 const RECEIVED_MAX: u64 = 20;

@@ -1,17 +1,10 @@
 //! Lines of the rest: a line of one sender never swallows a line of another, and discarded lines are reported.
 
-use std::net::{SocketAddr, UdpSocket};
-
-use testing::eventually::{SOON, eventually, when};
 use testing::http::{answer, get};
 use testing::influxdb::{InfluxServer2, TOKEN};
-use testing::load::SEED_MINUTE_NS;
-use testing::metrics::Metrics;
-use testing::victoria_metrics::VictoriaMetrics;
 
+use crate::prelude::*;
 use crate::relay::{assert_ledger_adds_up, send, start_relay};
-use crate::site::{DATABASE, Site};
-use crate::support::node::Node;
 
 /// Returns lines that a server may not end where they end: every byte behind beginnings of lines, and worse tails.
 fn hostile_lines() -> Vec<Vec<u8>> {

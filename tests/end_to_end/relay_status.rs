@@ -1,20 +1,11 @@
 //! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::ports::free_port;
-use testing::redis::RedisServer;
-
 use crate::acl::rights_of;
 use crate::losses::{listed, loss, wait_answer};
+use crate::prelude::*;
 use crate::queries::check_schema;
 use crate::relay::{send, start_relay};
-use crate::site::Site;
 use crate::status::ask;
-use crate::support::node::Node;
 
 fn status(node: &Node) -> Value {
     node.json("/api/v1/status")

@@ -4,22 +4,13 @@
 //! A new finding needs such a test in one of the files below: [`Remedy::of`] with the finding's id. Commands in a
 //! remedy are in backticks.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
-
 use event_data_service::config::{KEYS, Key};
 use event_data_service::diagnosis::remedies;
 use event_data_service::telemetry::{Format, Metrics};
 use event_data_service::{cli, node};
-use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
 
-use crate::site::Site;
+use crate::prelude::*;
 use crate::status::status;
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 mod nodes;
 mod outputs;

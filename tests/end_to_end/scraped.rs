@@ -1,21 +1,12 @@
 //! The metrics that Prometheus scrapes: formats, the process, capacities, and the backlog.
 
 use std::io::Write;
-use std::net::UdpSocket;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use serde_json::json;
-use testing::eventually::{SOON, eventually, when};
 use testing::http::{self, Answer};
-use testing::http_proxy::Mode;
-use testing::load::load;
-use testing::metrics::Metrics;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// What Prometheus 2 sends.
 const OPEN_METRICS_FIRST: &str = "application/openmetrics-text;version=1.0.0,\

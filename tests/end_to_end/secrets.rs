@@ -1,9 +1,6 @@
 //! A node shows no secret: not in logs, answers, listings, help or errors, and not in the `Debug` of a type that holds it.
 
-use std::fs;
 use std::num::NonZeroU16;
-use std::process::{Command, Output};
-use std::time::Duration;
 
 use event_data_service::config::{self, Flags};
 use event_data_service::event::Partitions;
@@ -11,15 +8,9 @@ use event_data_service::output::influxdb::{self, InfluxDb};
 use event_data_service::secret::Secret;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use redis_link::{Address, Credentials, Timeouts, Tls};
-use tempfile::TempDir;
-use testing::eventually::SOON;
-use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
-use testing::load::SEED_MINUTE_NS;
-use testing::ports::free_port;
-use testing::redis::RedisServer;
+use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
 
-use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 /// In every secret of these tests, and nowhere else. Without characters that a URL would escape.
 const MARK: &str = "hUsHhUsH";

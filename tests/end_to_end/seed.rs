@@ -1,17 +1,7 @@
 //! The five lines of the seed come out as its six numbers, whatever store and output there are; and while the
 //! minute is open, Redis holds exactly the members that the seed lists.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-
-use testing::eventually::{SOON, eventually};
-use testing::points::{Point, Points, compare};
-use testing::read_back;
-use testing::redis::RedisServer;
-use testing::victoria_metrics::VictoriaMetrics;
-
-use crate::site::{DATABASE, Site};
-use crate::support::node::Node;
+use crate::prelude::*;
 
 pub(crate) const LINES: [&str; 5] = [
     "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",

@@ -1,20 +1,10 @@
 //! `eds send` on the command line: its output, its exit codes, and the datagrams that it sends.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use tempfile::TempDir;
-use testing::assert_contains;
-use testing::eventually::SOON;
-use testing::points::Expected;
-use testing::ports::free_port;
-use testing::process::{signal, wait};
-use testing::read_back;
+use testing::process::wait;
 
-use crate::support::node::eds;
+use crate::prelude::*;
 
 fn receiver() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

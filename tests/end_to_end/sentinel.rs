@@ -1,11 +1,10 @@
 //! A master that sentinels watch may die: the nodes find the next one, and no event is lost.
 
-use testing::redis_sentinel::{NAME, RedisSentinel};
-
 use crate::failover::{
     Replicated, UnderLoad, assert_a_killed_master_costs_nothing,
     assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, site,
 };
+use crate::prelude::*;
 
 #[test]
 fn a_master_killed_under_load_is_replaced_at_no_cost() {

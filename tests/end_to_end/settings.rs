@@ -1,20 +1,11 @@
 //! The cluster-wide settings: a node that differs is refused, and one command changes them.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::FORMATS;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::HttpProxy;
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::{Expected, compare};
-use testing::read_back;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::prelude::*;
 
 /// Key by key: the nodes' value, and another one. Both as a configuration has them.
 const ALIKE: &[(&str, &str, &str)] = &[

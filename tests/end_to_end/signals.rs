@@ -1,20 +1,8 @@
 //! Signals to a node, to end or to reload its configuration, and the exit codes.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::SEED_MINUTE_NS;
-use testing::points::Expected;
-use testing::ports::free_port;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 fn numbered_datagram(number: usize) -> String {
     let at = SEED_MINUTE_NS + i64::try_from(number).unwrap();

@@ -1,18 +1,7 @@
 //! What nodes share: Redis, and InfluxDB behind a proxy that sees every write.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
-
-use serde_json::Value;
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually};
 use testing::http::{answer, get, post};
-use testing::http_proxy::HttpProxy;
-use testing::influxdb::InfluxServer;
-use testing::points::{Points, compare};
-use testing::read_back;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use crate::support::node::Node;
 

@@ -1,20 +1,6 @@
 //! Nodes with clocks that are five minutes off judge which events are too old or too far ahead, and nothing else.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, seed};
-use testing::points::Expected;
-use testing::read_back;
-use testing::redis::RedisServer;
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::{Node, count};
+use crate::prelude::*;
 
 const SECOND_NS: i64 = 1_000_000_000;
 

@@ -2,16 +2,8 @@
 //! carried the load.
 
 use std::fmt::Write as _;
-use std::os::unix::net::UnixDatagram;
-use std::time::{Duration, Instant};
 
-use testing::eventually::{eventually, when};
-use testing::load::SEED_MINUTE_NS;
-use testing::points::{Expected, compare};
-use testing::tcp_proxy::{TcpProxy, Traffic};
-
-use crate::site::Site;
-use crate::support::node::count;
+use crate::prelude::*;
 
 /// Series that others count on, with some users each.
 const HONEST: usize = 64;

@@ -2,23 +2,10 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use event_data_service::spool::segment;
-use loadgen::Plan;
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::load;
-use testing::metrics::Metrics;
-use testing::points::Expected;
-use testing::redis::RedisServer;
-use testing::redis_proxy::{RedisProxy, Then, When};
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// Enough for the time-outs, the pauses between attempts and the grace after an outage.
 pub(crate) const BACK: Duration = Duration::from_secs(90);

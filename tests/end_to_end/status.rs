@@ -1,18 +1,7 @@
 //! `eds status` names the right cause, with a remedy, of whatever is wrong with Redis, an output or a node.
 
-use std::net::SocketAddr;
-use std::process::Output;
-
-use serde_json::Value;
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::redis::RedisServer;
-
+use crate::prelude::*;
 use crate::queries::{check_schema, five_minutes_ago_ns};
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 /// A Redis without findings.
 fn redis() -> RedisServer {

@@ -1,16 +1,9 @@
 //! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: the screen, keys, signals, sizes, colours; and the
 //! terminal is restored afterwards.
 
-use std::fs;
-use std::process::Command;
-
 use tempfile::NamedTempFile;
-use testing::eventually::{SOON, eventually, when};
-use testing::ports::free_port;
-use testing::process::signal;
-use testing::redis::RedisServer;
 
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 /// A terminal in which a command runs; it ends with the value.
 struct Terminal {

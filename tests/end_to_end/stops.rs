@@ -1,20 +1,7 @@
 //! A stop with events that are not published yet: it sends them if it can, reports losses in the log and in the exit code, and
 //! never takes longer than allowed.
 
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
-
-use testing::assert_contains;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::{HttpProxy, Mode};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
-use testing::points::compare;
-use testing::read_back;
-use testing::redis_proxy::{RedisProxy, Then, When};
-
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// The exit code of a stop that loses events.
 const LOST: Option<i32> = Some(3);

@@ -1,19 +1,10 @@
 //! Tests of the proxies: with a proxy that misses a fault the other tests would prove nothing.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::mpsc;
-use std::time::Duration;
 
-use testing::eventually::{SOON, eventually, when};
 use testing::http;
-use testing::http_proxy::{HttpProxy, Mode};
-use testing::metrics::Metrics;
-use testing::points::{Expected, compare};
-use testing::read_back;
-use testing::redis::RedisServer;
-use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::tcp_proxy::{TcpProxy, Traffic};
+
+use crate::prelude::*;
 
 fn connect(proxy: &RedisProxy) -> TcpStream {
     let address = proxy.url().trim_start_matches("redis://").to_owned();

@@ -1,17 +1,12 @@
 //! Output to a terminal: by a node without a configuration; coloured, unless `NO_COLOR` is set. And to the journal: without a
 //! time, and with priorities.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command, Stdio};
 
-use testing::eventually::{SOON, eventually, when};
-use testing::ports::free_port;
-use testing::process::{self, signal};
+use testing::process::{self};
 
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 /// Starts the binary on a new terminal, with these variables. Returns the output of the terminal.
 fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {

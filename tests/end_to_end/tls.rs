@@ -1,20 +1,9 @@
 //! TLS to Redis and InfluxDB, through the real binary: which peers are trusted, and the messages.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{SEED_MINUTE_NS, load};
-use testing::ports::free_port;
-use testing::redis::RedisServer;
 use testing::tls::TlsForwarder;
 
-use crate::site::Site;
-use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// An authority, and files with its certificates.
 struct Authority {

@@ -1,16 +1,7 @@
 //! Two nodes on one Redis that both get nearly every datagram publish each number once, and exactly.
 
-use std::fs;
-use std::process::Stdio;
-use std::time::Duration;
-
-use tempfile::TempDir;
-use testing::load::seed;
-use testing::read_back;
-
 use crate::failover::assert_all_recorded;
-use crate::site::Site;
-use crate::support::node::eds;
+use crate::prelude::*;
 
 /// Slow enough for an unoptimized build and two busy cores: a socket's buffer holds more than a second of it.
 const EVENTS_PER_SECOND: &str = "30000";

@@ -2,18 +2,9 @@
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-use tempfile::TempDir;
-use testing::eventually::{SOON, eventually};
-use testing::load::SEED_MINUTE_NS;
-use testing::points::Expected;
-use testing::read_back;
-
-use crate::site::Site;
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 /// A directory, and the path of a socket in it.
 fn place() -> (TempDir, PathBuf) {

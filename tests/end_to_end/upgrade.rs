@@ -1,19 +1,6 @@
 //! Nodes that end and are replaced under load: alone with a socket that a service manager holds, and in turn in a cluster.
 
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, UdpSocket};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
-use testing::points::{Expected, Points};
-use testing::udp_socket::udp_socket;
-
-use crate::site::Site;
-use crate::support::node::Node;
+use crate::prelude::*;
 
 /// The grace is longer than a restart, during which nothing may arrive: the minutes must not look idle.
 const KEYS: [(&str, &str); 4] = [

@@ -2,10 +2,8 @@
 
 use event_data_service::store::redis::FORMATS;
 use event_data_service::{BUILD, COMMIT, VERSION};
-use testing::eventually::{SOON, eventually, when};
 
-use crate::site::Site;
-use crate::support::node::{Node, eds};
+use crate::prelude::*;
 
 #[test]
 fn a_node_tells_its_version_and_commit() {

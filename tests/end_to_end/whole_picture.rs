@@ -2,22 +2,9 @@
 //! write to two databases; a third database gets all other lines. During the load one of the two is down, and a node and a
 //! relay are killed and restarted.
 
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use loadgen::Plan;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
-use testing::influxdb::InfluxServer;
-use testing::load::{SEED_MINUTE_NS, load};
-use testing::points::Expected;
-
 use crate::outputs::{Other, set_outputs};
+use crate::prelude::*;
 use crate::relay::assert_ledger_adds_up;
-use crate::site::Site;
-use crate::support::node::{Node, count};
 use crate::upgrade::{UNREAD_BYTES_MAX, send_into_room};
 
 /// Longer than any killed process is down.

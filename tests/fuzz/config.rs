@@ -2,10 +2,9 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
 
 use event_data_service::config::{self, Config, ConfigErrors, Effective, Flags, Origin};
-use tempfile::TempDir;
+use testing::prelude::*;
 
 use crate::spelling::spelled;
 

@@ -1,10 +1,7 @@
 //! The corpora are replayed and cover their subject.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use event_data_service::event::{Parser, Rejection};
+use testing::prelude::*;
 
 use crate::line::all_rules;
 

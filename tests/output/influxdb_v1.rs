@@ -1,11 +1,9 @@
 //! InfluxDB 1.x: points are read back after a write; mistakes of the configuration are distinguished.
 
-use std::collections::BTreeMap;
-
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, WriteError};
-use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
-use testing::ports::free_port;
+use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
+use testing::prelude::*;
 
 use super::{
     SECRET, SEED_MINUTE, SEED_MINUTE_NANOS, check_misconfigured, check_unavailable, counts,

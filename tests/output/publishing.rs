@@ -2,9 +2,7 @@
 //! and none is quarantined while the output takes no points.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
 use coordination::memory::MemoryArbiter;
@@ -15,6 +13,7 @@ use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::{Draining, OutputName};
 use event_data_service::telemetry::Metrics;
+use testing::prelude::*;
 use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -1,12 +1,9 @@
 //! Some forty kinds of counts that a real InfluxDB 1.x refuses, forged, oldest and in any order: all others are written, these
 //! are in the quarantine, and the requests for each are printed.
 
-use std::collections::BTreeSet;
-use std::time::SystemTime;
-
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts};
-use testing::influxdb::InfluxServer;
+use testing::prelude::*;
 
 use super::publishing::{Names, Publisher, names};
 use super::{SEED_MINUTE, counts, many_counts, output, v1_settings};

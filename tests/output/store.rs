@@ -1,8 +1,6 @@
 //! A store of sealed counts, which a worker sends to its one output.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::MutexGuard;
 
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
@@ -11,6 +9,7 @@ use event_data_service::store::{
     Announced, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News,
     OutputName, Page, SeriesCounts, Store, StoreError, Testimony,
 };
+use testing::prelude::*;
 use tokio::time::Instant;
 
 /// Minute and series of counts.

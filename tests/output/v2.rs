@@ -1,13 +1,9 @@
 //! The v2 API, against `VictoriaMetrics`.
 
-use std::collections::BTreeMap;
-
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use serde_json::Value;
-use testing::ports::free_port;
+use testing::prelude::*;
 use testing::tls::TlsForwarder;
-use testing::victoria_metrics::VictoriaMetrics;
 
 use super::{
     SEED_MINUTE, SEED_MINUTE_NANOS, check_unavailable, counts, many_counts, output, v2_settings,

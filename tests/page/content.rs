@@ -1,8 +1,8 @@
 //! The page shows the node's answers, and runs, requests and draws nothing else.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testing::chromium::Chromium;
-use testing::eventually::{SOON, eventually, when};
+use testing::prelude::*;
 
 use crate::support::load::Sender;
 use crate::support::node::Node;

@@ -18,12 +18,8 @@ mod readers;
 mod served;
 mod sizes;
 
-use std::time::SystemTime;
-
 use testing::chromium::Chromium;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::MINUTE_NS;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use crate::support::load::Sender;
 use crate::support::node::Node;

@@ -2,14 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use testing::chromium::{Chromium, Theme};
-use testing::eventually::{SOON, eventually, when};
 use testing::http::{answer, post};
-use testing::influxdb::InfluxServer;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use crate::minutes_ago_ns;
 use crate::support::load::Sender;

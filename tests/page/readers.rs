@@ -1,9 +1,8 @@
 //! The page is complete for users of a keyboard, of a screen reader, or of a screen with little contrast.
 
-use std::collections::BTreeSet;
-
-use serde_json::{Value, json};
+use serde_json::json;
 use testing::chromium::{Chromium, Theme};
+use testing::prelude::*;
 
 use crate::Ground;
 

@@ -1,9 +1,7 @@
 //! How the files of the page are served: with a policy that lets nothing else in, and once for each build.
 
-use std::collections::BTreeSet;
-use testing::assert_contains;
-
 use testing::http::{answer, get};
+use testing::prelude::*;
 
 use crate::support::node::Node;
 

@@ -1,11 +1,9 @@
 //! Recorders with caps over a shared store.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use event_data_service::event::{Batch, Minute, Rejection, overflow_series, series_fingerprint};
 use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
+use testing::prelude::*;
 
 use crate::setup::{HOUR, Server, Setup, caps, partition, record, this_minute};
 

@@ -1,12 +1,9 @@
 //! What a recorder does while the store fails or is slow: it pauses between its attempts, and its node lags.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use event_data_service::event::Batch;
 use event_data_service::node::Clock;
 use event_data_service::telemetry::Format;
+use testing::prelude::*;
 
 use crate::setup::{HOUR, Setup, caps, hand_over, recorder, this_minute};
 use crate::store::CountingStore;

@@ -1,14 +1,11 @@
 //! An unreachable or replaced store gets the data of the previous one again, and users are queried together.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use event_data_service::event::{Batch, Minute, Rejection};
 use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
 use event_data_service::store::{CountReader, Coverage};
 use testing::log::Log;
+use testing::prelude::*;
 
 use crate::setup::{self, HOUR, OpenSets, Setup, caps, this_minute};
 use crate::store::CountingStore;

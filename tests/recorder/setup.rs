@@ -1,8 +1,6 @@
 //! A recorder of one partition, and its batches.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
-use std::time::Duration;
 
 use event_data_service::event::{
     Batch, Minute, OverflowSeries, Partition, Partitions, Precision, Window,
@@ -16,6 +14,7 @@ use event_data_service::store::redis::{self, Layout, RedisStore};
 use event_data_service::telemetry::Metrics;
 use testing::lua_redis::LuaRedis;
 use testing::lua_redis::keyspace::Set;
+use testing::prelude::*;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -1,8 +1,6 @@
 //! A store that can be replaced or discard everything, and counts its requests.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
@@ -10,6 +8,7 @@ use event_data_service::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
     StoreError,
 };
+use testing::prelude::*;
 use tokio::time::Instant;
 
 use super::setup::Server;

@@ -1,8 +1,5 @@
 //! Store calls as data, so that a call can execute late, twice, or without an answer.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
@@ -11,6 +8,7 @@ use event_data_service::store::{
     SeriesUsers, StoreError, Testimony,
 };
 use testing::lua_redis::keyspace::Keyspace;
+use testing::prelude::*;
 
 use super::event::{Event, series_number, user_number};
 use super::mutants::RuledStore;

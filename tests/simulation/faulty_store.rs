@@ -1,9 +1,6 @@
 //! The store as one life of a node sees it: calls may be slow, fail, lose their answer, or execute late or twice, and
 //! the node may die or sleep before or after their effect.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::{Minute, Partition};
@@ -12,6 +9,7 @@ use event_data_service::store::{
     Compaction, Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen,
     SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
 };
+use testing::prelude::*;
 
 use super::call::{Answer, Call, Parcel};
 use super::life::Life;

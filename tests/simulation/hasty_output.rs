@@ -1,12 +1,10 @@
 //! Mutants of sending: counts are acknowledged before the write; probes are never written.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
 use async_trait::async_trait;
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::{Claim, Draining};
+use testing::prelude::*;
 
 use super::faulty_store::FaultyStore;
 use super::plan::output_name;

@@ -1,16 +1,13 @@
 //! One life of a node, from start to end: deaths, sleeps, and its ledger.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use event_data_service::event::Partition;
 use event_data_service::node::{Clock, Node, Rng};
 use event_data_service::store::ClaimRequest;
 use event_data_service::telemetry::Metrics;
+use testing::prelude::*;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;

@@ -1,11 +1,10 @@
 //! Replaces the listener, whose socket virtual time cannot drive: feeds lines to the real batcher.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use event_data_service::event::{LineLimits, LineRules, Precision};
 use event_data_service::ingest::{self, BatcherSettings, LineBatcher, QueueLimits};
+use testing::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

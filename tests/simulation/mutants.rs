@@ -1,15 +1,12 @@
 //! The service with one protection removed, which the simulation must catch.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
 use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{Admission, Admitted, Recording, Store, StoreError};
 use redis_link::Address;
 use testing::lua_redis::Change;
+use testing::prelude::*;
 
 use super::call::{Answer, Call};
 use super::faulty_store::FaultyStore;

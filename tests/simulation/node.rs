@@ -1,8 +1,6 @@
 //! A node: successive lives of the real batcher, recorders and worker over a faulty store and output.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use event_data_service::event::{OverflowSeries, Precision, Window};
 use event_data_service::flush::{Destination, Flush};
@@ -14,6 +12,7 @@ use event_data_service::telemetry::Metrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use testing::prelude::*;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -1,10 +1,8 @@
 //! One schedule, from its seed to its verdict.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
+use testing::prelude::*;
 use tokio::task::JoinSet;
 
 use super::mutants::Mutant;

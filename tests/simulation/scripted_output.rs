@@ -1,13 +1,11 @@
 //! An output as one life of a node sees it: writes may fail, hang, be accepted in part, lose their answer, arrive late
 //! or be rejected permanently, and the node may die or sleep during a write.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
+use testing::prelude::*;
 
 use super::event::{overflows, series_number};
 use super::life::Life;

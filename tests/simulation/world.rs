@@ -1,13 +1,12 @@
 //! The state that all nodes of a schedule share: virtual time, randomness, Redis, the model, and the trace.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::MutexGuard;
 
 use coordination::memory::MemoryArbiter;
 use event_data_service::event::Partitions;
 use event_data_service::store::redis;
 use testing::lua_redis::LuaRedis;
+use testing::prelude::*;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -1,11 +1,9 @@
 //! Admission of series: decided once, for all nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use event_data_service::event::{Batch, Minute, Partition};
 use event_data_service::store::{Admission, AdmitRequest, Admitted, RecordRequest, SeriesUsers};
 use rand::seq::SliceRandom;
+use testing::prelude::*;
 
 use super::done::assert_only_counts;
 use super::ground::{

@@ -1,10 +1,8 @@
 //! When minutes are claimed, and in which order.
 
-use std::time::{Duration, Instant};
-
 use event_data_service::event::Minute;
 use event_data_service::store::{Claim, ClaimRequest, OutputName};
-use testing::eventually::SOON;
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,

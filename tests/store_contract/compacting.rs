@@ -1,9 +1,7 @@
 //! Sets become counts once.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use event_data_service::store::{Claim, StoreError};
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Ground, Node, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,

@@ -1,10 +1,8 @@
 //! Coverage: the events of a minute that each node saw.
 
-use std::time::Instant;
-
 use event_data_service::event::{Batch, Minute};
 use event_data_service::store::{Coverage, RecordRequest, Seen};
-use testing::eventually::SOON;
+use testing::prelude::*;
 
 use super::ground::{Ground, Node, RETENTION, SEED_MINUTE, partitions};
 

@@ -1,9 +1,7 @@
 //! The ground of a test: an empty store, its nodes, and their operations.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, PoisonError, Weak};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
@@ -13,10 +11,9 @@ use event_data_service::store::{
     Quarantine, RecordRequest, SeriesCounts, StoreError,
 };
 use redis_link::Address;
-use testing::eventually::SOON;
 use testing::lua_redis::LuaRedis;
-use testing::redis::{RedisServer, patient};
-use testing::redis_cluster::RedisCluster;
+use testing::prelude::*;
+use testing::redis::patient;
 
 /// How long counts are kept after their minute. One test waits longer; the others must be quicker between two steps.
 pub(crate) const RETENTION: Duration = Duration::from_secs(4);

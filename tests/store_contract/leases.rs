@@ -1,9 +1,7 @@
 //! Claims lapse, are taken over and renewed; operations of their former holder change nothing.
 
-use std::time::{Duration, Instant};
-
 use event_data_service::store::{Claim, ClaimRequest, StoreError};
-use testing::eventually::SOON;
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Ground, Node, SEED_MINUTE, event, model, only, series_of_one_partition, token_number,

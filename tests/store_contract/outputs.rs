@@ -1,10 +1,8 @@
 //! Several outputs: each gets every count independently; outputs are added and removed.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use event_data_service::event::Minute;
 use event_data_service::store::{Claim, Dropped, OutputBacklog, OutputName, StoreError};
+use testing::prelude::*;
 
 use super::done::assert_only_counts;
 use super::ground::{

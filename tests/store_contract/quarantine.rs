@@ -1,10 +1,8 @@
 //! What an operator sees and does with refused counts.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{Claim, Quarantine, Quarantined};
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, only, partitions,

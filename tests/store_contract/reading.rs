@@ -1,10 +1,8 @@
 //! The results of queries.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::CountReader;
-use testing::eventually::SOON;
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Counts, Event, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,

@@ -1,10 +1,8 @@
 //! Recording is idempotent over any number of nodes.
 
-use std::time::Duration;
-
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
+use testing::prelude::*;
 
 use super::ground::{AT_ONCE, Event, Ground, SEED_MINUTE, event, model, series_of_one_partition};
 

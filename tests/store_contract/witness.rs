@@ -1,12 +1,10 @@
 //! Closed minutes: who learns of them, and their restoration in a store that rolled back.
 
-use std::time::{Duration, Instant};
-
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     Announced, Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
 };
-use testing::eventually::SOON;
+use testing::prelude::*;
 
 use super::ground::{
     AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,

@@ -1,12 +1,11 @@
 //! Connections to Redis: TCP, a Unix socket, a database number, a user with minimal rights.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::collections::VecDeque;
 
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Draining, OutputName, Store, StoreError};
 use redis_link::{Address, Credentials};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{
     AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, report_lag,

@@ -1,11 +1,8 @@
 //! How admissions are kept in Redis, and for how long.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{AdmitRequest, Admitted, Recording, StoreError};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{at, claim, finish, minute, partition, record, store, tcp};
 

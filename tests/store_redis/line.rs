@@ -1,10 +1,8 @@
 //! A connection between a node and Redis that can go dead: data stays unread, and new connections are accepted but
 //! lead nowhere, as behind a failed host or a firewall that dropped its state.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
 use redis_link::Address;
+use testing::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -1,12 +1,10 @@
 //! The cost of a large minute in Redis. The figures are printed (`--nocapture`), not checked: they depend on the
 //! machine.
 
-use std::collections::BTreeMap;
-
 use event_data_service::event::Minute;
 use event_data_service::store::redis::scripts;
 use event_data_service::store::{ClaimRequest, Draining, OutputName};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{AT_ONCE, LEASE, compact, minute, partition, record, store, tcp};
 

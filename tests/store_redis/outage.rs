@@ -1,13 +1,9 @@
 //! Redis becomes unreachable and returns: every call is bounded in time, and nothing is lost.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{Claim, ClaimRequest, Draining, OutputName, Store, StoreError};
 use redis_link::Timeouts;
-use testing::eventually::SOON;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::line::Line;
 use super::site::{

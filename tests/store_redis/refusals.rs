@@ -1,15 +1,13 @@
 //! Servers that a node refuses, and its messages.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroU16;
-use std::thread;
 
 use event_data_service::event::Partitions;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use redis_link::{Address, Credentials};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{store, tcp};
 

@@ -1,16 +1,13 @@
 //! Changing the number of partitions: who may start recording in a minute at each step.
 
 use std::num::NonZeroU16;
-use std::time::Duration;
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::Minute;
 use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
 use event_data_service::store::{AdmitRequest, Recording, Store, StoreError, Survey};
-
 use redis_link::Address;
-use testing::redis::RedisServer;
-use testing::redis_cluster::RedisCluster;
+use testing::prelude::*;
 
 use super::site::{at, store, tcp};
 

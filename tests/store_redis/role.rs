@@ -1,11 +1,8 @@
 //! A master that becomes a replica: its clients leave it.
 
-use std::time::Instant;
-
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{Store, StoreError};
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{claim, finish, minute, partition, record, store, tcp};
 

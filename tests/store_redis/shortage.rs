@@ -1,8 +1,7 @@
 //! Redis without memory: recording fails, and all other steps free memory.
 
 use event_data_service::store::{Store, StoreError};
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{
     claim, compact, drain_all, finish, minute, next_minute, record, seal, store, tcp,

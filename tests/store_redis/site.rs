@@ -1,7 +1,6 @@
 //! A node at a Redis, and the whole path of an event through its store.
 
 use std::num::NonZeroU16;
-use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
@@ -10,7 +9,8 @@ use event_data_service::store::{
     Recording, Store, StoreError, Testimony,
 };
 use redis_link::Address;
-use testing::redis::{RedisServer, patient};
+use testing::prelude::*;
+use testing::redis::patient;
 
 /// More than any test here needs.
 const STEPS_MAX: usize = 2000;

@@ -1,13 +1,11 @@
 //! Requests are bounded in bytes, and long names are sent as rarely as the layout allows.
 
-use std::sync::{Arc, Mutex};
-
 use event_data_service::event::Minute;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{AdmitRequest, Draining as _, REQUEST_BYTES_MAX, Recording};
 use memchr::memmem;
-use testing::redis::RedisServer;
-use testing::redis_proxy::{RedisProxy, Then, Watcher};
+use testing::prelude::*;
+use testing::redis_proxy::Watcher;
 
 use super::site::{claim, finish, minute, next_minute, partition, record, seal, store, tcp};
 

@@ -1,12 +1,9 @@
 //! Logs over a slow connection.
 
-use std::time::Duration;
-
 use event_data_service::store::Store as _;
 use event_data_service::store::redis::Layout;
 use redis_link::Address;
-use testing::redis::RedisServer;
-use testing::tcp_proxy::{TcpProxy, Traffic};
+use testing::prelude::*;
 
 use super::site::{at, claim, minute, partition, record, seal, store};
 

@@ -1,14 +1,11 @@
 //! Messages about a server that is not of the kind in store.url: one line with its address and the remedy.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
 
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use redis_link::{Address, Timeouts, Tls};
-use testing::ports::free_port;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{at, minute, record, store, tcp};
 use super::tls::{Authority, TlsServer};

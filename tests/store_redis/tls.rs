@@ -1,15 +1,11 @@
 //! TLS: the server is always verified, the client if the server requires it.
 
-use std::path::PathBuf;
-
 use event_data_service::diagnosis::Diagnosis;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use redis_link::{Address, Tls};
-use tempfile::TempDir;
-use testing::ports::free_port;
-use testing::redis::RedisServer;
+use testing::prelude::*;
 
 use super::site::{at, do_everything, store};
 

@@ -1,11 +1,6 @@
 //! Faults, their victims and durations, drawn from a seed.
 
-use std::time::Duration;
-
-use rand::RngExt;
-use rand::rngs::SmallRng;
-use testing::http_proxy::Mode;
-use testing::tcp_proxy::Traffic;
+use testing::prelude::*;
 
 use crate::store::Kind;
 

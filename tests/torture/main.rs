@@ -22,11 +22,9 @@ mod store;
 mod verdict;
 mod world;
 
-use std::process::Command;
-use std::time::Duration;
-
 use phase::torture;
 use store::Kind;
+use testing::prelude::*;
 
 /// The duration in every test run, without the last phase and its minutes.
 const SHORT: Duration = Duration::from_secs(20);

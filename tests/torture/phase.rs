@@ -4,15 +4,7 @@
 //! suspended or cut off alone, and the load waits for it. So every event has a copy on a live node, and nothing may be
 //! lost. The next phase, with another anchor, begins when all nodes have recorded everything they received.
 
-use std::collections::BTreeMap;
-use std::net::UdpSocket;
-use std::time::{Duration, Instant};
-
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::points::{Expected, Points};
+use testing::prelude::*;
 
 use crate::fault::{
     Fault, HARMLESS_EVERY, NodeFault, Planned, RedisFault, by_chance, is_harmless, plan,

@@ -1,15 +1,7 @@
 //! The Redis of a torture: a server with a replica, a Cluster of three masters with replicas, or a master behind
 //! Sentinel; and their faults.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::redis::RedisServer;
-use testing::redis_cluster::RedisCluster;
-use testing::redis_sentinel::{NAME, RedisSentinel};
-use testing::tcp_proxy::{TcpProxy, Traffic};
+use testing::prelude::*;
 
 use crate::fault::RedisFault;
 

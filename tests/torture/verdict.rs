@@ -4,11 +4,9 @@
 //! anchor of the phase counted as forgotten and that sealing nodes counted as late. A minute that is never idle has
 //! the events before `flush.max_hold` closed it.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
-use testing::points::{Point, Points, compare};
+use testing::prelude::*;
 
 use crate::world::{GRACE, LEDGER, World};
 

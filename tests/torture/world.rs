@@ -1,15 +1,7 @@
 //! The nodes and servers of a torture; begin and end of faults; the ledgers of all lives.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
 use memchr::memmem;
-use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::{Mode, Received};
-use testing::influxdb::InfluxServer;
-use testing::points::Points;
-use testing::redis::RedisServer;
-use testing::tcp_proxy::Traffic;
+use testing::prelude::*;
 
 use crate::fault::{Fault, NodeFault};
 use crate::site::{DATABASE, Site};

@@ -24,6 +24,7 @@ pub mod lua_redis;
 pub mod metrics;
 pub mod points;
 pub mod ports;
+pub mod prelude;
 pub mod process;
 pub mod read_back;
 pub mod redis;

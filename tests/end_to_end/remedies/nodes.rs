@@ -2,20 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::UdpSocket;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
-use std::process::Command;
-
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::load::MINUTE_NS;
 
 use super::{Remedy, findings, own_status, send, site, wait_gone, wait_gone_from};
+use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
 use crate::status::{status, wait_first, wait_healthy};
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 #[test]
 fn where_no_node_is_one_is_started() {

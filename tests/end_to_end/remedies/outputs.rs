@@ -1,18 +1,10 @@
 //! Remedies of faults of outputs.
 
-use testing::eventually::{SOON, eventually};
-use testing::http_proxy::Mode;
-use testing::influxdb::InfluxServer;
-use testing::load::MINUTE_NS;
-use testing::redis::RedisServer;
-
 use super::{Remedy, send, site, wait_gone};
+use crate::prelude::*;
 use crate::quarantine::{make_room, poison};
 use crate::queries::five_minutes_ago_ns;
-use crate::site::{DATABASE, Site};
 use crate::status::{status, wait_healthy};
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 #[test]
 fn a_server_that_is_down_is_started_and_one_that_answers_is_looked_at() {

@@ -1,20 +1,11 @@
 //! Remedies of faults of Redis.
 
-use std::process::Command;
-
-use testing::clock::Clock;
-use testing::eventually::{SOON, eventually, when};
-use testing::ports::free_port;
-use testing::redis::RedisServer;
-use testing::redis_cluster::RedisCluster;
-
 use super::{Remedy, findings, send, site, wait_gone};
 use crate::acl::rights_of;
 use crate::forgets::kill_writer_and_redis;
+use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
-use crate::site::Site;
 use crate::status::{status, wait_first, wait_healthy};
-use crate::support::node::Node;
 
 #[test]
 fn a_redis_that_is_down_is_started() {

@@ -1,15 +1,9 @@
 //! Remedies of faults of relays.
 
-use std::net::UdpSocket;
-
-use testing::eventually::{SOON, eventually};
-use testing::http_proxy::Mode;
-
 use super::{Remedy, site, wait_gone};
+use crate::prelude::*;
 use crate::relay::send;
-use crate::site::{DATABASE, Site};
 use crate::status::wait_healthy;
-use crate::support::node::Node;
 
 /// A relay to these addresses that reports to the Redis of the site.
 fn relay(site: &Site, name: &str, to: &[&str], keys: &[(&str, &str)]) -> Node {

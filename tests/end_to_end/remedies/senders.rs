@@ -1,14 +1,9 @@
 //! Remedies of faults of the lines that senders send. A corrected sender sends none of them to the next process.
 
-use std::net::UdpSocket;
-
-use testing::eventually::{SOON, eventually, when};
-
 use super::{Remedy, findings, site, wait_gone};
+use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
 use crate::status::{all_words, status, wait_first, wait_healthy};
-use crate::support::load::Sender;
-use crate::support::node::Node;
 
 /// The same node, with another process.
 fn restart(node: &mut Node) {

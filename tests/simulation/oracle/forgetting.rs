@@ -1,8 +1,7 @@
 //! A store that rolls back: what nodes know, and what they must restore.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use event_data_service::event::Minute;
+use testing::prelude::*;
 
 use super::super::event::Event;
 use super::{Oracle, Place, PlaceBook, Verdict, must};

@@ -1,10 +1,9 @@
 //! Lives: the lines that each node got between its start and end, and whether its ledger agrees.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use event_data_service::diagnosis::LossCause;
 use event_data_service::event::Rejection;
 use event_data_service::node::LedgerTotals;
+use testing::prelude::*;
 
 use super::super::event::{Event, MINUTE, SECOND};
 use super::{Oracle, Verdict, must};

@@ -10,15 +10,13 @@ mod forgetting;
 mod lives;
 mod points;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use event_data_service::store::redis::Layout;
+use forgetting::ForgettingBook;
+use testing::prelude::*;
 
 use super::event::Event;
 use super::plan::{OUTPUTS, Plan};
 
-use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
 
 /// The first violation.

@@ -1,9 +1,6 @@
 //! A node: its store behind a proxy, its calls in flight, and its knowledge.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::collections::HashMap;
 
 use event_data_service::event::{Batch, Minute};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
@@ -12,8 +9,8 @@ use event_data_service::store::{
     Seen, Store as _, StoreError,
 };
 use redis_link::Address;
+use testing::prelude::*;
 use testing::redis::patient;
-use testing::redis_proxy::RedisProxy;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 

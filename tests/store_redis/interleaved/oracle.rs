@@ -1,6 +1,6 @@
 //! The expected counts, derived from the executed commands in their order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use testing::prelude::*;
 
 /// Series, user, timestamp.
 pub(super) type Event = (&'static str, &'static str, i64);

@@ -1,13 +1,8 @@
 //! The Redis of all schedules, with a clock that the test moves, and its contents.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use event_data_service::event::Minute;
 use redis::Connection;
-use testing::clock::Clock;
-use testing::redis::RedisServer;
-use testing::redis_proxy::RedisProxy;
+use testing::prelude::*;
 
 use super::node::settings;
 use super::oracle::Counts;

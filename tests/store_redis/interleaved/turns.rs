@@ -1,12 +1,11 @@
 //! Serialises commands: each is held until the test releases it, and the next one is released after it executed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Condvar, MutexGuard};
 
 use event_data_service::store::redis::scripts;
-use testing::eventually::SOON;
-use testing::redis_proxy::{Then, Watcher};
+use testing::prelude::*;
+use testing::redis_proxy::Watcher;
 use tokio::sync::Notify;
 
 /// The two concurrent tasks of a node.

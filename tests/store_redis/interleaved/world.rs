@@ -1,11 +1,10 @@
 //! Runs a schedule: once every call in flight waits, the next action is drawn.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
 
 use event_data_service::event::Minute;
 use event_data_service::store::{Claim, Store as _, StoreError};
+use testing::prelude::*;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::dice::Dice;
