@@ -47,6 +47,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["config", "daemon", "event", "quarantine", "text"]),
 ];
 
+/// Turns of phrase of earlier comments and messages. Engineers of the field write a noun or a plain verb instead.
+#[rustfmt::skip]
+const PHRASES: &[&str] = &[
+    "again and again", "alike", "any more", "are over", "are told", "as far as", "became of", "becomes of", "beside", "for good",
+    "from then on", "gives up", "go on", "goes on", "going on", "how often", "is away", "is over", "is told", "let go of", "lets go",
+    "look at", "meanwhile", "nobody", "of its own", "of their own", "so many", "somebody", "stands", "the most that", "the one that",
+    "the rest", "those of", "what it", "what waits", "whoever", "by itself",
+];
+
+/// Most occurrences of `PHRASES` in comments, messages and documents.
+const PHRASES_MAX: usize = 9999;
+
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
@@ -253,6 +265,30 @@ fn nothing_is_logged_as_rust_has_it() {
             assert!(!is_debug(code), "{place} logs a field by `?`");
         }
     }
+}
+
+#[test]
+fn unusual_phrases_stay_rare() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    for extension in ["rs", "lua", "md", "toml"] {
+        files(top, extension, &mut found);
+    }
+    let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let mut by_phrase = BTreeMap::new();
+    for path in found.iter().filter(|path| !path.ends_with("tests/tidy.rs")) {
+        let text = fs::read_to_string(path).unwrap().to_lowercase();
+        for phrase in PHRASES {
+            let whole = |(at, _): &(usize, &str)| {
+                let after = text[at + phrase.len()..].chars().next();
+                !is_word(text[..*at].chars().next_back()) && !is_word(after)
+            };
+            *by_phrase.entry(phrase).or_insert(0) +=
+                text.match_indices(phrase).filter(whole).count();
+        }
+    }
+    let total: usize = by_phrase.values().sum();
+    assert!(total <= PHRASES_MAX, "{total} unusual phrases, at most {PHRASES_MAX}: {by_phrase:?}");
 }
 
 /// Every relative link of a document leads to a file, and its anchor to a heading.
