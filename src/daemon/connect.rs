@@ -67,12 +67,10 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
     }
     // A store that does not answer is among the findings already.
     if let Ok(missing) = rights {
-        let place = "rights of the Redis user";
         tried.push(if missing.is_empty() {
-            Ok(place.to_owned())
+            Ok("the Redis user has all permissions".to_owned())
         } else {
-            let found = Diagnosis::new(Cause::RedisRights, missing.join("; "));
-            Err(found.what("some are missing").at(place))
+            Err(Diagnosis::new(Cause::RedisRights, missing.join("; ")).at("Redis"))
         });
     }
     Ok(tried)

@@ -309,9 +309,8 @@ impl Vitals for RelayView {
             &mut readiness.warnings
         };
         trouble.extend(down.iter().map(|node| {
-            let why = "it has no address, refuses them, or cannot be reached";
-            let found = Diagnosis::new(Cause::RelayNodeDown, why);
-            found.what(format!("events for {} may get lost", node.name())).to_string()
+            let why = format!("{}: no address, refuses, or unreachable", node.name());
+            Diagnosis::new(Cause::RelayNodeDown, why).to_string()
         }));
         if self.draining.is_cancelled() {
             readiness.reasons.push("the relay is shutting down".to_owned());

@@ -57,7 +57,7 @@ impl RelayView {
                 Ok(Ok(is_taken)) => {
                     self.name_taken.store(is_taken, Ordering::Relaxed);
                     if is_taken && taken.is_due() {
-                        tracing::warn!(name = self.name, "{}", Cause::RelayNameTaken);
+                        tracing::warn!(name = self.name, "{}", Cause::NameTaken);
                     }
                     continue;
                 }

@@ -163,7 +163,7 @@ async fn feed_watchdog(progress: Progress) {
         if stalled.is_empty() {
             notify(&[NotifyState::Watchdog]);
         } else {
-            let stalled = Diagnosis::new(Cause::NodeStalled, stalled.join(", "));
+            let stalled = Diagnosis::new(Cause::Stalled, stalled.join(", "));
             tracing::error!("{stalled}; not feeding the watchdog");
         }
     }

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::Cause;
-use super::catalogue::{QUARANTINED, append_only};
+use super::catalogue::{QUARANTINED, RELIEVE, append_only};
 
-const BUFFER_FULL: &str = "the receive buffer was full, since the process was stopped or too slow, or checksums were wrong";
-const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host";
+const BUFFER_FULL: &str = "the receive buffer was full, because the process was stopped or too slow, or checksums were wrong";
+const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), or input.threads; check the load of the host";
 
 macro_rules! losses {
     ($($loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
@@ -44,30 +44,30 @@ macro_rules! losses {
 
 losses! {
     QueueFull "queue_full" NodeDrops "events dropped"
-        "the queue overflowed: more came than the store took, and there is no spool, or it is too slow" =>
-        "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, for as long as it may be away";
+        "the queue overflowed: events arrived faster than the store recorded them, and there is no spool, or it is too slow" =>
+        RELIEVE;
     SpoolFull "spool_full" NodeDrops "events dropped" "the queue overflowed, and the spool is full (input.spool_max)" =>
-        "bring the store back or relieve it; raise input.spool_max";
-    SpoolFailed "spool_failed" NodeDrops "events dropped" "the spool could not be written or read: look at the disk of input.spool_dir" =>
-        "free the disk of input.spool_dir, or repair it";
-    Shutdown "shutdown" NodeDrops "events dropped" "the node stopped before the store took them" =>
-        "stop nodes while the store is there; raise input.drain_timeout, or set input.spool_dir";
+        "restore the store or reduce its load; raise input.spool_max";
+    SpoolFailed "spool_failed" NodeDrops "events dropped" "the spool could not be written or read" =>
+        "free or repair the disk of input.spool_dir";
+    Shutdown "shutdown" NodeDrops "events dropped" "the node stopped before the store had recorded them" =>
+        "stop nodes while the store is available; raise input.drain_timeout, or set input.spool_dir";
     KernelDrops "kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
-    Forgotten "forgotten" Forgotten "events forgotten by Redis"
-        "Redis went back to an earlier state, and the node could not record them again" =>
-        concat!(append_only!(), "; give a master with replicas min-replicas-to-write 1; raise store.replay_window");
-    Unconfirmed "unconfirmed" Unconfirmed "minutes forgotten by Redis while they were written"
-        "an output may lack some of their counts, for good" =>
-        concat!("compare the points of these minutes with what you expect; ", append_only!());
-    Discarded "discarded" Discarded "events of counts discarded" "an output refused their counts, and its quarantine was full" => QUARANTINED;
-    Late "late" Late "events found late" "they came after their minute was closed, and are not published" =>
-        "look at clocks and delays of the senders; raise flush.grace, for all nodes by `eds settings apply`, and restart them";
+    Forgotten "forgotten" Forgotten "events lost by Redis"
+        "Redis returned to an earlier state, and the node could not record them again" =>
+        concat!(append_only!(), "; with replicas, set min-replicas-to-write 1 on the master; raise store.replay_window");
+    Unconfirmed "unconfirmed" Unconfirmed "minutes lost by Redis while they were written"
+        "an output may lack some of their counts" =>
+        concat!("compare the points of these minutes with the expected counts; ", append_only!());
+    Discarded "discarded" Discarded "events of discarded counts" "an output refused their counts, and its quarantine was full" => QUARANTINED;
+    Late "late" Late "late events" "they arrived after their minute was closed, and are not published" =>
+        "check clocks and delays of the senders; raise flush.grace with `eds settings apply`, and restart all nodes";
     RelayNowhere "relay_nowhere" RelayNowhere "events sent to no node" "every node refused them, or has no address" =>
-        "start the nodes, and look at their addresses in relay.to";
-    RelayRest "relay_rest_dropped" RelayRestDrops "lines of the rest dropped"
-        "the place of rest.url refuses them, does not answer, or leads back to the relay" =>
-        "see whether the server of rest.url takes lines: the relay's log has its message; raise rest.queue_bytes";
-    RelayKernelDrops "relay_kernel_drops" RelayKernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
+        "start the nodes, and check their addresses in relay.to";
+    RelayRest "relay_rest_dropped" RelayRestDrops "passthrough lines dropped"
+        "the server of rest.url refuses them, does not respond, or leads back to the relay" =>
+        "check that the server of rest.url accepts lines: the relay's log has its message; raise rest.queue_bytes";
+    RelayKernelDrops "relay_kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
 }
 
 /// A number for each of [`LossCause::ALL`].
@@ -101,7 +101,7 @@ impl LossCause {
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, why, remedy) = (self.what(), self.why(), self.remedy());
-        write!(f, "{what}, and lost unless another process has them: {why}; {remedy}")
+        write!(f, "{what}, lost unless another process has them: {why}; {remedy}")
     }
 }
 

@@ -49,8 +49,6 @@ pub struct Diagnosis {
     pub cause: Cause,
     /// The server, node or output; empty for the reporting process.
     pub r#where: String,
-    /// The trouble.
-    pub what: Cow<'static, str>,
     /// The evidence.
     pub why: String,
     /// The remedy.
@@ -60,26 +58,13 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Returns a diagnosis with the texts of the catalogue and this evidence.
     pub fn new(cause: Cause, why: impl Into<String>) -> Self {
-        Self {
-            cause,
-            r#where: String::new(),
-            what: cause.what().into(),
-            why: why.into(),
-            remedy: cause.remedy().into(),
-        }
+        Self { cause, r#where: String::new(), why: why.into(), remedy: cause.remedy().into() }
     }
 
     /// Sets the server, node or output.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.r#where = place.to_string();
-        self
-    }
-
-    /// Sets the trouble, with its numbers.
-    #[must_use]
-    pub fn what(mut self, what: impl Into<Cow<'static, str>>) -> Self {
-        self.what = what.into();
         self
     }
 
@@ -101,7 +86,7 @@ impl Diagnosis {
     #[must_use]
     pub fn head(&self) -> String {
         let why = if self.why.is_empty() { String::new() } else { format!("({})", self.why) };
-        sentence(&[("", &self.r#where), (": ", &self.what), (" ", &why)])
+        sentence(&[("", &self.r#where), (": ", self.cause.what()), (" ", &why)])
     }
 
     /// Returns place, evidence and remedy, for a text that names the trouble.
@@ -143,9 +128,10 @@ impl fmt::Display for Cause {
 
 impl Serialize for Cause {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Cause", 2)?;
+        let mut fields = serializer.serialize_struct("Cause", 3)?;
         fields.serialize_field("id", self.id())?;
         fields.serialize_field("severity", self.severity().word())?;
+        fields.serialize_field("what", self.what())?;
         fields.end()
     }
 }

@@ -25,7 +25,6 @@ const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::NodeLoses,
     Cause::Version,
     Cause::RelaySilent,
-    Cause::RelayFails,
     Cause::RelayRejects,
     Cause::NoNode,
     Cause::QuarantineFull,

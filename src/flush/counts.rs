@@ -86,8 +86,7 @@ impl CountsTarget {
         let began = Instant::now();
         let result = match timeout(LOOK_WITHIN, self.store.difference()).await {
             Ok(Ok(Some(difference))) => {
-                let found = difference.what("this node may not send");
-                Err(WriteError::Unavailable { found, retry_after: None })
+                Err(WriteError::Unavailable { found: difference, retry_after: None })
             }
             _ => write.await,
         };

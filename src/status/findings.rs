@@ -1,12 +1,16 @@
-//! The findings of a status; here those about losses, outputs and the cluster. Pure.
+//! The findings of a status: about losses, Redis, outputs and the cluster. Pure.
 
 use super::answer::{Expected, OutputStatus, Scene, Status, percent};
-use super::{process_findings, redis_findings};
+use super::process_findings;
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
+use crate::store::{ServerFound, ServerSeen};
+
+/// The share of maxmemory from which a server is nearly full, in percent.
+const MEMORY_PERCENT_MAX: u64 = 90;
 
 /// Returns all findings, worst first.
 pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let mut found = redis_findings::find(scene);
+    let mut found = find_in_redis(scene);
     found.extend(process_findings::find(scene));
     found.extend(find_losses(scene));
     found.extend(find_in_cluster(scene));
@@ -30,6 +34,10 @@ fn sorted(mut found: Vec<Diagnosis>) -> Vec<Diagnosis> {
 
 /// Returns the unacknowledged losses.
 fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
+    let has_aof = servers(scene)
+        .filter_map(|server| server.found.as_ref())
+        .all(|server| server.persistence.aof);
+    let fullest = scene.status.outputs.iter().max_by_key(|output| output.quarantined);
     let mut found = Vec::new();
     for loss in scene.status.losses.iter().flatten() {
         let Some(cause) = LossCause::labelled(&loss.cause) else {
@@ -46,7 +54,6 @@ fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
             (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
             _ => String::new(),
         };
-        let has_aof = redis_findings::has_aof(scene);
         let mut remedy = match cause {
             LossCause::Forgotten if has_aof => Cause::ForgottenDespiteAppendOnly.remedy(),
             LossCause::Unconfirmed if has_aof => Cause::UnconfirmedDespiteAppendOnly.remedy(),
@@ -54,57 +61,114 @@ fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
         }
         .to_owned();
         if scene.status.redis.is_some() {
-            remedy = format!("{remedy}; then {ACKNOWLEDGE}");
+            remedy = format!("{remedy}; {ACKNOWLEDGE}");
         }
-        let outputs = scene.status.outputs.iter();
-        let fullest = outputs.max_by_key(|output| output.quarantined);
-        let finding = Diagnosis::new(cause.cause(), cause.why())
-            .at(place)
-            .what(format!("{} {}{minutes}", loss.amount, cause.what()))
-            .remedy(remedy)
-            .named(fullest.map_or("NAME", |output| &output.name));
-        found.push(finding);
+        let why = format!("{} {}{minutes}: {}", loss.amount, cause.what(), cause.why());
+        let finding = Diagnosis::new(cause.cause(), why).at(place).remedy(remedy);
+        found.push(finding.named(fullest.map_or("NAME", |output| &output.name)));
+    }
+    found
+}
+
+fn servers<'a>(scene: &Scene<'a>) -> impl Iterator<Item = &'a ServerSeen> {
+    scene.status.redis.iter().flat_map(|redis| &redis.servers)
+}
+
+/// Returns whether no server keeps a node from recording.
+pub(super) fn are_servers_well(scene: &Scene<'_>) -> bool {
+    servers(scene).all(|server| {
+        server.found.as_ref().is_some_and(|found| {
+            found.refuses_writes.is_none() && found.unfit.is_none() && !is_full(found)
+        })
+    })
+}
+
+const fn is_full(server: &ServerFound) -> bool {
+    server.maxmemory > 0 && server.used_memory > server.maxmemory
+}
+
+fn find_in_redis(scene: &Scene<'_>) -> Vec<Diagnosis> {
+    let mut all = Vec::new();
+    for server in servers(scene) {
+        let mut found: Vec<_> = server.error.clone().into_iter().collect();
+        if let Some(server) = &server.found {
+            found.extend(find_in_server(scene, server));
+        }
+        let place = format!("Redis at {}", server.address);
+        // An error of a sentinel names the sentinel.
+        let at_server = |finding: Diagnosis| match &*finding.r#where {
+            "" => finding.at(&place),
+            _ => finding,
+        };
+        all.extend(found.into_iter().map(at_server));
+    }
+    all
+}
+
+fn find_in_server(scene: &Scene<'_>, server: &ServerFound) -> Vec<Diagnosis> {
+    let refusal = server.refuses_writes.as_ref().or(server.unfit.as_ref());
+    let mut found: Vec<_> = refusal.cloned().into_iter().collect();
+    let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
+    let (used, most) = (server.used_memory, server.maxmemory);
+    let fill = percent(used, most);
+    if is_full(server) {
+        add(Cause::RedisFull, format!("it uses {used} bytes of {most}"));
+    } else if most > 0 && fill >= MEMORY_PERCENT_MAX {
+        let formula = scene.status.redis.as_ref().and_then(|redis| redis.memory_by_formula);
+        let needed = formula.unwrap_or(0);
+        add(
+            Cause::RedisFills,
+            format!(
+                "{fill} % of its maxmemory; the present input needs about {needed} bytes by docs/limits.md"
+            ),
+        );
+    }
+    let persistence = &server.persistence;
+    if !persistence.aof {
+        let unsaved = persistence.unsaved_changes;
+        add(Cause::RedisForgets, format!("a crash would lose {unsaved} confirmed changes now"));
+    }
+    if !persistence.last_save_ok {
+        let why = "its disk is full, read-only or broken, or it cannot fork";
+        add(Cause::RedisCannotSave, why.to_owned());
+    }
+    if scene.is_far_off(server.clock_offset_ms) {
+        let why = format!("by {} ms; one of the two clocks is wrong", server.clock_offset_ms);
+        add(Cause::RedisClock, why);
     }
     found
 }
 
 fn find_in_cluster(scene: &Scene<'_>) -> Vec<Diagnosis> {
     let (status, mut found) = (scene.status, Vec::new());
-    let mut servers = status.redis.iter().flat_map(|redis| &redis.servers);
-    if status.nodes.is_empty() && servers.all(|server| server.error.is_none()) {
-        let why = "none has done so in the last five minutes";
+    if status.nodes.is_empty() && servers(scene).all(|server| server.error.is_none()) {
+        let why = "no report in the last five minutes";
         found.push(Diagnosis::new(Cause::NoNode, why).at("nodes"));
     }
     if let Some(difference) = scene.difference {
         found.push(difference.clone().at("this configuration and version"));
     }
     if let Some(old) = &status.partitions.old {
-        let why = match old.done_in_seconds {
-            Some(seconds) => format!(
-                "old events come in; at the present rate they are sealed in about {seconds} s"
-            ),
-            None => "old events come in, and none of their minutes is being sealed".to_owned(),
+        let rate = match old.done_in_seconds {
+            Some(seconds) => format!("at the present rate they are sealed in about {seconds} s"),
+            None => "none of them is being sealed".to_owned(),
         };
-        let what = format!(
-            "{} {} (each in up to {} partitions)",
-            old.waiting,
-            Cause::OldMinutes.what(),
-            status.partitions.count
-        );
-        found.push(Diagnosis::new(Cause::OldMinutes, why).at("minutes").what(what));
+        let (minutes, partitions) = (old.waiting, status.partitions.count);
+        let why = format!("{minutes} minutes, each in up to {partitions} partitions; {rate}");
+        found.push(Diagnosis::new(Cause::OldMinutes, why).at("store"));
     }
     if status.redis.is_none() {
-        let why = "store.url is memory:, which is for one node and ends with it";
+        let why = "store.url is memory:, which serves one node and loses open minutes at its end";
         found.push(Diagnosis::new(Cause::MemoryStore, why).at("store"));
     }
     found
 }
 
 fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
-    let (place, mut found) = (format!("output {}", output.name), Vec::new());
+    let mut found = Vec::new();
     if output.up == Some(false) {
         let why = output.last_error.clone().unwrap_or_default();
-        let down = Diagnosis::new(Cause::OutputDown, why).at(&place);
+        let down = Diagnosis::new(Cause::OutputDown, why);
         found.push(match &output.remedy {
             Some(remedy) => down.remedy(remedy.clone()),
             None => down,
@@ -113,11 +177,11 @@ fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
     if let Some(quarantined) = output.quarantined.filter(|counts| *counts > 0) {
         let fill = percent(quarantined, output.quarantined_max);
         let cause = if fill >= 50 { Cause::QuarantineFull } else { Cause::Quarantine };
-        let what = format!("{quarantined} counts are quarantined, {fill} % of what fits");
-        let why = "the output refused them for good";
-        found.push(Diagnosis::new(cause, why).at(&place).what(what).named(&output.name));
+        let why = format!("{quarantined} counts that it refused, {fill} % of the limit");
+        found.push(Diagnosis::new(cause, why).named(&output.name));
     }
-    found
+    let place = format!("output {}", output.name);
+    found.into_iter().map(|finding| finding.at(&place)).collect()
 }
 
 /// Returns the oldest unsent minute if it is overdue although its output is up.
@@ -133,7 +197,7 @@ fn unsent(scene: &Scene<'_>) -> Option<Diagnosis> {
     }
     let is_gone = output.is_some_and(|output| output.url.is_empty());
     let cause = if is_gone { Cause::OutputGone } else { Cause::Unsent };
-    let what = format!("lacks the minute {minute}, which ended {age} s ago");
-    let found = Diagnosis::new(cause, &oldest.why).what(what);
-    Some(found.at(format_args!("output {}", oldest.output)).named(&oldest.output))
+    let why = format!("the minute {minute}, which ended {age} s ago; {}", oldest.why);
+    let place = format!("output {}", oldest.output);
+    Some(Diagnosis::new(cause, why).at(place).named(&oldest.output))
 }

@@ -7,7 +7,7 @@
 //! | `losses.rs` | adds the losses of a process to the record of losses |
 //! | `answer.rs` | the answer in JSON |
 //! | `observer.rs`, `summary.rs` | surveys the store; computes the answer |
-//! | `findings.rs`, `process_findings.rs`, `redis_findings.rs` | the findings |
+//! | `findings.rs`, `process_findings.rs` | the findings |
 //! | `table.rs` | the answer as text, and the page of a relay |
 
 mod answer;
@@ -16,7 +16,6 @@ mod history;
 mod losses;
 mod observer;
 mod process_findings;
-mod redis_findings;
 mod report;
 mod reporter;
 mod summary;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::answer::{NodeStatus, ProcessStatus, RelayStatus, Scene, percent};
-use super::redis_findings;
+use super::findings::are_servers_well;
 use super::report::ProcessReport;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
@@ -16,34 +16,6 @@ const REJECTED_PERCENT_MIN: u64 = 1;
 /// A lag up to this age is no finding.
 const LAG_SECONDS_MAX: u64 = 10;
 
-/// The words and causes of the findings that nodes and relays share.
-struct Kind {
-    name: &'static str,
-    silent: Cause,
-    stalled: Cause,
-    socket_fails: Cause,
-    name_taken: Cause,
-    unreadable: Cause,
-}
-
-const NODE: Kind = Kind {
-    name: "node",
-    silent: Cause::NodeSilent,
-    stalled: Cause::NodeStalled,
-    socket_fails: Cause::SocketFails,
-    name_taken: Cause::NameTaken,
-    unreadable: Cause::ReportUnreadable,
-};
-
-const RELAY: Kind = Kind {
-    name: "relay",
-    silent: Cause::RelaySilent,
-    stalled: Cause::RelayFails,
-    socket_fails: Cause::RelayFails,
-    name_taken: Cause::RelayNameTaken,
-    unreadable: Cause::RelayReportUnreadable,
-};
-
 pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
     let live = || scene.status.nodes.iter().filter(|node| !node.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
@@ -52,61 +24,57 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
     let usual = versions.max_by_key(|version| (count(version), *version));
     let mut found = Vec::new();
     for node in &scene.status.nodes {
-        found.extend(find_in_process(&NODE, node, || {
+        found.extend(find_in_process("node", Cause::NodeSilent, node, || {
             let mut found = find_in_work(scene, node);
             found.extend(find_in_input(node));
             let version = &node.process.version;
             if let Some(usual) = usual.filter(|usual| usual != version) {
-                let why = format!("other nodes run {usual}");
-                let what = format!("runs version {version}");
-                found.push(Diagnosis::new(Cause::Version, why).what(what));
+                let why = format!("it runs {version}, other nodes run {usual}");
+                found.push(Diagnosis::new(Cause::Version, why));
             }
             found
         }));
     }
     for relay in &scene.status.relays {
-        found.extend(find_in_process(&RELAY, relay, || find_in_relay(relay)));
+        let details = || find_in_relay(relay);
+        found.extend(find_in_process("relay", Cause::RelaySilent, relay, details));
     }
     found
 }
 
-/// Returns the shared findings and `details`, unless the process is silent.
+/// Returns the findings of all kinds of processes and `details`, unless the process is silent.
 fn find_in_process<R>(
-    kind: &Kind,
+    kind: &str,
+    silent: Cause,
     process: &ProcessStatus<R>,
     details: impl FnOnce() -> Vec<Diagnosis>,
 ) -> Vec<Diagnosis> {
     let ProcessReport { name, stalled, sockets_failing, name_taken, .. } = &process.process;
-    let mut found = Vec::new();
+    let mut found = if process.silent { Vec::new() } else { details() };
+    let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     if process.silent {
-        let why = "it sleeps, hangs, died, or is cut off from Redis";
-        let what = format!("has been silent for {} s", process.last_seen_seconds);
-        found.push(Diagnosis::new(kind.silent, why).what(what));
+        let seconds = process.last_seen_seconds;
+        add(silent, format!("for {seconds} s; it sleeps, hangs, died, or cannot reach Redis"));
     } else {
-        found = details();
         if *sockets_failing > 0 {
-            let what = format!("{sockets_failing} of its threads cannot read their socket");
-            let why = "its log says which and why";
-            found.push(Diagnosis::new(kind.socket_fails, why).what(what));
+            add(Cause::SocketFails, format!("{sockets_failing} of its threads; see its log"));
         }
         if !stalled.is_empty() {
-            let stalled = Diagnosis::new(kind.stalled, stalled.join(", "));
-            found.push(stalled.what("makes no progress"));
+            add(Cause::Stalled, stalled.join(", "));
         }
         if *name_taken {
-            let why = "what they report overwrites each other";
-            found.push(Diagnosis::new(kind.name_taken, why));
+            add(Cause::NameTaken, "their reports overwrite each other".to_owned());
         }
         if !process.readable {
-            let why = format!("it is of another version, or no {} wrote it", kind.name);
-            found.push(Diagnosis::new(kind.unreadable, why));
+            let why = format!("another version, or not a {kind}, wrote it");
+            add(Cause::ReportUnreadable, why);
         }
     }
-    let place = format!("{} {name}", kind.name);
+    let place = format!("{kind} {name}");
     found.into_iter().map(|finding| finding.at(&place)).collect()
 }
 
-/// Returns whether a node rejects so many lines that an operator should look at it.
+/// Returns whether a node rejects so many lines that an operator should check it.
 pub(super) fn rejects_much(node: &NodeStatus) -> bool {
     let recent = &node.details.recent;
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
@@ -115,53 +83,52 @@ pub(super) fn rejects_much(node: &NodeStatus) -> bool {
 /// Returns the obstacles to recording, closing minutes and sending.
 fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
+    let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     // A Redis that is unfit for all nodes is a finding of its own.
-    let store_error = report.store_error.as_ref().filter(|_| redis_findings::are_well(scene));
+    let store_error = report.store_error.as_ref().filter(|_| are_servers_well(scene));
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),
         (Cause::NodeSettings, report.settings_error.as_ref()),
         (Cause::Leftovers, report.leftovers.as_ref()),
     ] {
-        found.extend(why.map(|why| Diagnosis::new(cause, why)));
+        if let Some(why) = why {
+            add(cause, why.clone());
+        }
     }
     let (spool, queue) = (&report.spool, &report.queue);
     let fill = percent(spool.bytes, spool.bytes_max);
     if spool.bytes_max > 0 && fill >= 80 {
-        let why = format!("{} events wait on its disk", spool.events);
-        let what = format!("its spool is {fill} % full");
-        found.push(Diagnosis::new(Cause::SpoolFills, why).what(what));
+        add(Cause::SpoolFills, format!("{} events, {fill} % of input.spool_max", spool.events));
     }
     let fill = percent(queue.events, queue.events_max).max(percent(queue.bytes, queue.bytes_max));
     if fill >= 50 {
-        let why = format!("{} events wait to be recorded", queue.events);
-        let what = format!("its queue is {fill} % full");
-        found.push(Diagnosis::new(Cause::QueueFills, why).what(what));
+        add(Cause::QueueFills, format!("{} events, {fill} % of the limit", queue.events));
     }
     if report.lag_seconds > LAG_SECONDS_MAX {
+        let (partitions, seconds) = (report.partitions_lagging, report.lag_seconds);
         let why = format!(
-            "events of {} partitions wait, {} on disk; no minute of these closes",
-            report.partitions_lagging, spool.events
+            "for {seconds} s; events of {partitions} partitions are queued, {} on disk; no minute of these partitions closes",
+            spool.events
         );
-        let what = format!("{}, for {} s", Cause::NodeLags.what(), report.lag_seconds);
-        found.push(Diagnosis::new(Cause::NodeLags, why).what(what));
+        add(Cause::NodeLags, why);
     }
     // The coverage has only recorded events.
     let lags = report.lag_seconds > 0 || report.store_error.is_some();
     if let Some(share) = node.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
-        let why = "the path to it loses events, or it gets none, or it slept";
-        let what = format!(
-            "saw {:.1} % of the events that another node saw in the last minutes",
+        let why = format!(
+            "{:.1} % in the last minutes; the path to it loses events, it receives none, or it slept",
             share * 100.0
         );
-        found.push(Diagnosis::new(Cause::NodeLoses, why).what(what));
+        add(Cause::NodeLoses, why);
     }
     let offset_ms = report.clock_offset_ms.unwrap_or(0);
     if scene.is_far_off(offset_ms) {
         let side = if offset_ms > 0 { "behind" } else { "ahead of" };
         let seconds = Duration::from_millis(offset_ms.unsigned_abs()).as_secs_f64();
-        let what = format!("its clock is {seconds:.1} s {side} that of the store");
-        let why = "its stamps, and what it takes for too old, are off as much";
-        found.push(Diagnosis::new(Cause::Clock, why).what(what));
+        let why = format!(
+            "it is {seconds:.1} s {side} the store's; timestamps and age checks of this node are wrong by as much"
+        );
+        add(Cause::Clock, why);
     }
     found
 }
@@ -173,34 +140,29 @@ fn find_in_input(node: &NodeStatus) -> Vec<Diagnosis> {
     if recent.rejected > 0 {
         found.push(rejection(node));
     }
+    let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     if let Some(other) = &report.unstamped_copies_at {
-        let what =
-            format!("lines without a timestamp come to it and to node {other} within a second");
-        let why = "each node gives them the time of their arrival, so a copy is another event and counts again";
-        found.push(Diagnosis::new(Cause::UnstampedCopies, why).what(what));
+        let why = format!(
+            "this node and node {other} received the same lines within a second, and each stamps them with its own time of arrival"
+        );
+        add(Cause::UnstampedCopies, why);
     }
-    let coarse = report.coarse_stamps.clone();
-    let coarse = coarse.unwrap_or_else(|| "their sender's clock is too coarse".to_owned());
-    if recent.coinciding >= COINCIDING_MIN {
-        let what = format!(
-            "{} events in the last {seconds} s had the series, user and timestamp of those before them, and count as one with them",
-            recent.coinciding
+    let coarse = report.coarse_stamps.as_deref().unwrap_or("the sender's clock is too coarse");
+    let (coinciding, rounded) = (recent.coinciding, recent.rounded);
+    if coinciding >= COINCIDING_MIN {
+        add(
+            Cause::StampsCoincide,
+            format!("{coinciding} events in the last {seconds} s; {coarse}"),
         );
-        found.push(Diagnosis::new(Cause::StampsCoincide, coarse).what(what));
-    } else if recent.rounded >= ROUNDED_MIN {
-        let what = format!(
-            "{} events in the last {seconds} s had whole milliseconds or seconds with zeros behind: those of a user in one series with the same one count as one",
-            recent.rounded
-        );
-        found.push(Diagnosis::new(Cause::StampsRounded, coarse).what(what));
+    } else if rounded >= ROUNDED_MIN {
+        add(Cause::StampsRounded, format!("{rounded} events in the last {seconds} s; {coarse}"));
     }
     if recent.overflowed > 0 {
-        let what = format!(
-            "{} events counted under an overflow series in the last {seconds} s",
+        let why = format!(
+            "{} events in the last {seconds} s; there are more series than input.max_series_per_minute",
             recent.overflowed
         );
-        let why = "there are more series than input.max_series_per_minute";
-        found.push(Diagnosis::new(Cause::Overflow, why).what(what));
+        add(Cause::Overflow, why);
     }
     found
 }
@@ -210,78 +172,64 @@ fn rejection(node: &NodeStatus) -> Diagnosis {
     let (recent, seconds) = (&node.details.recent, node.process.recent_seconds);
     let share = percent(recent.rejected, recent.received);
     let cause = if rejects_much(node) { Cause::RejectsLines } else { Cause::RejectsFew };
-    let what = format!(
-        "rejects {} of {} lines ({share} %) in the last {seconds} s; they are not counted",
+    let counts = format!(
+        "{} of {} lines ({share} %) in the last {seconds} s",
         recent.rejected, recent.received
     );
     let Some(most) = node.details.rejected.first() else {
-        return Diagnosis::new(cause, "its log says why").what(what);
+        return Diagnosis::new(cause, format!("{counts}; see its log for the reason"));
     };
     let known = Rejection::labelled(&most.reason);
     let words = known.map_or_else(String::new, |reason| format!(", {reason}"));
-    let why = format!(
-        "{} of them: {}{words}; the last one begins: {}",
-        most.lines, most.reason, most.example
-    );
-    let found = Diagnosis::new(cause, why).what(what);
+    let (lines, reason, example) = (most.lines, &most.reason, &most.example);
+    let why = format!("{counts}; {lines} for {reason}{words}; the last of them begins: {example}");
+    let found = Diagnosis::new(cause, why);
     match known {
         Some(reason) => found.remedy(reason.remedy()),
         None => found,
     }
 }
 
-/// Returns what a relay sends nowhere, and the destinations that it cannot reach.
+/// Returns the lines that a relay does not send, and the destinations that it cannot reach.
 fn find_in_relay(relay: &RelayStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&relay.details, Vec::new());
-    let example = |matches: fn(&str) -> bool| {
-        let Some(unsent) = report.unsent.iter().find(|unsent| matches(&unsent.reason)) else {
-            return "its log shows one of them".to_owned();
-        };
-        let source = unsent.source.as_ref().map_or(String::new(), |from| format!(" from {from}"));
-        format!("{}: {:?}{source}", unsent.reason, unsent.line)
-    };
-    let looped = example(|reason| reason == "looped");
-    let rejected = example(|reason| !["discarded", "looped"].contains(&reason));
-    let discarded = example(|reason| reason == "discarded");
-    for (cause, lines, what, why) in [
-        (
-            Cause::RelayLoop,
-            report.recent.looped,
-            "lines came back by other relays",
-            format!("relays send to each other in a circle; {looped}"),
-        ),
-        (Cause::RelayRejects, report.recent.rejected, "lines rejected", rejected),
-        (
-            Cause::RelayDiscards,
-            report.recent.rest_discarded,
-            "lines discarded",
-            format!("they are no events, and rest.url is none:; {discarded}"),
-        ),
+    let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
+    for (cause, lines, matches) in [
+        (Cause::RelayLoop, report.recent.looped, (|reason| reason == "looped") as fn(&str) -> bool),
+        (Cause::RelayRejects, report.recent.rejected, |reason| {
+            !["discarded", "looped"].contains(&reason)
+        }),
+        (Cause::RelayDiscards, report.recent.rest_discarded, |reason| reason == "discarded"),
     ] {
-        if lines > 0 {
-            let seconds = relay.process.recent_seconds;
-            let what = format!("{lines} {what} in the last {seconds} s");
-            found.push(Diagnosis::new(cause, why).what(what));
+        if lines == 0 {
+            continue;
         }
+        let example = match report.unsent.iter().find(|unsent| matches(&unsent.reason)) {
+            Some(unsent) => {
+                let from = unsent.source.as_ref().map_or(String::new(), |it| format!(" from {it}"));
+                format!("{}: {:?}{from}", unsent.reason, unsent.line)
+            }
+            None => "its log shows an example".to_owned(),
+        };
+        let seconds = relay.process.recent_seconds;
+        add(cause, format!("{lines} lines in the last {seconds} s; {example}"));
     }
     let to = &report.rest.to;
     if report.rest.is_loop {
-        let what = format!("lines of the rest that it sends to {to} come back; it drops them");
-        let why = "relays send the rest to each other in a circle";
-        found.push(Diagnosis::new(Cause::RelayRestLoop, why).what(what));
+        add(Cause::RelayRestLoop, format!("it sends them to {to}"));
     }
     let down = report.to.iter().filter(|target| !target.up);
     let down: Vec<_> = down.map(|target| &*target.to).collect();
     if !down.is_empty() {
-        let why =
-            "it has no address, refuses, or cannot be reached; the other nodes get every event";
-        let what = format!("cannot send to {}", down.join(", "));
-        found.push(Diagnosis::new(Cause::RelayNodeDown, why).what(what));
+        let why = format!(
+            "{}: no address, refuses, or unreachable; the other nodes receive every event",
+            down.join(", ")
+        );
+        add(Cause::RelayNodeDown, why);
     }
     if !report.rest.up {
-        let why = format!("{} lines wait for it, up to rest.queue_bytes", report.rest.queued);
-        let what = format!("{} to {to}", Cause::RelayRestDown.what());
-        found.push(Diagnosis::new(Cause::RelayRestDown, why).what(what));
+        let queued = report.rest.queued;
+        add(Cause::RelayRestDown, format!("to {to}; {queued} lines are queued"));
     }
     found
 }
@@ -323,7 +271,7 @@ mod tests {
         let found = find(changed);
         let ids: Vec<_> = found.iter().map(|it| (it.cause.id(), it.cause.severity())).collect();
         assert_eq!(ids, [(id, severity)]);
-        let text = format!("{} {} {}", found[0].r#where, found[0].what, found[0].why);
+        let text = format!("{} {} {}", found[0].r#where, found[0].cause.what(), found[0].why);
         for word in ["relay east"].iter().chain(words) {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
@@ -366,8 +314,8 @@ mod tests {
     fn losses_of_a_relay_are_found() {
         for (id, words, count) in [
             ("relay-nowhere", "7 events", (|totals| &mut totals.nowhere) as Count),
-            ("relay-rest-drops", "7 lines of the rest", |totals| &mut totals.rest_dropped),
-            ("relay-kernel-drops", "7 datagrams", |totals| &mut totals.kernel_drops),
+            ("relay-rest-drops", "7 passthrough lines", |totals| &mut totals.rest_dropped),
+            ("kernel-drops", "7 datagrams", |totals| &mut totals.kernel_drops),
         ] {
             check(|report| *count(&mut report.details.recent) = 7, id, Critical, &[words]);
         }
@@ -377,17 +325,17 @@ mod tests {
     fn troubles_of_a_relay_are_found() {
         for (id, severity, words, change) in [
             (
-                "relay-fails",
+                "socket-fails",
                 Critical,
                 "1 of its threads",
                 (|report| report.process.sockets_failing = 1) as fn(&mut RelayReport),
             ),
-            ("relay-fails", Critical, "reader 0", |report| {
+            ("stalled", Critical, "reader 0", |report| {
                 report.process.stalled = vec!["reader 0".to_owned()];
             }),
             ("relay-node-down", Warning, "node-1:8094", |report| report.details.to[0].up = false),
             ("relay-rest-down", Warning, "none:", |report| report.details.rest.up = false),
-            ("relay-name-taken", Warning, "", |report| report.process.name_taken = true),
+            ("name-taken", Warning, "", |report| report.process.name_taken = true),
         ] {
             check(change, id, severity, &[words]);
         }

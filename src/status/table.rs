@@ -108,7 +108,8 @@ fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     for finding in findings {
         lines.push(String::new());
         let severity = finding.cause.severity().word().to_uppercase();
-        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.cause.id());
+        let head =
+            format!("{}: {} ({})", finding.r#where, finding.cause.what(), finding.cause.id());
         lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
         lines.extend(indented("  why: ", &finding.why, width));
         lines.extend(indented("  do:  ", &finding.remedy, width));

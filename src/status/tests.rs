@@ -170,8 +170,13 @@ impl Seen {
         assert_eq!(status.healthy, severity == Severity::Note);
         let finding = status.findings[0].clone();
         assert_eq!(finding.cause.severity(), severity);
-        let text =
-            format!("{} {} {} {}", finding.r#where, finding.what, finding.why, finding.remedy);
+        let text = format!(
+            "{} {} {} {}",
+            finding.r#where,
+            finding.cause.what(),
+            finding.why,
+            finding.remedy
+        );
         for word in words {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
@@ -220,8 +225,8 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
 #[test]
 fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
     for (cause, words) in [
-        (Cause::RedisReplica, &["replica", "name the master"][..]),
-        (Cause::RedisTooFewReplicas, &["min-replicas-to-write", "bring a replica back"]),
+        (Cause::RedisReplica, &["replica", "set store.url to the master"][..]),
+        (Cause::RedisTooFewReplicas, &["min-replicas-to-write", "start a replica"]),
         (Cause::RedisDiskFails, &["cannot write to its disk", "BGSAVE"]),
         (Cause::RedisRights, &["redis-acl.conf"]),
         (Cause::RedisReadOnly, &["something else"]),
@@ -239,7 +244,7 @@ fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
         it.role = "slave".to_owned();
         it.unfit = Some(Diagnosis::new(Cause::RedisReplica, "the server is a replica"));
     });
-    seen.finds("redis-read-only", Critical, &["is a replica", "name the master"]);
+    seen.finds("redis-read-only", Critical, &["is a replica", "set store.url to the master"]);
 }
 
 #[test]
@@ -270,13 +275,13 @@ fn memory_and_disk_of_redis_are_reported() {
 #[test]
 fn a_store_in_memory_is_a_note() {
     let seen = Seen { servers: Vec::new(), ..Seen::default() };
-    seen.finds("memory-store", Note, &["ends with it", "name a Redis"]);
+    seen.finds("memory-store", Note, &["loses open minutes", "set store.url to a Redis"]);
 }
 
 #[test]
 fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
     let reason = "status 401: unauthorized access";
-    let seen = Seen::with_output((reason, Some("look at output.token_file")));
+    let seen = Seen::with_output((reason, Some("check output.token_file")));
     seen.finds("output-down", Critical, &["output default", reason, "output.token_file"]);
     let seen = Seen::with_output(("output is unavailable: connection refused", None));
     seen.finds("output-down", Critical, &["connection refused", "start the server"]);
@@ -316,7 +321,7 @@ fn what_waits_too_long_or_is_quarantined_is_reported() {
 fn the_state_of_a_node_is_reported() {
     for (id, severity, words, change) in [
         (
-            "node-stalled",
+            "stalled",
             Critical,
             &["listener 0"][..],
             (|it| it.process.stalled = vec!["listener 0".to_owned()]) as fn(&mut NodeReport),
@@ -383,7 +388,7 @@ fn old_minutes_are_counted_and_their_end_is_estimated() {
     };
     let finding = seen(32.0).finds("old-minutes", Note, &["1000 minutes", "about 32 s"]);
     assert!(finding.remedy.contains("input.max_age"));
-    seen(0.0).finds("old-minutes", Note, &["none of their minutes"]);
+    seen(0.0).finds("old-minutes", Note, &["none of them is being sealed"]);
     let lines = super::lines(&seen(32.0).status(), 100).join("\n");
     let words = "1000 of the open ones are old: sealed in about 32s at the present rate";
     assert!(lines.contains(words), "{lines}");

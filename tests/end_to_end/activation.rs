@@ -164,7 +164,7 @@ fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
     node.hold_socket();
     node.run();
     node.shut_down_held_socket();
-    node.wait_answer("/readyz", 503, "socket cannot be read");
+    node.wait_answer("/readyz", 503, "cannot read a socket");
     assert_eq!(node.metrics().count("eds_listeners_failing"), 1);
     std::thread::sleep(std::time::Duration::from_secs(1));
     let failures = node.log().matches("cannot read the socket").count();

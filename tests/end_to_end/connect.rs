@@ -32,7 +32,7 @@ fn what_is_well_is_said_line_by_line_and_nothing_where_quiet_is_wanted() {
     for thing in [
         "Redis at 127.0.0.1",
         "maxmemory-policy noeviction",
-        "rights of the Redis user",
+        "the Redis user has all permissions",
         "output default: InfluxDB",
         "input.listen: 127.0.0.1",
         "http.listen: 127.0.0.1",
@@ -89,7 +89,7 @@ fn what_would_not_work_is_said_with_what_to_do() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     for (thing, words) in [
         (
-            "rights of the Redis user",
+            "denies the configured user a permission",
             &["PROBLEM", "smembers", "zpopmin", "config/redis-acl.conf"][..],
         ),
         ("no append-only file", &["unwise", "`CONFIG SET appendonly yes`"]),

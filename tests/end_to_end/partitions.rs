@@ -210,7 +210,7 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
         node.set(key, value);
     }
     node.run();
-    let words = "no node works on what another number of partitions left in Redis";
+    let words = "Redis has unsent data of another number of partitions, which no node sends";
     eventually("it says so", SOON, || {
         let answer = node.get("/readyz").unwrap();
         let says = answer.body.contains(words) && node.log().contains(words);

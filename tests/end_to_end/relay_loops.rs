@@ -63,7 +63,7 @@ fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
         let told = relays.iter().any(|relay| {
             let log = relay.log();
             let mut lines = log.lines();
-            lines.any(|line| line.contains("come back") && line.contains("source=127.0.0.1:"))
+            lines.any(|line| line.contains("form a loop") && line.contains("source=127.0.0.1:"))
         });
         when(looped > 0 && told, format!("{looped} of {received} looped, told: {told}"))
     });
@@ -133,12 +133,12 @@ fn lines_of_the_rest_among_relays_in_a_circle_are_ended_and_told() {
         eventually("the circle is ended, and told", SOON, || {
             let dropped: u64 = relays.iter().map(looped).sum();
             let mut logs = relays.iter().map(Node::log);
-            let is_logged = logs.any(|log| log.contains("come back to this relay"));
+            let is_logged = logs.any(|log| log.contains("relays form a loop"));
             let status = status(&node);
             let mut findings = status["findings"].as_array().unwrap().iter();
             let is_found = findings.any(|it| {
                 let what = it["what"].as_str().unwrap();
-                it["id"] == "relay-loop" && what.contains("lines of the rest")
+                it["id"] == "relay-loop" && what.contains("passthrough lines")
             });
             when(
                 dropped == 1 && is_logged && is_found,

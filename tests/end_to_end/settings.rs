@@ -41,9 +41,9 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
             let [theirs, ours] = [&theirs, &ours].map(|value| value.trim_matches('"'));
             let there = format!("outputs = \"default {url} api=v1 database=eds\", and this one");
             assert!(there.contains(theirs), "{there}");
-            other.assert_refused(&[&there, ours, "same on every node"]);
+            other.assert_refused(&[&there, ours, "on every node"]);
         } else {
-            other.assert_refused(&[key, &theirs, &ours, "same on every node"]);
+            other.assert_refused(&[key, &theirs, &ours, "on every node"]);
         }
     }
     // What may differ does.

@@ -71,7 +71,7 @@ fn assert_logged(keys: &[(&str, &str)]) {
     node.launch();
     eventually("the log says what to fix", SOON, || {
         let log = node.log();
-        let logged = log.contains("look at store.cert_file and store.key_file");
+        let logged = log.contains("check store.cert_file and store.key_file");
         when(logged, log)
     });
 }

@@ -74,10 +74,10 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
     };
     let server = RedisServer::start(&[]);
     let plain = server.address();
-    assert_check_says(&encrypted(plain), plain, "write redis://").await;
+    assert_check_says(&encrypted(plain), plain, "use redis://").await;
     let server = TlsServer::start(&Authority::new(), "127.0.0.1", "no");
     let tls = SocketAddr::from(([127, 0, 0, 1], server.port));
-    assert_check_says(&in_the_clear(tls), tls, "write rediss://").await;
+    assert_check_says(&in_the_clear(tls), tls, "use rediss://").await;
 }
 
 #[tokio::test]
@@ -85,9 +85,9 @@ async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
     let server = RedisServer::start(&[]);
     let place = vec![(server.address().ip().to_string(), server.address().port())];
     let cluster = at(Address::Cluster { nodes: place.clone() });
-    assert_check_says(&cluster, server.address(), "redis:// in store.url").await;
+    assert_check_says(&cluster, server.address(), "use redis:// in store.url").await;
     let sentinel = at(Address::Sentinel { sentinels: place, name: "mymaster".to_owned() });
-    assert_check_says(&sentinel, server.address(), "this is no sentinel").await;
+    assert_check_says(&sentinel, server.address(), "this server is not a sentinel").await;
     let mut database = tcp(&server);
     database.redis.database = 99;
     assert_check_says(&database, server.address(), "at the end of store.url").await;

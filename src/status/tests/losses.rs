@@ -8,7 +8,12 @@ fn loss_is_found_until_it_is_acknowledged() {
     for (cause, id, severity, words) in [
         ("queue_full", "node-drops", Critical, ["queue overflowed", "input.queue_events"]),
         ("spool_full", "node-drops", Critical, ["the spool is full", "input.spool_max"]),
-        ("spool_failed", "node-drops", Critical, ["disk of input.spool_dir", "free the disk"]),
+        (
+            "spool_failed",
+            "node-drops",
+            Critical,
+            ["disk of input.spool_dir", "free or repair the disk"],
+        ),
         ("shutdown", "node-drops", Critical, ["stopped before", "input.drain_timeout"]),
         ("kernel_drops", "kernel-drops", Critical, ["buffer was full", "input.receive_buffer"]),
         ("forgotten", "forgotten", Critical, ["earlier state", "min-replicas-to-write"]),
@@ -20,7 +25,7 @@ fn loss_is_found_until_it_is_acknowledged() {
         let losses = [(&*key, 5)];
         let finding = Seen::with_losses(&losses).finds(id, severity, &words);
         for word in ["node b", "5 ", "of the minute 20161204:1118", "eds loss acknowledge"] {
-            let text = format!("{} {} {}", finding.r#where, finding.what, finding.remedy);
+            let text = format!("{} {} {}", finding.r#where, finding.why, finding.remedy);
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         let lost = Seen::with_losses(&losses).status().is_anything_lost;

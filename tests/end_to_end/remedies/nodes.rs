@@ -24,7 +24,7 @@ fn a_node_that_sleeps_is_woken() {
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
     node.signal("STOP");
-    Remedy::of(&node, "node-silent", &["node one", "sleeps"]).says(&["look at its host"]);
+    Remedy::of(&node, "node-silent", &["node one", "sleeps"]).says(&["check its host"]);
     assert_eq!(status(&node)["is_anything_lost"]["answer"], "unknown");
     node.signal("CONT");
     wait_healthy(&node);
@@ -78,10 +78,10 @@ fn a_log_that_nobody_reads_is_read_again() {
     wait_healthy(&node);
     log.fill();
     node.send(b"rejected");
-    let remedy = Remedy::of(&node, "node-stalled", &["node one", "listener 0"]);
-    remedy.says(&["see that its log is read", "restart it"]);
+    let remedy = Remedy::of(&node, "stalled", &["node one", "listener 0"]);
+    remedy.says(&["check that its log is read", "restart it"]);
     log.empty();
-    wait_gone(&node, "node-stalled");
+    wait_gone(&node, "stalled");
 }
 
 /// Sends events of six minutes in order to one node, and some of them to the other, which is restarted at these times. Waits
@@ -128,7 +128,7 @@ fn a_path_that_loses_is_mended() {
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
     send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
     Remedy::of(&one, "node-loses", &["node two", "%"])
-        .says(&["look at the network", "/api/v1/coverage"]);
+        .says(&["check the network", "/api/v1/coverage"]);
     // The lost events arrive.
     let mut sender = Sender::paced_by(&two);
     for minute in -1..5 {
@@ -218,7 +218,7 @@ fn a_report_of_another_version_goes_when_the_upgrade_is_finished() {
     site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
     wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
     Remedy::of(&node, "version", &["0.0.9"]).says(&["finish the upgrade", "docs/upgrades.md"]);
-    Remedy::of(&node, "report-unreadable", &["node old"]).says(&["its own version"]);
+    Remedy::of(&node, "report-unreadable", &["node old"]).says(&["use the version"]);
     let (_, table) = node.command_text(&["status"]);
     assert!(table.contains("report-unreadable") && !table.contains('\u{1b}'), "{table:?}");
     let mut upgraded = site.start_node("old", &[]);
@@ -261,7 +261,7 @@ fn a_socket_that_fails_is_named_in_the_log_and_a_restart_makes_another() {
     node.hold_socket();
     node.run();
     node.shut_down_held_socket();
-    Remedy::of(&node, "socket-fails", &["node one"]).says(&["look at its log, and restart it"]);
+    Remedy::of(&node, "socket-fails", &["node one"]).says(&["check its log, and restart it"]);
     assert!(node.log().contains("cannot read"), "{}", node.log());
     node.kill();
     node.let_go_of_socket();
@@ -280,7 +280,7 @@ fn a_queue_that_overflows_is_made_longer() {
     overflow(&node);
     let own = |id, words: &[&str]| Remedy::of_the_node_itself(&node, id, words);
     own("queue-fills", &["its queue is"]).says(&["input.queue_events"]);
-    own("node-lags", &["cannot record all that comes"]).says(&["bring the store back"]);
+    own("node-lags", &["cannot record all events"]).says(&["restore the store"]);
     let remedy = own("node-drops", &["events dropped"]);
     remedy.says(&["input.queue_events"]);
     site.redis.signal("CONT");
@@ -312,7 +312,7 @@ fn a_spool_that_fills_empties_when_the_store_is_back() {
         (0..7000).map(|it| format!("event_type=e value=u{it}{} {}", "x".repeat(200), at + it));
     sender.send_all(lines, &node, &[]);
     let remedy = Remedy::of_the_node_itself(&node, "spool-fills", &["its spool is"]);
-    remedy.says(&["bring the store back", "raise input.spool_max"]);
+    remedy.says(&["restore the store", "raise input.spool_max"]);
     site.redis.signal("CONT");
     wait_gone_from(|| own_status(&node), "spool-fills");
 }
@@ -351,7 +351,7 @@ fn late_events_get_time_by_a_longer_grace() {
         when(site.points().len() == 2, format!("{:?}", site.points()))
     });
     send(&node, at, 2);
-    let remedy = Remedy::of(&node, "late", &["events found late"]);
+    let remedy = Remedy::of(&node, "late", &["late events"]);
     remedy.says(&["raise flush.grace"]);
     for (key, value) in [("flush.grace", "1h"), ("flush.max_hold", "2h")] {
         node.set(key, value);
@@ -377,7 +377,7 @@ fn an_archive_of_old_minutes_is_waited_for() {
         format!("event_type=e1,product=p value=u {at}")
     });
     sender.send_all(lines, &node, &[]);
-    let remedy = Remedy::of(&node, "old-minutes", &["wait to be sealed"]);
-    remedy.says(&["nothing, if an archive is replayed"]);
+    let remedy = Remedy::of(&node, "old-minutes", &["are not sealed"]);
+    remedy.says(&["replay of an archive"]);
     wait_gone(&node, "old-minutes");
 }

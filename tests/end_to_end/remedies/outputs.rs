@@ -12,8 +12,8 @@ fn a_server_that_is_down_is_started_and_one_that_answers_is_looked_at() {
     let node = site.start_node("one", &[]);
     for (minute, (mode, says)) in (0..).zip([
         (Mode::Refuse, "start the server"),
-        (Mode::Answer(503), "look at its log"),
-        (Mode::Answer(500), "look at its log"),
+        (Mode::Answer(503), "check its log"),
+        (Mode::Answer(500), "check its log"),
     ]) {
         site.writes.set(mode);
         send(&node, five_minutes_ago_ns() + minute * MINUTE_NS, 10);
@@ -31,7 +31,7 @@ fn a_database_that_is_missing_is_created() {
     let site = site();
     let node = site.start_node("one", &[("output.database", "missing")]);
     let remedy = Remedy::of(&node, "output-down", &["404"]);
-    remedy.says(&["create the database, or look at output.database"]);
+    remedy.says(&["create the database, or check output.database"]);
     site.command("CREATE DATABASE missing");
     wait_healthy(&node);
 }
@@ -114,7 +114,7 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
     (0..4).for_each(|event| send(event, 0));
     node.wait_count("eds_points_sent_total", |sent| sent == 8);
     (0..5).for_each(|event| send(event, 1));
-    let remedy = Remedy::of(&node, "discarded", &["counts discarded"]);
+    let remedy = Remedy::of(&node, "discarded", &["discarded counts"]);
     remedy.run("eds quarantine list", &node);
     remedy.run("eds quarantine drop", &node);
     wait_gone(&node, "quarantine-full");

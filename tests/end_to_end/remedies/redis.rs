@@ -54,7 +54,7 @@ fn a_right_that_the_user_lacks_is_granted() {
     let (site, mut node) = node_with_rights(&["+@all", "-zadd"]);
     // The command that reads the state of a server.
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
-    let remedy = Remedy::of(&node, "redis-read-only", &["a right"]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["a permission"]);
     remedy.says(&["config/redis-acl.conf"]);
     let rights = rights_of("eds ").filter(|it| it.starts_with(['~', '&', '+', '-']));
     let grant = ["ACL", "SETUSER", "eds", "resetkeys", "resetchannels"].into_iter();
@@ -73,7 +73,7 @@ fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
     asker.set_environment("EDS_STORE__PASSWORD", "admin");
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
     let remedy = Remedy::of(&asker, "node-cannot-record", &["node one", "hgetall"]);
-    remedy.says(&["do what the message says"]);
+    remedy.says(&["follow the message"]);
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
     wait_gone(&asker, "node-cannot-record");
 }
@@ -84,7 +84,7 @@ fn a_replica_is_made_the_master() {
     let node = site.start_node("one", &[]);
     let port = free_port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-    wait_first(&node, "redis-read-only", &["replica", "name the master"]);
+    wait_first(&node, "redis-read-only", &["replica", "set store.url to the master"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["replica"]);
     remedy.run_at("REPLICAOF", &site.redis);
     wait_healthy(&node);
@@ -95,8 +95,8 @@ fn a_master_without_replicas_is_let_write_alone() {
     let site = site();
     let node = site.start_node("one", &[]);
     site.redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    wait_first(&node, "redis-read-only", &["min-replicas-to-write", "bring a replica back"]);
-    let remedy = Remedy::of(&node, "redis-read-only", &["too few replicas"]);
+    wait_first(&node, "redis-read-only", &["min-replicas-to-write", "start a replica"]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["fewer replicas"]);
     remedy.run_at("CONFIG SET min-replicas-to-write", &site.redis);
     wait_healthy(&node);
 }
@@ -204,10 +204,10 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
         send(&node, five_minutes_ago_ns(), 10);
         node.wait_count("eds_events_recorded_total", |recorded| recorded == 10);
         site.redis.query::<()>(&["FLUSHALL"]);
-        let remedy = Remedy::of(&node, "forgotten", &["events forgotten by Redis"]);
+        let remedy = Remedy::of(&node, "forgotten", &["events lost by Redis"]);
         assert_eq!(remedy.text.contains("appendonly"), !has_aof, "{remedy:?}");
         if has_aof {
-            remedy.says(&["look at its log"]);
+            remedy.says(&["check its log"]);
         } else {
             remedy.run_at("CONFIG SET appendonly", &site.redis);
         }

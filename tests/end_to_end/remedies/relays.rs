@@ -33,7 +33,7 @@ fn a_relay_that_sleeps_is_woken() {
     let (_site, node, relay) = both(&[]);
     wait_healthy(&node);
     relay.signal("STOP");
-    Remedy::of(&node, "relay-silent", &["relay east"]).says(&["look at its host"]);
+    Remedy::of(&node, "relay-silent", &["relay east"]).says(&["check its host"]);
     relay.signal("CONT");
     wait_gone(&node, "relay-silent");
 }
@@ -78,11 +78,11 @@ fn a_socket_of_a_relay_that_fails_is_made_anew_by_a_restart() {
     relay.hold_socket();
     relay.run();
     relay.shut_down_held_socket();
-    Remedy::of(&node, "relay-fails", &["relay east"]).says(&["look at its log, and restart it"]);
+    Remedy::of(&node, "socket-fails", &["relay east"]).says(&["check its log, and restart it"]);
     relay.kill();
     relay.let_go_of_socket();
     relay.run();
-    wait_gone(&node, "relay-fails");
+    wait_gone(&node, "socket-fails");
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
         relay.wait_count("eds_relay_datagrams_received_total", |received| received > 0);
     };
     flood(&relay);
-    let remedy = Remedy::of(&node, "relay-kernel-drops", &["relay east"]);
+    let remedy = Remedy::of(&node, "kernel-drops", &["relay east"]);
     remedy.says(&["raise input.receive_buffer"]);
     relay.kill();
     relay.set("input.receive_buffer", "4MiB");
     relay.run();
     flood(&relay);
     remedy.run("eds loss acknowledge", &node);
-    wait_gone(&node, "relay-kernel-drops");
+    wait_gone(&node, "kernel-drops");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_circle_of_the_rest_among_relays_is_taken_apart() {
         relay.run();
     }
     send(["gorets:1|c"], &relays[0], &[]);
-    Remedy::of(&node, "relay-loop", &["lines of the rest", "come back"]).says(&["rest.url"]);
+    Remedy::of(&node, "relay-loop", &["passthrough lines", "form a loop"]).says(&["rest.url"]);
     // A UDP socket serves as the server.
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", server.local_addr().unwrap());
@@ -185,11 +185,11 @@ fn relays_of_one_name_get_names_of_their_own() {
     let (site, node, first) = both(&[]);
     let mut second = relay(&site, "east", &[&node.udp().to_string()], &[]);
     second.run();
-    Remedy::of(&node, "relay-name-taken", &["relay east"]).says(&["EDS_NODE"]);
+    Remedy::of(&node, "name-taken", &["relay east"]).says(&["EDS_NODE"]);
     second.kill();
     second.set_environment("EDS_NODE", "west");
     second.run();
-    wait_gone(&node, "relay-name-taken");
+    wait_gone(&node, "name-taken");
     drop(first);
 }
 
@@ -200,8 +200,8 @@ fn a_report_of_a_relay_of_another_version_is_readable_after_the_upgrade() {
     let ms = (now[0] * 1000 + 5000).to_string();
     site.redis.query::<()>(&["SET", "{eds:relays}:old", "old#1 0.0.9\n{\"uptime_seconds\": []}"]);
     site.redis.query::<()>(&["ZADD", "{eds:relays}", &ms, "old"]);
-    Remedy::of(&node, "relay-report-unreadable", &["relay old"]).says(&["its own version"]);
+    Remedy::of(&node, "report-unreadable", &["relay old"]).says(&["use the version"]);
     let mut upgraded = relay(&site, "old", &[&node.udp().to_string()], &[]);
     upgraded.run();
-    wait_gone(&node, "relay-report-unreadable");
+    wait_gone(&node, "report-unreadable");
 }
