@@ -81,7 +81,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
 
     // A late event.
     let late = format!("event_type=login,product=shop value=late {}", SEED_MINUTE_NS + 9);
-    sender.send_unrecorded(late.as_bytes(), &node, &[]);
+    sender.send_unrecorded(late.as_bytes());
     node.wait_count("eds_events_late_total", |late| late == 1);
 
     // An output that is down, and is probed until it is up; minutes that fill while others close.
@@ -91,7 +91,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
         let datagram = String::from_utf8(datagram).expect("UTF-8");
         let known = datagram
             .replace("event_type=type-0,product=product-0", "event_type=login,product=shop");
-        expectation.send(known.as_bytes(), &node, &[]);
+        expectation.send(known.as_bytes());
     }
     node.wait_count("eds_write_failures_total", |failures| failures >= 3);
     site.writes.set(Mode::Pass);
@@ -101,11 +101,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     // One more that is refused, and dropped.
     for event_type in ["search", "poison2"] {
         let at = SEED_MINUTE_NS + 7 * MINUTE_NS;
-        expectation.send(
-            format!("event_type={event_type},product=shop value=ann {at}"),
-            &node,
-            &[],
-        );
+        expectation.send(format!("event_type={event_type},product=shop value=ann {at}"));
     }
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 4);
     answer(&node, &["drop", "--all"]);

@@ -12,7 +12,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     // At intervals of the same length the same node would come first each time, and the other learn nothing.
     let other_interval = [&keys[..], &[("flush.interval", "170ms")]].concat();
     let nodes = [site.start_node("one", &keys), site.start_node("two", &other_interval)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
 
     for (minute, mode) in (0..).zip([Mode::Refuse, Mode::Answer(503), Mode::Hang]) {
         if mode == Mode::Hang {
@@ -26,7 +26,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
         site.writes.set(mode);
         let writes_before = site.writes.attempts().len();
         let load = load(minute..minute + 1, 10_000, 100, 500);
-        sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
+        sender.send_all(load.datagrams());
         let name = format!("20161204:{}:", 1118 + minute);
         eventually(&format!("the sets become counts while InfluxDB is {mode:?}"), SOON, || {
             let keys = site.redis.keys();

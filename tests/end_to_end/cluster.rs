@@ -19,10 +19,10 @@ fn a_load_on_a_cluster_is_exact_and_lies_on_all_masters() {
     let cluster = RedisCluster::start();
     let site = site();
     let nodes = two_nodes(&site, &cluster.url(), &[("flush.grace", "3s")]);
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let datagrams: Vec<_> = load(30_000).datagrams().collect();
-    send(&mut sender, &nodes, &datagrams);
-    sender.wait_received(&nodes[0]);
+    send(&mut sender, &datagrams);
+    sender.wait_received();
     let shares: Vec<_> =
         cluster.masters().iter().map(|master| tags(&master.keys()).len()).collect();
     eprintln!("partitions on each master: {shares:?}");
@@ -133,12 +133,12 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     let site = site();
     let keys = [("flush.grace", "2s")];
     let nodes = two_nodes(&site, &cluster.url(), &keys);
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let minute = |number: i64| testing::load::load(number..number + 1, 5000, 60, 500);
     // Which master has a series is read from the names of the keys.
     let mut master_of: BTreeMap<String, usize> = BTreeMap::new();
     let first: Vec<_> = minute(0).datagrams().collect();
-    send(&mut sender, &nodes, &first);
+    send(&mut sender, &first);
     eventually("all series are in Redis", SOON, || {
         for (index, master) in cluster.masters().iter().enumerate() {
             for key in master.keys() {
@@ -159,7 +159,7 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     cluster.nodes[hanging].signal("STOP");
     let hangs = Instant::now();
     let second: Vec<_> = minute(1).datagrams().collect();
-    send(&mut sender, &nodes, &second);
+    send(&mut sender, &second);
     let expected = sender.expected.points();
     let of_others = |points: &Points| -> Points {
         let others = points.iter().filter(|(point, _)| master_of[&point.series] != hanging);

@@ -26,10 +26,9 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     let proxy = TcpProxy::start(site.redis.address());
     let own = [("store.url", &*proxy.url()), ("flush.interval", "20ms")];
     let cut_off = site.start_node("cut-off", &[&keys[..], &own].concat());
-    let mut sender = Sender::paced_by(&others[0]);
-    let to = [others[1].udp(), cut_off.udp()];
+    let mut sender = Sender::to_all(others.iter().chain([&cut_off]));
     let mut send = |load: Plan| {
-        sender.send_all(load.datagrams(), &others[0], &to);
+        sender.send_all(load.datagrams());
         sender.expected.points()
     };
 
@@ -49,15 +48,15 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     // the others have published they are counted as late.
     let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Expected::default());
     for datagram in load(2, 3000).datagrams() {
-        own_minute.send(&datagram, &cut_off, &[]);
+        own_minute.send(&datagram);
     }
     for user in 0..300 {
         let at = SEED_MINUTE_NS + MINUTE_NS;
         let line = format!("event_type=type-1,product=product-1 value=late{user} {at}");
         too_late.receive(line.as_bytes());
-        own_minute.send_unrecorded(line.as_bytes(), &cut_off, &[]);
+        own_minute.send_unrecorded(line.as_bytes());
     }
-    own_minute.wait_received(&cut_off);
+    own_minute.wait_received();
     site.wait_exact(&expected, Duration::ZERO);
 
     proxy.set(Traffic::Open);
@@ -94,14 +93,14 @@ fn answers_that_crawl_cost_nothing() {
         ("store.partitions", "8"),
     ];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let ms = Duration::from_millis;
     // The last one is too slow for any answer to be whole in time.
     let last = Traffic::Trickle(1, ms(500));
     let ways = [Traffic::Delay(ms(50)), Traffic::Trickle(20, ms(1)), last];
     for (minute, way) in (0_i64..).zip(ways) {
         proxy.set(way);
-        sender.send_all(load(minute, 10_000).datagrams(), &nodes[0], &[nodes[1].udp()]);
+        sender.send_all(load(minute, 10_000).datagrams());
         if way == last {
             wait_count(&nodes, "eds_store_up", |up| up == 0);
             proxy.set(Traffic::Open);

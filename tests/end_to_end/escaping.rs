@@ -160,24 +160,3 @@ fn names_go_to_influxdb_and_come_back() {
     let names = measurements[0]["values"].as_array().unwrap();
     assert_eq!(names.len(), 3, "those of counts, and that of probes: {names:?}");
 }
-
-/// Outside quotes a line break ends a line, escaped or not; inside them it is a character that no user has: no name can
-/// have one.
-#[test]
-fn a_line_break_in_a_name_makes_no_event() {
-    let site = Site::start();
-    let keys = [("flush.grace", "1s"), ("input.measurement_tag", "")];
-    let node = site.start_node("one", &keys);
-    let lines = [
-        format!("a=x\ny value=u {SEED_MINUTE_NS}"),
-        format!("a=x\\\ny value=u {SEED_MINUTE_NS}"),
-        format!("a=x value=\"u\nv\" {SEED_MINUTE_NS}"),
-        format!("a=ok value=u {SEED_MINUTE_NS}"),
-    ];
-    send(&node, &lines);
-    assert_eq!(node.metrics().count("eds_events_rejected_total"), 5);
-    let expected = BTreeMap::from([(BTreeMap::from([("a".to_owned(), "ok".to_owned())]), [1, 1])]);
-    eventually("what is left is written", PATIENCE, || {
-        compare(&found(&site, SEED_MINUTE_NS), &expected)
-    });
-}

@@ -39,15 +39,11 @@ pub(crate) fn two_nodes(site: &Site, store_url: &str, keys: &[(&str, &str)]) -> 
 }
 
 /// Sends datagrams to both nodes, evenly over the time.
-pub(crate) fn send<'a>(
-    sender: &mut Sender,
-    nodes: &[Node; 2],
-    datagrams: impl IntoIterator<Item = &'a Vec<u8>>,
-) {
+pub(crate) fn send<'a>(sender: &mut Sender, datagrams: impl IntoIterator<Item = &'a Vec<u8>>) {
     let began = Instant::now();
     let mut events = 0;
     for datagram in datagrams {
-        sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
+        sender.send(datagram);
         events += u32::try_from(lines(datagram)).expect("a datagram has few lines");
         let due = Duration::from_secs(1) * events / EVENTS_PER_SECOND;
         thread::sleep(due.saturating_sub(began.elapsed()));
@@ -89,10 +85,10 @@ impl UnderLoad {
     pub(crate) fn start_with(store_url: &str, events: u64, keys: &[(&str, &str)]) -> Self {
         let site = site();
         let nodes = two_nodes(&site, store_url, keys);
-        let mut sender = Sender::paced_by(&nodes[0]);
+        let mut sender = Sender::to_all(&nodes);
         let mut datagrams: Vec<_> = load(events).datagrams().collect();
         let rest = datagrams.split_off(datagrams.len() / 4);
-        send(&mut sender, &nodes, &datagrams);
+        send(&mut sender, &datagrams);
         Self { site, nodes, sender, rest }
     }
 
@@ -101,7 +97,7 @@ impl UnderLoad {
     pub(crate) fn assert_exact_in_spite_of(&mut self, what: impl FnOnce() + Send) {
         thread::scope(|scope| {
             scope.spawn(what);
-            send(&mut self.sender, &self.nodes, &self.rest);
+            send(&mut self.sender, &self.rest);
         });
         assert_exact(&self.site, &self.nodes, &self.sender);
     }
@@ -110,7 +106,7 @@ impl UnderLoad {
 /// Waits until the counts of all events are exact, and checks the nodes' metrics.
 #[track_caller]
 pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
-    sender.wait_received(&nodes[0]);
+    sender.wait_received();
     let sent = Instant::now();
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after the last event, grace included", sent.elapsed());
@@ -163,17 +159,17 @@ pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Rep
 fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option<String>, u64) {
     let site = site();
     let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let datagrams: Vec<_> = load(120_000).datagrams().collect();
     let (before, rest) = datagrams.split_at(datagrams.len() / 6);
     let (cut, after) = rest.split_at(rest.len() * 2 / 5);
-    send(&mut sender, &nodes, before);
+    send(&mut sender, before);
     redis.cut_link();
-    send(&mut sender, &nodes, cut);
+    send(&mut sender, cut);
     wait_count(&nodes, "eds_events_queued", |queued| queued == 0);
     redis.kill_master();
-    send(&mut sender, &nodes, after);
-    sender.wait_received(&nodes[0]);
+    send(&mut sender, after);
+    sender.wait_received();
     redis.wait_promoted();
     let expected = sender.expected.points();
     eventually("all minutes are done", BACK, || {

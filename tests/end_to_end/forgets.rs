@@ -7,56 +7,94 @@ use crate::prelude::*;
 
 /// Long enough to report the lost data to Redis, and to close the remaining minutes.
 const GRACE: (&str, &str) = ("flush.grace", "3s");
+const NO_REPLAY: (&str, &str) = ("store.replay_window", "0s");
 
 fn load(events: u64, minute: i64) -> Vec<Vec<u8>> {
     let load = testing::load::load(minute..minute + 1, events, 20, 300);
     load.datagrams().collect()
 }
 
-fn send(sender: &mut Sender, nodes: &[Node], datagrams: &[Vec<u8>]) {
-    for datagram in datagrams {
-        let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
-        sender.send(datagram, &nodes[0], &others);
+/// Two nodes on a Redis that loses data, and the sender to both.
+struct Losing {
+    site: Site,
+    nodes: Vec<Node>,
+    sender: Sender,
+}
+
+impl Losing {
+    fn start(site: Site, keys: &[(&str, &str)]) -> Self {
+        let keys = [&[GRACE], keys].concat();
+        let nodes = ["one", "two"].map(|name| site.start_node(name, &keys));
+        Self { sender: Sender::to_all(&nodes), nodes: nodes.into(), site }
     }
-    wait_recorded(nodes);
-}
 
-/// Sends an event of a closed minute, with a new user, so that it would change every number.
-fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
-    let line = format!("event_type=type-1,product=product-1 value={user} {}", SEED_MINUTE_NS + 1);
-    let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
-    sender.send_unrecorded(line.as_bytes(), &nodes[0], &others);
-    wait_recorded(nodes);
-}
+    fn send(&mut self, datagrams: &[Vec<u8>]) {
+        self.sender.send_all(datagrams);
+        self.nodes.iter().for_each(Node::wait_recorded);
+    }
 
-fn wait_recorded(nodes: &[Node]) {
-    eventually("everything is recorded", SOON, || {
-        let queued: Vec<_> =
-            nodes.iter().map(|node| node.metrics().count("eds_events_queued")).collect();
-        when(queued.iter().all(|it| *it == 0), format!("{queued:?}"))
-    });
-}
+    /// Sends a minute. Returns what `save` returns in the middle of it.
+    fn send_and_save<S>(&mut self, save: impl FnOnce(&RedisServer) -> S) -> S {
+        let datagrams = load(3000, 0);
+        let (before, after) = datagrams.split_at(datagrams.len() / 2);
+        self.send(before);
+        wait_stamped(&self.site.redis);
+        let saved = save(&self.site.redis);
+        self.send(after);
+        saved
+    }
 
-/// Everything that Redis has is done.
-fn wait_done(redis: &RedisServer) {
-    eventually("no minute is left", SOON, || {
-        let is_left = |key: &String| key.ends_with(":minutes") || key.contains(":claims");
-        let left: Vec<_> = redis.keys().into_iter().filter(is_left).collect();
-        when(left.is_empty(), format!("{left:?}"))
-    });
-}
+    fn wait_exact(&self) {
+        self.site.wait_exact(&self.sender.expected.points(), SOON);
+    }
 
-/// Waits until every node has reported the lost data, with the interval.
-fn wait_reported(nodes: &[Node]) {
-    for node in nodes {
-        node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
-        let log = node.log();
-        let logged: Vec<_> = log.lines().filter(|line| line.contains("the store forgot")).collect();
-        assert!(!logged.is_empty(), "{log}");
-        for line in logged {
-            assert!(line.contains("ERROR") && line.contains("from="), "{line}");
+    fn restart_redis(&mut self) {
+        self.site.redis.kill();
+        self.site.redis.restart();
+    }
+
+    /// Waits until every node has reported the lost data, with the interval.
+    fn wait_reported(&self) {
+        for node in &self.nodes {
+            node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
+            let log = node.log();
+            let logged: Vec<_> =
+                log.lines().filter(|line| line.contains("the store forgot")).collect();
+            assert!(!logged.is_empty(), "{log}");
+            for line in logged {
+                assert!(line.contains("ERROR") && line.contains("from="), "{line}");
+            }
         }
     }
+
+    /// Sends an event of the closed minute, with a new user, so that it would change every number.
+    fn send_late(&mut self) {
+        let at = SEED_MINUTE_NS + 1;
+        self.sender.send_unrecorded(format!("event_type=type-1,product=product-1 value=late {at}"));
+        self.nodes.iter().for_each(Node::wait_recorded);
+    }
+
+    /// Waits until Redis has nothing to do: the points are as they were, and never had another value.
+    fn assert_unchanged(&self) {
+        eventually("no minute is left", SOON, || {
+            let is_left = |key: &String| key.ends_with(":minutes") || key.contains(":claims");
+            let left: Vec<_> = self.site.redis.keys().into_iter().filter(is_left).collect();
+            when(left.is_empty(), format!("{left:?}"))
+        });
+        self.site.assert_one_value_a_point();
+        self.wait_exact();
+    }
+
+    /// Waits for the reports of lost data, and checks that a late event changes no published point.
+    fn assert_reported_and_unchanged(&mut self) {
+        self.wait_reported();
+        self.send_late();
+        self.assert_unchanged();
+    }
+}
+
+fn save(redis: &RedisServer) {
+    let _: String = redis.query(&["SAVE"]);
 }
 
 /// Waits until a node has visited every partition.
@@ -78,71 +116,116 @@ fn wait_stamped(redis: &RedisServer) {
     });
 }
 
-fn two_nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
-    let keys = [&[GRACE], keys].concat();
-    ["one", "two"].map(|name| site.start_node(name, &keys))
-}
-
-/// The points are as they were, and were never written with another value.
-fn assert_unchanged(site: &Site, sender: &Sender) {
-    wait_done(&site.redis);
-    site.assert_one_value_a_point();
-    site.wait_exact(&sender.expected.points(), SOON);
+#[test]
+fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
+    let mut losing = Losing::start(Site::start(), &[NO_REPLAY]);
+    losing.send_and_save(save);
+    losing.wait_exact();
+    losing.restart_redis();
+    losing.assert_reported_and_unchanged();
+    // Half of the events are lost, and no node can record them again. All events since the last stamp in Redis count as lost.
+    let forgotten = losing.nodes[0].metrics().count("eds_events_forgotten_total");
+    assert!((1400..=3000).contains(&forgotten), "{forgotten}");
+    // Each minute's by the node that closes it, whichever that is.
+    wait_count(&losing.nodes, "eds_events_late_total", |late| late > 0);
+    // The nodes keep working.
+    losing.send(&load(1000, 1));
+    losing.wait_exact();
 }
 
 #[test]
-fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
-    let mut site = Site::start();
-    let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(3000, 0);
-    let (before, after) = datagrams.split_at(datagrams.len() / 2);
-    send(&mut sender, &nodes, before);
-    wait_stamped(&site.redis);
-    let _: String = site.redis.query(&["SAVE"]);
-    send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.expected.points(), SOON);
-    site.redis.kill();
-    site.redis.restart();
-    wait_reported(&nodes);
-    send_late(&mut sender, &nodes, "late");
-    assert_unchanged(&site, &sender);
-    // Half of the events are in the lost data, and no node can record them again.
-    let forgotten = nodes[0].metrics().count("eds_events_forgotten_total");
-    // At most: all events since the last stamp in Redis count as forgotten.
-    assert!((1400..=3000).contains(&forgotten), "{forgotten}");
-    // Each minute's by the node that closes it, whichever that is.
-    wait_count(&nodes, "eds_events_late_total", |late| late > 0);
-    // The nodes keep working.
-    send(&mut sender, &nodes, &load(1000, 1));
-    site.wait_exact(&sender.expected.points(), SOON);
+fn a_log_without_its_last_seconds_changes_no_published_point() {
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut losing = Losing::start(Site::with_redis(redis), &[("store.replay_window", "60s")]);
+    losing.send(&load(3000, 0));
+    let file = append_only_file(&losing.site.redis);
+    let recorded = file.metadata().unwrap().len();
+    losing.wait_exact();
+    // It is counted as late, kept for replay, and comes again to a Redis that has forgotten the counts.
+    losing.send_late();
+    losing.assert_unchanged();
+    losing.site.redis.kill();
+    File::options().write(true).open(&file).unwrap().set_len(recorded).unwrap();
+    losing.site.redis.restart();
+    losing.wait_reported();
+    losing.assert_unchanged();
+    losing.nodes[0].wait_count("eds_events_replayed_total", |replayed| replayed > 0);
+}
+
+fn append_only_file(redis: &RedisServer) -> PathBuf {
+    let files = fs::read_dir(redis.directory().join("appendonlydir")).unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let file = files.find(|path| path.to_string_lossy().ends_with(".incr.aof"));
+    file.expect("an append-only file")
+}
+
+#[test]
+fn an_empty_redis_in_its_place_changes_no_published_point() {
+    let mut losing = Losing::start(Site::start(), &[("store.replay_window", "60s")]);
+    losing.send(&load(3000, 0));
+    losing.wait_exact();
+    // No connection is lost by this.
+    let _: String = losing.site.redis.query(&["FLUSHALL"]);
+    losing.assert_reported_and_unchanged();
+    assert_contains(&losing.nodes[0].log(), ["from=\"the beginning\""]);
+}
+
+#[test]
+fn a_stale_replica_in_its_place_changes_no_published_point() {
+    let mut losing = Losing::start(Site::start(), &[NO_REPLAY]);
+    let stale = RedisServer::start(&[]);
+    // Makes the first a replica of the second for as long as it copies the data.
+    let copy = |to: &RedisServer, from: &RedisServer| {
+        let (host, port) = (from.address().ip().to_string(), from.address().port().to_string());
+        let _: String = to.query(&["REPLICAOF", &host, &port]);
+        eventually("the data is there", SOON, || {
+            let keys: u64 = to.query(&["DBSIZE"]);
+            let info: String = to.query(&["INFO", "replication"]);
+            when(keys >= 20 && info.contains("master_link_status:up"), format!("{keys}: {info}"))
+        });
+        let _: String = to.query(&["REPLICAOF", "NO", "ONE"]);
+    };
+    losing.send_and_save(|redis| copy(&stale, redis));
+    losing.wait_exact();
+    copy(&losing.site.redis, &stale);
+    losing.assert_reported_and_unchanged();
+}
+
+#[test]
+fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
+    let site = Site::start();
+    let mut node = site.node("one", &[GRACE, NO_REPLAY]);
+    node.set("input.spool_dir", &node.spool().display().to_string());
+    node.run();
+    let mut losing = Losing { sender: Sender::paced_by(&node), nodes: vec![node], site };
+    losing.send_and_save(save);
+    losing.wait_exact();
+    losing.nodes[0].kill();
+    losing.restart_redis();
+    losing.nodes[0].run();
+    losing.wait_reported();
+    losing.assert_unchanged();
+    losing.nodes[0].wait_count("eds_events_late_total", |late| late > 0);
 }
 
 /// Redis' clock is set back by this many seconds, and the events recorded under the earlier time are lost.
 fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &str) {
     let clock = Clock::ahead_by(0);
     let redis = RedisServer::start_with_clock(&clock, &[]);
-    let mut site = Site::with_redis(redis);
-    let keys = [
-        ("store.replay_window", "0s"),
-        ("store.layout", layout),
-        ("store.partitions", "4"),
-        ("flush.grace", "20s"),
-    ];
-    let nodes = two_nodes(&site, &keys);
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let keys =
+        [NO_REPLAY, ("store.layout", layout), ("store.partitions", "4"), ("flush.grace", "20s")];
+    let mut losing = Losing::start(Site::with_redis(redis), &keys);
     let datagrams = load(3000, 0);
     let (before, after) = datagrams.split_at(datagrams.len() / 10);
-    send(&mut sender, &nodes, before);
+    losing.send(before);
     clock.advance(-seconds);
-    wait_stamped(&site.redis);
-    let _: String = site.redis.query(&["SAVE"]);
-    send(&mut sender, &nodes, after);
-    wait_stamped(&site.redis);
-    site.redis.kill();
-    site.redis.restart();
-    wait_reported(&nodes);
-    for node in &nodes {
+    wait_stamped(&losing.site.redis);
+    save(&losing.site.redis);
+    losing.send(after);
+    wait_stamped(&losing.site.redis);
+    losing.restart_redis();
+    losing.wait_reported();
+    for node in &losing.nodes {
         let forgotten = node.metrics().count("eds_events_forgotten_total");
         assert!((2600..=3000).contains(&forgotten), "{forgotten}");
         let log = node.log();
@@ -167,68 +250,46 @@ fn a_clock_of_redis_set_back_by_90_seconds_hides_no_rollback() {
 
 #[test]
 fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback() {
-    a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "sets");
-}
-
-#[test]
-fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback_in_logs() {
     a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "log");
 }
 
-/// Kills the node that writes a minute when InfluxDB has it, before it can say so, and brings Redis back from a snapshot of the middle
-/// of that minute. Returns the other node.
-pub(crate) fn kill_writer_and_redis(site: &mut Site, layout: &str) -> (Node, Sender) {
-    let keys = [
-        ("store.replay_window", "0s"),
-        ("store.layout", layout),
-        ("store.partitions", "1"),
-        ("flush.grace", "5s"),
-    ];
-    let mut nodes = two_nodes(site, &keys);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(3000, 0);
-    let (before, after) = datagrams.split_at(datagrams.len() / 2);
-    send(&mut sender, &nodes, before);
-    wait_stamped(&site.redis);
-    let _: String = site.redis.query(&["SAVE"]);
+/// Kills the node that writes a minute when InfluxDB has it, before it can confirm it, and restores Redis to a snapshot of
+/// the middle of that minute. Returns the other node, and the sender with the expected counts.
+pub(crate) fn kill_writer_and_redis(site: Site, layout: &str) -> (Site, Node, Sender) {
+    let keys =
+        [NO_REPLAY, ("store.layout", layout), ("store.partitions", "1"), ("flush.grace", "5s")];
+    let mut losing = Losing::start(site, &keys);
     // InfluxDB takes the points, and no node gets the confirmation.
-    site.writes.set(Mode::TakeAndHang);
-    send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.expected.points(), SOON);
-    let tokens: Vec<String> = site.redis.query(&["HVALS", "{eds:0}:tokens:default"]);
+    losing.site.writes.set(Mode::TakeAndHang);
+    losing.send_and_save(save);
+    losing.wait_exact();
+    let tokens: Vec<String> = losing.site.redis.query(&["HVALS", "{eds:0}:tokens:default"]);
     let writer = usize::from(tokens[0].starts_with("two#"));
-    nodes[writer].kill();
-    site.redis.kill();
-    site.redis.restart();
-    site.writes.set(Mode::Pass);
-    let [one, two] = nodes;
-    (if writer == 0 { two } else { one }, sender)
+    losing.nodes.swap_remove(writer).kill();
+    losing.restart_redis();
+    losing.site.writes.set(Mode::Pass);
+    (losing.site, losing.nodes.remove(0), losing.sender)
 }
 
 fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str) {
-    let mut site = Site::start();
-    let (other, sender) = kill_writer_and_redis(&mut site, layout);
-    let other = [other];
-    wait_reported(&other);
-    wait_done(&site.redis);
+    let (site, node, sender) = kill_writer_and_redis(Site::start(), layout);
+    let mut losing = Losing { site, nodes: vec![node], sender };
+    losing.wait_reported();
+    losing.assert_unchanged();
+    let other = &losing.nodes[0];
     // The minute was claimed again, with only half of its events.
-    other[0].wait_count("eds_events_late_total", |late| late > 0);
-    assert_unchanged(&site, &sender);
+    other.wait_count("eds_events_late_total", |late| late > 0);
     // No node knows whether all points were written.
-    let log = other[0].log();
+    let log = other.log();
     let told = |line: &&str| line.contains("ERROR") && line.contains("an output may lack");
     assert_eq!(log.lines().filter(told).count(), 1, "{log}");
-    let unconfirmed = "eds_publications_unconfirmed_total";
-    assert_eq!(other[0].metrics().count(unconfirmed), 1);
+    assert_eq!(other.metrics().count("eds_publications_unconfirmed_total"), 1);
     // The other node keeps working: the node that is gone delays no minute.
-    let mut sender = Sender::paced_by(&other[0]);
-    send(&mut sender, &other, &load(1000, 1));
-    eventually("the next minute is exact", SOON, || {
-        let mut points = site.points();
-        let expected = sender.expected.points();
-        points.retain(|point, _| expected.contains_key(point));
-        compare(&expected, &points)
-    });
+    let expected = std::mem::take(&mut losing.sender.expected);
+    losing.sender = Sender::paced_by(&losing.nodes[0]);
+    losing.sender.expected = expected;
+    losing.send(&load(1000, 1));
+    losing.wait_exact();
 }
 
 #[test]
@@ -239,128 +300,4 @@ fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back() {
 #[test]
 fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back_in_logs() {
     a_written_point_keeps_its_value_when_writer_and_redis_are_killed("log");
-}
-
-fn append_only_file(redis: &RedisServer) -> PathBuf {
-    let directory = redis.directory().join("appendonlydir");
-    let is_log = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
-    let files = std::fs::read_dir(directory).unwrap();
-    let mut logs = files.map(|file| file.unwrap().path()).filter(is_log);
-    logs.next().expect("an append-only file")
-}
-
-fn length(path: &Path) -> u64 {
-    path.metadata().unwrap().len()
-}
-
-#[test]
-fn a_log_without_its_last_seconds_changes_no_published_point() {
-    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let mut site = Site::with_redis(redis);
-    let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    send(&mut sender, &nodes, &load(3000, 0));
-    let log = append_only_file(&site.redis);
-    let recorded = length(&log);
-    site.wait_exact(&sender.expected.points(), SOON);
-    // It is counted as late, kept for replay, and comes again to a Redis that has forgotten the counts.
-    send_late(&mut sender, &nodes, "late");
-    wait_done(&site.redis);
-    site.redis.kill();
-    let file = File::options().write(true).open(&log).unwrap();
-    file.set_len(recorded).unwrap();
-    site.redis.restart();
-    wait_reported(&nodes);
-    assert_unchanged(&site, &sender);
-    nodes[0].wait_count("eds_events_replayed_total", |replayed| replayed > 0);
-}
-
-#[test]
-fn an_empty_redis_in_its_place_changes_no_published_point() {
-    let site = Site::start();
-    let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    send(&mut sender, &nodes, &load(3000, 0));
-    site.wait_exact(&sender.expected.points(), SOON);
-    // No connection is lost by this.
-    let _: String = site.redis.query(&["FLUSHALL"]);
-    wait_reported(&nodes);
-    send_late(&mut sender, &nodes, "late");
-    assert_unchanged(&site, &sender);
-    let log = nodes[0].log();
-    assert!(log.contains("from=\"the beginning\""), "{log}");
-}
-
-#[test]
-fn a_stale_replica_in_its_place_changes_no_published_point() {
-    let site = Site::start();
-    let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(3000, 0);
-    let (before, after) = datagrams.split_at(datagrams.len() / 2);
-    send(&mut sender, &nodes, before);
-    let stale = RedisServer::start(&[]);
-    let role = |redis: &RedisServer, of: Option<&RedisServer>| {
-        let (host, port) = match of {
-            Some(of) => (of.address().ip().to_string(), of.address().port().to_string()),
-            None => ("NO".to_owned(), "ONE".to_owned()),
-        };
-        let _: String = redis.query(&["REPLICAOF", &host, &port]);
-    };
-    let wait_keys = |redis: &RedisServer, least: u64| {
-        eventually("the data is there", SOON, || {
-            let keys: u64 = redis.query(&["DBSIZE"]);
-            let info: String = redis.query(&["INFO", "replication"]);
-            when(keys >= least && info.contains("master_link_status:up"), format!("{keys}: {info}"))
-        });
-    };
-    role(&stale, Some(&site.redis));
-    wait_keys(&stale, 20);
-    role(&stale, None);
-    send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.expected.points(), SOON);
-    role(&site.redis, Some(&stale));
-    wait_keys(&site.redis, 20);
-    role(&site.redis, None);
-    wait_reported(&nodes);
-    send_late(&mut sender, &nodes, "late");
-    assert_unchanged(&site, &sender);
-}
-
-#[test]
-fn a_redis_without_an_append_only_file_is_told_with_the_remedy() {
-    let site = Site::start();
-    let node = site.start_node("one", &[]);
-    let log = node.log();
-    let warned = |line: &&str| line.contains("WARN") && line.contains("appendonly yes");
-    assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
-    let warns = || node.get("/readyz").unwrap().body.contains("appendonly yes");
-    assert!(warns());
-    let _: String = site.redis.query(&["CONFIG", "SET", "appendonly", "yes"]);
-    eventually("the warning goes", SOON, || when(!warns(), "it is there"));
-    assert_eq!(node.log().lines().filter(warned).count(), 1);
-}
-
-#[test]
-fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
-    let mut site = Site::start();
-    let mut node = site.node("one", &[GRACE, ("store.replay_window", "0s")]);
-    let spool = node.spool().display().to_string();
-    node.set("input.spool_dir", &spool);
-    node.run();
-    let mut nodes = [node];
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(2000, 0);
-    let (before, after) = datagrams.split_at(datagrams.len() / 2);
-    send(&mut sender, &nodes, before);
-    let _: String = site.redis.query(&["SAVE"]);
-    send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.expected.points(), SOON);
-    nodes[0].kill();
-    site.redis.kill();
-    site.redis.restart();
-    nodes[0].run();
-    wait_reported(&nodes);
-    assert_unchanged(&site, &sender);
-    nodes[0].wait_count("eds_events_late_total", |late| late > 0);
 }

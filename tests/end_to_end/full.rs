@@ -12,10 +12,10 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let count = |name| count(&nodes, name);
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let load = |minute: i64| load(minute..minute + 1, 20_000, 100, 500);
     let send = |sender: &mut Sender, datagrams: &[Vec<u8>]| {
-        sender.send_all(datagrams, &nodes[0], &[nodes[1].udp()]);
+        sender.send_all(datagrams);
     };
 
     // A minute that is closed and cannot be sent, and a minute that still fills.

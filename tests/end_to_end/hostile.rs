@@ -37,12 +37,12 @@ fn random_and_mutated_datagrams_do_no_harm() {
     let mut warm_kib = 0;
     for i in 0..count {
         if i == count / WARM_UP_SHARE {
-            sender.wait_received(&node);
+            sender.wait_received();
             warm_kib = resident_kib(node.pid());
         }
-        sender.send_unrecorded(hostile_datagram(&mut random), &node, &[]);
+        sender.send_unrecorded(hostile_datagram(&mut random));
     }
-    sender.wait_received(&node);
+    sender.wait_received();
     let metrics = node.metrics();
     let received = metrics.count("eds_datagrams_received_total");
     assert_eq!(received + metrics.count("eds_kernel_drops_total"), sender.sent());

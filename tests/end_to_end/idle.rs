@@ -16,11 +16,7 @@ fn asked(site: &Site, url: &str) -> [Node; 2] {
     let keys = [("store.url", url), ("flush.grace", "300ms")];
     let nodes = ["one", "two"].map(|name| site.start_node(name, &keys));
     let mut sender = Sender::paced_by(&nodes[0]);
-    sender.send(
-        format!("event_type=a,product=x value=ann {}", five_minutes_ago_ns()),
-        &nodes[0],
-        &[],
-    );
+    sender.send(format!("event_type=a,product=x value=ann {}", five_minutes_ago_ns()));
     site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(failures(&nodes), [""; 0]);
     nodes

@@ -83,11 +83,11 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         let writes = site.writes.writes();
         writes.iter().filter(|write| write.confirmed).count()
     };
-    let mut sender = Sender::paced_by(&living);
+    let mut sender = Sender::to_all([&living, &dying]);
     for round in 0..ROUNDS_MAX {
         let confirmed_before = confirmed();
         let load = load(3 * round..3 * round + 3, 20_000, SERIES, 1000);
-        sender.send_all(load.datagrams(), &living, &[dying.udp()]);
+        sender.send_all(load.datagrams());
         let expected = sender.expected.points();
 
         let Ok(at) = kills.recv_timeout(Duration::from_secs(10)) else {
@@ -131,7 +131,7 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
 
     let mut sender = Sender::paced_by(&sleeping);
     for datagram in load(0..1, 10_000, 1500, 1000).datagrams() {
-        sender.send(&datagram, &sleeping, &[]);
+        sender.send(&datagram);
     }
     sleeps.recv_timeout(SOON).unwrap();
     let slept = Instant::now();
@@ -159,8 +159,7 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
     let mut dying = site.start_node("dying", &keys);
 
     let load = load(0..3, EVENTS, 200, 2000);
-    let mut sender = Sender::paced_by(&living);
-    let port = dying.udp();
+    let mut sender = Sender::to_all([&living, &dying]);
     let last_kill = thread::scope(|scope| {
         let killing = scope.spawn(|| {
             let mut random = SmallRng::seed_from_u64(load.seed);
@@ -174,7 +173,7 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
             dying.kill();
             Instant::now()
         });
-        sender.send_all(load.datagrams(), &living, &[port]);
+        sender.send_all(load.datagrams());
         killing.join().unwrap()
     });
     let expected = sender.expected.points();

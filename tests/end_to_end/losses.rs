@@ -45,13 +45,9 @@ pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
 fn send(node: &Node, events: i64) {
     let mut sender = Sender::paced_by(node);
     for event in 0..events {
-        sender.send(
-            format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event),
-            node,
-            &[],
-        );
+        sender.send(format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event));
     }
-    sender.wait_received(node);
+    sender.wait_received();
 }
 
 /// Waits until the node's metrics show this loss of all nodes for this cause.

@@ -23,13 +23,13 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
     let mut site = Site::with_redis(durable_redis());
     let keys = [("flush.grace", "3s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     for (number, (redis, influxdb)) in (0..).zip([(true, false), (false, true), (true, true)]) {
         if influxdb {
             site.writes.set(Mode::Refuse);
         }
         let mut send = |datagrams: &[Vec<u8>]| {
-            sender.send_all(datagrams, &nodes[0], &[nodes[1].udp()]);
+            sender.send_all(datagrams);
         };
         // Every minute has begun before Redis goes away, and looks idle when it comes back.
         let datagrams: Vec<_> = half_hour(number).datagrams().collect();
@@ -81,18 +81,14 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     let keys = [("flush.grace", "2s"), ("input.queue_events", "20000")];
     let nodes = [site.start_node("one", &keys)];
     site.redis.stop();
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     // No event is sent twice, so that the published events can be compared with the ledger.
     for number in 0..EVENTS {
         let minute = i64::try_from(number).unwrap() % MINUTES;
         let at = SEED_MINUTE_NS + minute * MINUTE_NS + i64::try_from(number).unwrap();
-        sender.send(
-            format!("event_type=type{},product=b value=user{number} {at}", number % 40),
-            &nodes[0],
-            &[],
-        );
+        sender.send(format!("event_type=type{},product=b value=user{number} {at}", number % 40));
     }
-    sender.wait_received(&nodes[0]);
+    sender.wait_received();
     let metrics = nodes[0].metrics();
     let (queued, dropped) = (
         metrics.count("eds_events_queued"),

@@ -14,10 +14,6 @@ fn load(minute: i64, events: u64) -> Plan {
     testing::load::load(minute..minute + 1, events, 100, 500)
 }
 
-fn send(sender: &mut Sender, nodes: &[Node; 2], load: Plan) {
-    sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
-}
-
 /// Counts how often the database took each point.
 fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
     let mut taken = BTreeMap::new();
@@ -33,12 +29,12 @@ fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
 fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     for (minute, mode) in (0..).zip([Mode::TakeAndCut, Mode::TakeAndHang, Mode::TakeAndAnswer(500)])
     {
         let before = site.writes.writes().len();
         site.writes.set(mode);
-        send(&mut sender, &nodes, load(minute, 15_000));
+        sender.send_all(load(minute, 15_000).datagrams());
         eventually("the database takes the same again and again", BACK, || {
             let taken = taken(&site.writes.writes()[before..]);
             let most = taken.values().max().copied().unwrap_or_default();
@@ -62,12 +58,12 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
 fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     site.writes.set(Mode::Storm(seed()));
     let mut minutes = 0;
     let (mut lost, mut refused) = (0, 0);
     while lost < 3 || refused < 6 {
-        send(&mut sender, &nodes, load(minutes, 5_000));
+        sender.send_all(load(minutes, 5_000).datagrams());
         // A minute is not sent again once it may be closed, so each round begins another.
         eventually("the minute is closed", SOON, || when(site.sets() == 0, site.sets()));
         minutes += 1;
@@ -93,11 +89,11 @@ fn a_database_that_asks_for_peace_gets_it() {
     let asked = Duration::from_secs(ASKED_SECS.into());
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     for (minute, status) in [(0, 429), (1, 503)] {
         let before = site.writes.attempts().len();
         site.writes.set(Mode::AnswerLater(status, ASKED_SECS));
-        send(&mut sender, &nodes, load(minute, 10_000));
+        sender.send_all(load(minute, 10_000).datagrams());
         eventually("it is tried again", BACK, || {
             let tried = site.writes.attempts().len() - before;
             when(tried >= 5, tried)
@@ -123,14 +119,14 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
     const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;
     let site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let words = SEED_MINUTE_NS + WEEK_NS + MINUTE_NS;
     site.write(&format!("unique_user_event,event_type=words value=\"many\" {words}"));
 
     let week = WEEK_NS / MINUTE_NS;
     for minutes in [0..3, week..week + 1] {
         let load = testing::load::load(minutes, 1000, 5, 500);
-        send(&mut sender, &nodes, load);
+        sender.send_all(load.datagrams());
     }
     nodes[1].wait_count("eds_counts_quarantined", |quarantined| quarantined == 5);
     let mut expected = sender.expected.points();

@@ -53,16 +53,16 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
 }
 
 /// Sends the events of a minute. Returns the expected points.
-fn send(sender: &mut Sender, nodes: [&Node; 2], minute: i64) -> Points {
+fn send(sender: &mut Sender, minute: i64) -> Points {
     let mut expected = Expected::default();
     for number in 0..200 {
         let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
         let (series, user) = (number % 20, number % 70);
         let line = format!("event_type=t{series},product=p value=u{user} {at}");
         expected.receive(line.as_bytes());
-        sender.send(line.as_bytes(), nodes[0], &[nodes[1].udp()]);
+        sender.send(line.as_bytes());
     }
-    sender.wait_received(nodes[0]);
+    sender.wait_received();
     expected.points()
 }
 
@@ -83,9 +83,9 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
         node.run();
     }
     let [one, two] = &nodes;
-    let mut sender = Sender::paced_by(one);
+    let mut sender = Sender::to_all([one, two]);
     let took = |sender: &mut Sender, minute: i64| {
-        let expected = send(sender, [one, two], minute);
+        let expected = send(sender, minute);
         let sent = Instant::now();
         eventually("the minute is in the one that is there", IN_TIME, || {
             has(&site.points(), &expected)
@@ -144,8 +144,8 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     let mut sender = Sender::paced_by(&node);
     for value in 0..=VALUES_MAX {
         let at = SEED_MINUTE_NS + i64::try_from(value).unwrap() * MINUTE_NS;
-        sender.send(format!("event_type=t{value} value=ann {at}"), &node, &[]);
-        sender.wait_received(&node);
+        sender.send(format!("event_type=t{value} value=ann {at}"));
+        sender.wait_received();
         let named = format!("event_type=t{value}");
         eventually("the minute is in the database that takes all", SOON, || {
             let points = site.points();
@@ -187,7 +187,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     let site = Site::start();
     let mut other = Other::start(InfluxServer::start());
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &[]));
-    let mut sender = Sender::paced_by(&one);
+    let mut sender = Sender::to_all([&one, &two]);
     let restart = |one: &mut Node, two: &mut Node, others: &[(&str, &Other)]| {
         for node in [&mut *one, &mut *two] {
             set_outputs(node, &site, others);
@@ -198,23 +198,23 @@ fn a_database_is_added_and_removed_node_after_node() {
             node.run();
         }
     };
-    let mut here = send(&mut sender, [&one, &two], 0);
+    let mut here = send(&mut sender, 0);
     site.wait_exact(&here, SOON);
 
     restart(&mut one, &mut two, &[("backup", &other)]);
-    sender = Sender::paced_by(&one);
-    let added = send(&mut sender, [&one, &two], 1);
+    sender = Sender::to_all([&one, &two]);
+    let added = send(&mut sender, 1);
     here.extend(added.clone());
     site.wait_exact(&here, SOON);
     other.wait_exact(&added, SOON);
 
     other.writes.set(Mode::Refuse);
-    here.extend(send(&mut sender, [&one, &two], 2));
+    here.extend(send(&mut sender, 2));
     site.wait_exact(&here, SOON);
     one.says(&["outputs", "drop", "backup"], 1, "is configured here");
     restart(&mut one, &mut two, &[]);
-    sender = Sender::paced_by(&one);
-    here.extend(send(&mut sender, [&one, &two], 3));
+    sender = Sender::to_all([&one, &two]);
+    here.extend(send(&mut sender, 3));
     site.wait_exact(&here, SOON);
 
     // Waiting counts are reported, and kept.
@@ -255,9 +255,9 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     other.writes.set(Mode::Answer(503));
     let mut sender = Sender::paced_by(&node);
     for user in 0..5 {
-        sender.send(format!("event_type=a value=u{user} {SEED_MINUTE_NS}"), &node, &[]);
+        sender.send(format!("event_type=a value=u{user} {SEED_MINUTE_NS}"));
     }
-    sender.wait_received(&node);
+    sender.wait_received();
     let expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     node.signal("TERM");
@@ -290,7 +290,7 @@ fn probe_has_a_measurement_of_its_own() {
             when(found == [name], found.join(", "))
         });
         let mut sender = Sender::paced_by(&node);
-        sender.send(format!("event_type=a,product=b value=user {SEED_MINUTE_NS}"), &node, &[]);
+        sender.send(format!("event_type=a,product=b value=user {SEED_MINUTE_NS}"));
         site.wait_exact(&sender.expected.points(), SOON);
         let mut all = [name, "cumulative_user_event", "unique_user_event"];
         all.sort_unstable();

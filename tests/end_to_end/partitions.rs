@@ -201,7 +201,7 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
     for number in 0..200 {
         let line = format!("event_type=t{number},product=p value=u {}", SEED_MINUTE_NS + number);
         expected.receive(line.as_bytes());
-        sender.send(line.as_bytes(), &node, &[]);
+        sender.send(line.as_bytes());
     }
     assert_eq!(node.terminate().code(), Some(0));
     // The settings are deleted.

@@ -22,9 +22,9 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     let mut sender = Sender::paced_by(&first);
     for datagram in before {
         expected.receive(datagram);
-        sender.send(datagram, &first, &[]);
+        sender.send(datagram);
     }
-    sender.wait_received(&first);
+    sender.wait_received();
     eventually("the minute is seen to have all of them", SOON, || {
         let queued = first.metrics().count("eds_events_queued");
         let values = |what: &str| -> Vec<String> {
@@ -43,9 +43,9 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     let mut sender = Sender::paced_by(&other);
     for datagram in after {
         expected.receive(datagram);
-        sender.send(datagram, &other, &[]);
+        sender.send(datagram);
     }
-    sender.wait_received(&other);
+    sender.wait_received();
     first.kill();
     assert!(other.terminate().success());
     // How long there is no power: long enough for the minute to look idle.

@@ -26,15 +26,11 @@ pub(crate) fn answer(node: &Node, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-fn send(sender: &mut Sender, node: &Node, event_type: &str, minute: i64) {
+fn send(sender: &mut Sender, event_type: &str, minute: i64) {
     for user in 0..3 {
         for event in 0..2 {
             let at = SEED_MINUTE_NS + minute * MINUTE_NS + event;
-            sender.send(
-                format!("event_type={event_type},product=shop value=user{user} {at}"),
-                node,
-                &[],
-            );
+            sender.send(format!("event_type={event_type},product=shop value=user{user} {at}"));
         }
     }
 }
@@ -48,13 +44,13 @@ fn without(mut points: Points, event_type: &str) -> Points {
 /// Fills the database, and sends a minute in whose batch one series finds no room there.
 pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     for event_type in KNOWN {
-        send(sender, node, event_type, 0);
+        send(sender, event_type, 0);
     }
     site.wait_exact(&sender.expected.points(), SOON);
     for event_type in KNOWN {
-        send(sender, node, event_type, 1);
+        send(sender, event_type, 1);
     }
-    send(sender, node, "poison", 1);
+    send(sender, "poison", 1);
     site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 2);
 }

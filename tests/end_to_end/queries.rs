@@ -23,11 +23,11 @@ fn ask(node: &Node, path: &str) -> Answer {
 }
 
 /// Sends the events of [`USERS`] in this minute.
-fn send(node: &Node, sender: &mut Sender, minute_ns: i64) {
+fn send(sender: &mut Sender, minute_ns: i64) {
     for (series, users) in USERS {
         for user in 0..users {
             for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
-                sender.send(format!("{series} value=user{user} {at}"), node, &[]);
+                sender.send(format!("{series} value=user{user} {at}"));
             }
         }
     }
@@ -46,7 +46,7 @@ fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
     let nodes: Vec<_> =
         ["one", "two", "three"].iter().map(|name| site.start_node(name, &keys)).collect();
     let mut sender = Sender::paced_by(&nodes[0]);
-    send(&nodes[0], &mut sender, five_minutes_ago_ns());
+    send(&mut sender, five_minutes_ago_ns());
     site.wait_exact(&sender.expected.points(), SOON);
     (site, nodes)
 }
@@ -80,7 +80,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
         .map(|name| site.start_node(name, &[("flush.grace", "4s")]))
         .collect();
     let mut sender = Sender::paced_by(&nodes[0]);
-    send(&nodes[0], &mut sender, SEED_MINUTE_NS);
+    send(&mut sender, SEED_MINUTE_NS);
     eventually("another node answers with what was recorded", SOON, || {
         let live = nodes[1].json("/api/v1/live");
         assert_eq!(live["provisional"], true);
@@ -168,7 +168,7 @@ fn assert_nodes_share_a_list(url: &str) {
         Node::start(name, &keys)
     });
     let mut sender = Sender::paced_by(&nodes[0]);
-    send(&nodes[0], &mut sender, five_minutes_ago_ns());
+    send(&mut sender, five_minutes_ago_ns());
     eventually("the counts are fixed", SOON, || {
         let sealed = counts(&nodes[1].json("/api/v1/minutes"));
         when(sealed == expected(|_| true), format!("{sealed:?}"))
@@ -304,7 +304,7 @@ fn answers_are_as_the_file_describes_them() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let node = Node::start("one", &[("flush.grace", "4s")]);
     let mut sender = Sender::paced_by(&node);
-    send(&node, &mut sender, five_minutes_ago_ns());
+    send(&mut sender, five_minutes_ago_ns());
     eventually("it is recorded", SOON, || {
         let live = counts(&node.json("/api/v1/live"));
         when(live.len() == USERS.len(), live.len())

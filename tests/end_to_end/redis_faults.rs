@@ -11,61 +11,6 @@ fn load(events: u64) -> Plan {
     testing::load::load(0..1, events, 50, 500)
 }
 
-#[test]
-fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_fix_it() {
-    let redis = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
-    let node = Node::new("refused", &[("store.url", &redis.url())]);
-    node.assert_refused(&["allkeys-lru", "noeviction"]);
-}
-
-#[test]
-fn events_wait_in_the_node_until_redis_comes() {
-    let mut site = Site::with_redis(RedisServer::down(&[]));
-    let mut node = site.node("one", &[]);
-    node.launch();
-    eventually("it is not ready and says why", SOON, || match node.get("/readyz") {
-        Ok(answer) if answer.status == 503 => {
-            assert!(answer.body.contains("store"), "{}", answer.body);
-            Ok(())
-        }
-        other => Err(format!("{other:?}")),
-    });
-    assert_eq!(node.get("/healthz").unwrap().status, 200);
-
-    let mut sender = Sender::paced_by(&node);
-    sender.send_all(load(5000).datagrams(), &node, &[]);
-    assert_eq!(node.metrics().count("eds_events_queued"), 5000);
-    site.redis.restart();
-    node.wait_ready();
-    site.wait_exact(&sender.expected.points(), BACK);
-    site.wait_redis_clean();
-}
-
-#[test]
-fn a_restart_of_redis_costs_nothing() {
-    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let mut site = Site::with_redis(redis);
-    let keys = [("flush.grace", "3s")];
-    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams: Vec<_> = load(20_000).datagrams().collect();
-    for (i, datagram) in datagrams.iter().enumerate() {
-        if i == datagrams.len() / 3 {
-            site.redis.stop();
-        }
-        if i == datagrams.len() * 2 / 3 {
-            site.redis.restart();
-        }
-        sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
-    }
-    sender.wait_received(&nodes[0]);
-    let sent = Instant::now();
-    site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!("exact {:?} after the last event", sent.elapsed());
-    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    site.assert_clean();
-}
-
 /// A Redis that comes back looks as if nothing had arrived for long; yet each node holds what no other has.
 #[test]
 fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() {
@@ -79,7 +24,7 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
     let mut send = |datagrams: &[Vec<u8>]| {
         for (i, datagram) in datagrams.iter().enumerate() {
             expected.receive(datagram);
-            senders[i % 2].send(datagram, &nodes[i % 2], &[]);
+            senders[i % 2].send(datagram);
         }
     };
     let recorded = || {
@@ -115,7 +60,7 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
         if i == datagrams.len() / 2 {
             proxy.mute(true);
         }
-        sender.send(datagram, &node, &[]);
+        sender.send(datagram);
     }
     eventually("it is not ready any more", BACK, || {
         let answer = node.get("/readyz").unwrap();
@@ -124,7 +69,7 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     proxy.mute(false);
     let back = Instant::now();
     node.wait_ready();
-    sender.wait_received(&node);
+    sender.wait_received();
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after it spoke again", back.elapsed());
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
@@ -189,7 +134,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     }
 
     let mut sender = Sender::paced_by(&node);
-    sender.send_all(load(10_000).datagrams(), &node, &[]);
+    sender.send_all(load(10_000).datagrams());
     site.wait_exact(&sender.expected.points(), BACK);
     site.assert_clean();
     // Only events that are recorded again may meet counts that are sealed already.
@@ -210,7 +155,7 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     let keys = [("flush.interval", "8s"), ("flush.grace", "9s"), ("flush.lease", "30s")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
-    sender.send_all(load(6000).datagrams(), &node, &[]);
+    sender.send_all(load(6000).datagrams());
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 6000);
     let port = other.address().port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
@@ -224,49 +169,4 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     assert!(metrics.count("eds_events_replayed_total") >= 6000);
     assert_eq!(metrics.count("eds_events_late_total"), 0);
     site.wait_redis_clean();
-}
-
-/// The answer to a step of sealing is lost that found late events.
-fn late_events_are_counted_when_the_answer_is_lost(layout: &str, script: &'static str) {
-    const LATE: u64 = 20;
-    let site = Site::start();
-    let proxy = RedisProxy::start(site.redis.address());
-    let keys = [
-        ("store.url", &*proxy.url()),
-        ("store.layout", layout),
-        ("store.partitions", "1"),
-        ("store.replay_window", "0s"),
-    ];
-    let node = site.start_node("one", &keys);
-    let mut sender = Sender::paced_by(&node);
-    let line =
-        |number: u64| format!("event_type=a,product=b value=user{number} 1480876680000000000");
-    sender.send(line(0).as_bytes(), &node, &[]);
-    site.wait_exact(&sender.expected.points(), SOON);
-    let (lost, losses) = mpsc::channel();
-    proxy.at(1, script, When::After, move || {
-        lost.send(()).unwrap();
-        Then::Cut
-    });
-    for number in 1..=LATE {
-        sender.send_unrecorded(line(number).as_bytes(), &node, &[]);
-    }
-    losses.recv_timeout(SOON).unwrap();
-    node.wait_count("eds_events_late_total", |late| late >= LATE);
-    // As many again, which are answered.
-    for number in 1..=LATE {
-        sender.send_unrecorded(line(LATE + number).as_bytes(), &node, &[]);
-    }
-    node.wait_count("eds_events_late_total", |late| late == 2 * LATE);
-    site.wait_exact(&sender.expected.points(), SOON);
-}
-
-#[test]
-fn late_events_are_counted_when_the_answer_to_compaction_is_lost() {
-    late_events_are_counted_when_the_answer_is_lost("sets", scripts()["compact.lua"]);
-}
-
-#[test]
-fn late_events_are_counted_when_the_answer_to_sealing_is_lost() {
-    late_events_are_counted_when_the_answer_is_lost("log", scripts()["seal.lua"]);
 }

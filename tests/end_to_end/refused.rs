@@ -49,13 +49,13 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
     let refused = refused.map_or(REFUSED, |count| count.parse().expect("a whole number"));
     let site = site();
     let nodes = ["one", "two"].map(|name| node(&site, name));
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let poison: Vec<usize> = (0..refused).collect();
     let began = Instant::now();
     for lines in poison.chunks(LINES_PER_DATAGRAM) {
         let line = |number: &usize| format!("poison=p{number} value=u {SEED_MINUTE_NS}");
         let lines: Vec<_> = lines.iter().map(line).collect();
-        sender.send_unrecorded(lines.join("\n").as_bytes(), &nodes[0], &[nodes[1].udp()]);
+        sender.send_unrecorded(lines.join("\n").as_bytes());
     }
     let mut slowest = Duration::ZERO;
     let mut minute = 0;
@@ -65,11 +65,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         minute += 1;
         for kind in 0..5 {
             let at = SEED_MINUTE_NS + minute * MINUTE_NS;
-            sender.send(
-                format!("kind=k{kind},product=shop value=user {at}"),
-                &nodes[0],
-                &[nodes[1].udp()],
-            );
+            sender.send(format!("kind=k{kind},product=shop value=user {at}"));
         }
         let sent = Instant::now();
         let expected = sender.expected.points();
@@ -101,7 +97,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
 fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
     let site = site();
     let nodes = [node(&site, "one")];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     let phrases = [
         r"database\ is\ required",
         r"please\ provide\ either\ orgid\ or\ org",
@@ -111,10 +107,10 @@ fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
         r"invalid\ precision",
     ];
     for phrase in phrases {
-        sender.send_unrecorded(format!("poison={phrase} value=u {SEED_MINUTE_NS}"), &nodes[0], &[]);
+        sender.send_unrecorded(format!("poison={phrase} value=u {SEED_MINUTE_NS}"));
     }
     for kind in 0..5 {
-        sender.send(format!("kind=k{kind} value=user {SEED_MINUTE_NS}"), &nodes[0], &[]);
+        sender.send(format!("kind=k{kind} value=user {SEED_MINUTE_NS}"));
     }
     let expected = sender.expected.points();
     eventually("the honest counts are written", IN_TIME, || {

@@ -144,7 +144,7 @@ fn site() -> Site {
 fn send(node: &Node, at_ns: i64, events: i64) {
     let mut sender = Sender::paced_by(node);
     let lines = (0..events).map(|it| format!("event_type=e{it} value=u{it} {}", at_ns + it));
-    sender.send_all(lines, node, &[]);
+    sender.send_all(lines);
 }
 
 /// The texts of it in backticks.

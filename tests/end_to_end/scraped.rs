@@ -42,9 +42,9 @@ fn under_load() -> (Site, Node) {
     let mut sender = Sender::paced_by(&node);
     let load = load(0..2, 3000, 300, 50);
     for datagram in load.datagrams() {
-        sender.send_unrecorded(&datagram, &node, &[]);
+        sender.send_unrecorded(&datagram);
     }
-    sender.send_unrecorded(b"what is this\n", &node, &[]);
+    sender.send_unrecorded(b"what is this\n");
     node.wait_count("eds_points_sent_total", |sent| sent > 100);
     (site, node)
 }
@@ -156,7 +156,7 @@ fn what_fills_is_reported_with_what_it_may_hold() {
     node.run();
     let mut sender = Sender::paced_by(&node);
     // Of the minute that is open now.
-    sender.send_unrecorded(b"a=b value=c", &node, &[]);
+    sender.send_unrecorded(b"a=b value=c");
     node.wait_count("eds_store_memory_bytes", |bytes| bytes > 0);
     let metrics = node.metrics();
     for (level, most, value) in [
@@ -190,7 +190,7 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     site.writes.set(Mode::Refuse);
     let ended = SystemTime::now() - Duration::from_secs(600);
     let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
-    sender.send(format!("a=b value=c {ended_ns}"), &node, &[]);
+    sender.send(format!("a=b value=c {ended_ns}"));
     eventually("it is old", SOON, || {
         let age = age();
         when((540.0..700.0).contains(&age), age)

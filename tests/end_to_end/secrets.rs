@@ -110,8 +110,8 @@ fn redis() -> RedisServer {
 
 fn through_a_minute(node: &Node) {
     let mut sender = Sender::paced_by(node);
-    sender.send(format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}"), node, &[]);
-    sender.wait_received(node);
+    sender.send(format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}"));
+    sender.wait_received();
 }
 
 #[test]

@@ -58,24 +58,16 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
     assert_eq!(node.get("/readyz").unwrap().status, 200);
 }
 
-/// Sends the events of some minutes, minute after minute, to the node that is waited for and to another one.
-fn send(
-    minutes: Range<i64>,
-    expected: &mut Expected,
-    sender: &mut Sender,
-    to: &Node,
-    copies: &[SocketAddr],
-) {
+/// Sends the events of some minutes, minute after minute.
+fn send(minutes: Range<i64>, sender: &mut Sender) {
     for minute in minutes {
         for number in 0..60 {
             let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
             let (series, user) = (number % 7, number % 50);
-            let line = format!("event_type=t{series},product=p value=u{user} {at}");
-            expected.receive(line.as_bytes());
-            sender.send_unrecorded(line.as_bytes(), to, copies);
+            sender.send(format!("event_type=t{series},product=p value=u{user} {at}"));
         }
     }
-    sender.wait_received(to);
+    sender.wait_received();
 }
 
 /// Waits until the status names the difference, and not that the node cannot record.
@@ -95,12 +87,12 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     let writes_to_other = HttpProxy::start(Some(site.influxdb));
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m")];
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &keys));
-    let (mut expected, mut sender) = (Expected::default(), Sender::paced_by(&one));
-    send(0..10, &mut expected, &mut sender, &one, &[two.udp()]);
-    site.wait_exact(&expected.points(), SOON);
-    let before = expected.points();
+    let mut sender = Sender::to_all([&one, &two]);
+    send(0..10, &mut sender);
+    site.wait_exact(&sender.expected.points(), SOON);
+    let before = sender.expected.points();
 
-    send(10..15, &mut expected, &mut sender, &one, &[two.udp()]);
+    send(10..15, &mut sender);
     for node in [&mut one, &mut two] {
         node.set("flush.grace", "1s");
         node.set("output.url", &writes_to_other.url());
@@ -123,7 +115,7 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     assert_eq!(said.matches('→').count(), 2, "{said}");
 
     // Both go on recording, and say why nothing more comes of it.
-    send(15..20, &mut expected, &mut sender, &one, &[two.udp()]);
+    send(15..20, &mut sender);
     for node in [&one, &two] {
         eventually("it is not ready, with both values", SOON, || {
             let answer = node.get("/readyz").unwrap();
@@ -142,16 +134,16 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
         when(since > Duration::from_secs(6), format!("{since:?}"))
     });
     assert_eq!(two.terminate().code(), Some(0));
-    send(20..25, &mut expected, &mut sender, &one, &[two.udp()]);
+    send(20..25, &mut sender);
     two.run();
-    let mut sender = Sender::paced_by(&two);
-    send(25..30, &mut expected, &mut sender, &two, &[one.udp()]);
+    sender.redirect([&two, &one]);
+    send(25..30, &mut sender);
     assert_eq!(one.terminate().code(), Some(0));
-    send(30..35, &mut expected, &mut sender, &two, &[one.udp()]);
+    send(30..35, &mut sender);
     one.run();
-    send(35..40, &mut expected, &mut sender, &two, &[one.udp()]);
+    send(35..40, &mut sender);
 
-    let expected = expected.points();
+    let expected = sender.expected.points();
     eventually("every count is in one of the outputs", SOON, || {
         let [mut all, other] =
             ["eds", "other"].map(|name| read_back::influxdb(site.influxdb, name));
@@ -191,12 +183,11 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
     node.set("output.database", "other");
     node.apply_settings();
     let mut sender = Sender::paced_by(&node);
-    let mut expected = Expected::default();
-    send(0..2, &mut expected, &mut sender, &node, &[]);
+    send(0..2, &mut sender);
     node.wait_count("eds_settings_differ", |differs| differs == 1);
     node.set("output.database", "eds");
     node.apply_settings();
-    site.wait_exact(&expected.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     node.wait_ready();
 }
 
@@ -221,8 +212,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     let keys = [("store.layout", "sets"), ("flush.max_hold", "10m")];
     let mut node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
-    let mut expected = Expected::default();
-    send(0..2, &mut expected, &mut sender, &node, &[]);
+    send(0..2, &mut sender);
     node.set("store.layout", "log");
     let (code, said) = node.command_text(&["settings", "apply"]);
     let is_refused = |said: &str, why: &str| {
@@ -236,8 +226,8 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     node.apply_settings();
     assert!(node.terminate().success());
     node.run();
-    let mut sender = Sender::paced_by(&node);
-    send(2..4, &mut expected, &mut sender, &node, &[]);
+    sender.redirect([&node]);
+    send(2..4, &mut sender);
     assert!(node.terminate().success());
     node.set("store.layout", "log");
     let (code, said) = node.command_text(&["settings", "apply"]);
@@ -247,13 +237,13 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     node.set("flush.grace", "1s");
     node.apply_settings();
     node.run();
-    site.wait_exact(&expected.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     assert!(node.terminate().success());
     node.set("store.layout", "log");
     node.says(&["settings", "apply"], 0, "");
     node.run();
-    let mut sender = Sender::paced_by(&node);
-    send(4..6, &mut expected, &mut sender, &node, &[]);
-    site.wait_exact(&expected.points(), SOON);
+    sender.redirect([&node]);
+    send(4..6, &mut sender);
+    site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

@@ -59,7 +59,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     let mut first = site.start_node("first", &keys);
     let mut sender = Sender::paced_by(&first);
     site.writes.set(testing::http_proxy::Mode::Refuse);
-    sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
+    sender.send(numbered_datagram(0).as_bytes());
     first.wait_count("eds_backlog_unsent", |count| count == 1);
     assert_eq!(first.terminate().code(), Some(0));
     site.writes.set(testing::http_proxy::Mode::Pass);

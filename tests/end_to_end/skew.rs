@@ -120,8 +120,8 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
         if number == 2 {
             jumping.advance(90);
         }
-        sender.send(format!("event_type=a value=user{number} {}", right.now_ns()), &node, &[]);
-        sender.wait_received(&node);
+        sender.send(format!("event_type=a value=user{number} {}", right.now_ns()));
+        sender.wait_received();
         thread::sleep(Duration::from_secs(3));
     }
     let metrics = node.metrics();

@@ -41,7 +41,7 @@ fn filled(site: &Site, keys: &[(&str, &str)], datagrams: &[Vec<u8>]) -> (Node, S
     let mut node = spooling(site, "one", keys);
     launch(&mut node);
     let mut sender = Sender::paced_by(&node);
-    sender.send_all(datagrams, &node, &[]);
+    sender.send_all(datagrams);
     (node, sender)
 }
 
@@ -130,7 +130,7 @@ fn half_an_hour_without_redis_costs_nothing() {
     let directly = datagrams(1, 500);
     let before = node.metrics().count("eds_events_recorded_total");
     for datagram in &directly {
-        sender.send_unrecorded(datagram, &node, &[]);
+        sender.send_unrecorded(datagram);
     }
     eventually("they are recorded", SOON, || {
         let recorded = node.metrics().count("eds_events_recorded_total") - before;
@@ -147,9 +147,9 @@ fn what_is_on_disk_outlives_a_kill() {
     let mut sender = Sender::paced_by(&node);
     // One event finds room in memory; it is not expected.
     let first = datagrams(1, 1).remove(0);
-    sender.send_unrecorded(&first, &node, &[]);
-    sender.wait_received(&node);
-    sender.send_all(datagrams(3, 9000), &node, &[]);
+    sender.send_unrecorded(&first);
+    sender.wait_received();
+    sender.send_all(datagrams(3, 9000));
     let spooled = wait_spooled(&node);
     assert_eq!(spooled, 27_000);
     node.kill();
@@ -203,10 +203,10 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
     // Each event reaches one node only, and the slow node has events of every minute.
     for (i, datagram) in datagrams(10, 15_000).iter().enumerate() {
         expected.receive(datagram);
-        senders[i % 2].send(datagram, &nodes[i % 2], &[]);
+        senders[i % 2].send(datagram);
     }
     for (sender, node) in senders.iter().zip(&nodes) {
-        sender.wait_received(node);
+        sender.wait_received();
         wait_spooled(node);
     }
     site.redis.restart();
@@ -306,7 +306,7 @@ fn a_spool_follows_no_links_and_is_open_to_its_user_alone() {
     node.run();
     symlink(&target, spool.join("witness.new")).unwrap();
     let mut sender = Sender::paced_by(&node);
-    sender.send_all(datagrams(1, 100), &node, &[]);
+    sender.send_all(datagrams(1, 100));
     site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;

@@ -52,14 +52,11 @@ pub(crate) fn wait_healthy(node: &Node) -> Value {
     })
 }
 
-fn send(node: &Node, sender: &mut Sender, events: i64, others: &[SocketAddr]) {
+fn send(sender: &mut Sender, events: i64) {
     let at = five_minutes_ago_ns();
     for event in 0..events {
-        sender.send(
-            format!("event_type=e{},product=p value=user{event} {}", event % 10, at + event),
-            node,
-            others,
-        );
+        let (series, at) = (event % 10, at + event);
+        sender.send(format!("event_type=e{series},product=p value=user{event} {at}"));
     }
 }
 
@@ -67,8 +64,8 @@ fn send(node: &Node, sender: &mut Sender, events: i64, others: &[SocketAddr]) {
 fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
     let site = site();
     let nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
-    let mut sender = Sender::paced_by(&nodes[0]);
-    send(&nodes[0], &mut sender, 500, &[nodes[1].udp()]);
+    let mut sender = Sender::to_all(&nodes);
+    send(&mut sender, 500);
     site.wait_exact(&sender.expected.points(), SOON);
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let answered = eventually("both nodes report what they saw", SOON, || {
@@ -154,7 +151,7 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
         when(told.is_empty(), format!("{told:?}"))
     });
     let mut sender = Sender::paced_by(&node);
-    send(&node, &mut sender, 3000, &[]);
+    send(&mut sender, 3000);
     // The node itself knows its losses.
     eventually("the node says so", SOON, || {
         let answer = node.get("/api/v1/status").map_err(|error| error.to_string())?;
@@ -174,7 +171,7 @@ fn an_output_that_is_down_is_named_and_what_waits_for_it() {
     let node = site.start_node("one", &[("flush.grace", "1s")]);
     site.writes.set(Mode::Refuse);
     let mut sender = Sender::paced_by(&node);
-    send(&node, &mut sender, 10, &[]);
+    send(&mut sender, 10);
     let words = ["output default", "start the server"];
     let down = wait_first(&node, "output-down", &words);
     assert_eq!(down["outputs"][0]["up"], false, "{down}");

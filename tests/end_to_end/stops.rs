@@ -12,7 +12,7 @@ const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h"
 
 fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     for (user, at) in users.iter().zip(nanos..) {
-        sender.send(format!("event_type=login,product=shop value={user} {at}"), node, &[]);
+        sender.send(format!("event_type=login,product=shop value={user} {at}"));
     }
     node.wait_count("eds_events_queued", |queued| queued == 0);
 }
@@ -152,8 +152,8 @@ fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node,
         eventually("it answers", SOON, || node.get("/metrics"));
     }
     let mut sender = Sender::paced_by(&node);
-    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"), &node, &[]);
-    sender.wait_received(&node);
+    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"));
+    sender.wait_received();
     (node, proxy)
 }
 
@@ -189,8 +189,8 @@ fn a_node_that_is_refused_late_says_what_became_of_its_events() {
     two.launch();
     eventually("it answers", SOON, || two.get("/metrics"));
     let mut sender = Sender::paced_by(&two);
-    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"), &two, &[]);
-    sender.wait_received(&two);
+    sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"));
+    sender.wait_received();
     drop(keeping);
     assert_eq!(two.wait_for_exit(SOON).code(), Some(1));
     assert_says(&two.log(), &["on every node"]);
@@ -228,7 +228,7 @@ fn a_long_backlog_keeps_no_node() {
         let mut node = site.start_node("one", &keys);
         let mut sender = Sender::paced_by(&node);
         for datagram in load.datagrams() {
-            sender.send(&datagram, &node, &[]);
+            sender.send(&datagram);
         }
         node.wait_count("eds_series_sealed_total", |counted| counted > 1_500);
         let written = site.writes.writes().len();

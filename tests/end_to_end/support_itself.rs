@@ -20,16 +20,6 @@ fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn redis_comes_back_on_its_port_with_its_data() {
-    let mut redis = RedisServer::start(&["--appendonly", "yes"]);
-    redis.query::<()>(&["SET", "key", "value"]);
-    redis.stop();
-    redis.restart();
-    assert_eq!(redis.query::<String>(&["GET", "key"]), "value");
-    assert_eq!(redis.keys(), ["key"]);
-}
-
-#[test]
 fn the_redis_proxy_sees_a_command_that_is_split_over_two_reads() {
     let redis = RedisServer::start(&[]);
     let proxy = RedisProxy::start(redis.address());
@@ -241,18 +231,4 @@ fn expected_points_count_users_and_events_and_a_comparison_shows_differences() {
     assert!(report.contains("1 of 4 points missing"), "{report}");
     assert!(report.contains("expected Some(2), found Some(3)"), "{report}");
     assert!(compare(&other, &points).unwrap_err().contains("1 of 3 points unexpected"));
-}
-
-#[test]
-fn metrics_are_summed_over_labels() {
-    let metrics = Metrics::parse(
-        "# TYPE eds_events_rejected counter\n\
-         eds_events_rejected_total{reason=\"too_old\"} 2\n\
-         eds_events_rejected_total{reason=\"no_user\"} 1\n\
-         eds_events_received_total 10\n\
-         eds_events_recorded_total 7\n",
-    );
-    assert_eq!(metrics.count("eds_events_rejected_total"), 3);
-    assert_eq!(metrics.count_of("eds_events_rejected_total", &[("reason", "no_user")]), 1);
-    metrics.assert_ledger_adds_up();
 }

@@ -100,7 +100,7 @@ fn the_whole_way_is_encrypted_and_both_sides_of_redis_show_certificates() {
     let mut sender = Sender::paced_by(&node);
     let load = load(0..1, 3000, 20, 100);
     for datagram in load.datagrams() {
-        sender.send(&datagram, &node, &[]);
+        sender.send(&datagram);
     }
     site.wait_exact(&sender.expected.points(), SOON);
     assert!(!node.log().contains("not encrypted"), "{}", node.log());
@@ -145,7 +145,7 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
     node.run();
     let mut sender = Sender::paced_by(&node);
     let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
-    sender.send(line.as_bytes(), &node, &[]);
+    sender.send(line.as_bytes());
     eventually("the log says what to fix", SOON, || {
         let log = node.log();
         let logged =

@@ -32,7 +32,7 @@ fn the_numbers_are_those_of_the_api() {
     let ground = Ground::with_counts(&[]);
     let node = &ground.node;
     let mut sender = Sender::paced_by(node);
-    sender.send_unrecorded(b"event_type= value=ann", node, &[]);
+    sender.send_unrecorded(b"event_type= value=ann");
     node.wait_count("eds_events_rejected_total", |rejected| rejected == 1);
     let browser = ground.page();
 
@@ -114,10 +114,10 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
     // The same users in each minute.
     for minutes in 4..7 {
         let at = minutes_ago_ns(minutes);
-        send(&ground.node, &mut sender, "event_type=steady", 3, at);
+        send(&mut sender, "event_type=steady", 3, at);
     }
     let at = minutes_ago_ns(5);
-    send(&ground.node, &mut sender, "event_type=burst", 5, at);
+    send(&mut sender, "event_type=burst", 5, at);
     wait_sealed(&ground.node, 4);
     let items = |by| {
         let answer = ground.node.json(&format!("/api/v1/top?by={by}"));
@@ -151,7 +151,7 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
 fn an_open_minute_is_drawn_hollow_and_called_provisional() {
     let ground = Ground::start(&[("flush.grace", "5m"), ("flush.max_hold", "10m")]);
     let mut sender = Sender::paced_by(&ground.node);
-    send(&ground.node, &mut sender, "event_type=login", 3, minutes_ago_ns(1));
+    send(&mut sender, "event_type=login", 3, minutes_ago_ns(1));
     let browser = ground.page();
     browser.wait(
         "an open minute is drawn",
@@ -178,7 +178,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
     let ground = Ground::start(&[]);
     let mut sender = Sender::paced_by(&ground.node);
     for (series, users) in HOSTILE.iter().zip([9, 8, 7, 6]) {
-        send(&ground.node, &mut sender, series, users, minutes_ago_ns(5));
+        send(&mut sender, series, users, minutes_ago_ns(5));
     }
     wait_sealed(&ground.node, HOSTILE.len());
     let answer = ground.node.json("/api/v1/top?by=unique");
@@ -219,7 +219,7 @@ fn a_store_in_memory_is_named_and_its_counts_are_shown() {
         &[("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "300ms")],
     );
     let mut sender = Sender::paced_by(&node);
-    send(&node, &mut sender, "event_type=login", 3, minutes_ago_ns(5));
+    send(&mut sender, "event_type=login", 3, minutes_ago_ns(5));
     wait_sealed(&node, 1);
     let browser = Chromium::start();
     browser.open(&format!("http://{}/", node.http()));

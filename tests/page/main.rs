@@ -57,7 +57,7 @@ impl Ground {
         let ground = Self::start(keys);
         let mut sender = Sender::paced_by(&ground.node);
         for (series, users) in USERS {
-            send(&ground.node, &mut sender, series, users, minutes_ago_ns(5));
+            send(&mut sender, series, users, minutes_ago_ns(5));
         }
         wait_sealed(&ground.node, USERS.len());
         ground
@@ -84,13 +84,13 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
 }
 
 /// Sends two events for each of this number of users.
-fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
+fn send(sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
     for user in 0..users {
         for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
-            sender.send_unrecorded(format!("{series} value=user{user} {at}"), node, &[]);
+            sender.send_unrecorded(format!("{series} value=user{user} {at}"));
         }
     }
-    sender.wait_received(node);
+    sender.wait_received();
 }
 
 /// Waits until this number of counts of the last minutes is final.

@@ -48,8 +48,7 @@ fn pictures_of_three_nodes_are_made() {
         let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
         Node::start(name, &keys)
     });
-    let others = [nodes[1].udp(), nodes[2].udp()];
-    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut sender = Sender::to_all(&nodes);
     for minute in (0..=MINUTES).rev() {
         let at = minutes_ago_ns(minute);
         for (place, (series, usual)) in (0_i64..).zip(USUAL) {
@@ -60,16 +59,12 @@ fn pictures_of_three_nodes_are_made() {
             for user in 0..if is_bad { many * 6 } else { many } {
                 for event in 0..=(user + minute) % 4 {
                     let at = at + user * 1_000_000 + event * 1_000;
-                    sender.send_unrecorded(
-                        format!("{series} value=user{user} {at}"),
-                        &nodes[0],
-                        &others,
-                    );
+                    sender.send_unrecorded(format!("{series} value=user{user} {at}"));
                 }
             }
         }
     }
-    sender.wait_received(&nodes[0]);
+    sender.wait_received();
     eventually("all minutes but the present one are final", SOON, || {
         let path = format!("/api/v1/minutes?from={}", minutes_ago_ns(MINUTES) / 1_000_000_000);
         let sealed = nodes[0].json(&path)["counts"].as_array().unwrap().len();

@@ -39,7 +39,7 @@ fn nothing_is_wider_than_the_screen() {
     let mut sender = Sender::paced_by(&ground.node);
     // One long word, as long as a tag may be.
     let long = format!("event_type={}", "x".repeat(200));
-    send(&ground.node, &mut sender, &long, 12, minutes_ago_ns(4));
+    send(&mut sender, &long, 12, minutes_ago_ns(4));
     wait_sealed(&ground.node, 4);
     let browser = ground.page();
     browser.evaluate("document.querySelector('#numbers').open = true");

@@ -112,11 +112,11 @@ fn send_minutes(
             }
             let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
             let line = format!("event_type=e1,product=p value=user{event} {at}");
-            let others = [two.udp()];
-            let others = if reaches_two(minute, event) { &others[..] } else { &[] };
-            sender.send(line.as_bytes(), one, others);
+            let reaches_two = reaches_two(minute, event);
+            sender.copies = reaches_two.then(|| two.udp()).into_iter().collect();
+            sender.send(line.as_bytes());
             sent[0] += 1;
-            sent[1] += others.len() as u64;
+            sent[1] += u64::from(reaches_two);
         }
     }
     wait_recorded(one, two, sent);
@@ -134,7 +134,7 @@ fn a_path_that_loses_is_mended() {
     for minute in -1..5 {
         for event in (0..60).step_by(10) {
             let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
-            sender.send(format!("event_type=e1,product=p value=user{event} {at}"), &two, &[]);
+            sender.send(format!("event_type=e1,product=p value=user{event} {at}"));
         }
     }
     wait_gone(&one, "node-loses");
@@ -310,7 +310,7 @@ fn a_spool_that_fills_empties_when_the_store_is_back() {
     let at = five_minutes_ago_ns();
     let lines =
         (0..7000).map(|it| format!("event_type=e value=u{it}{} {}", "x".repeat(200), at + it));
-    sender.send_all(lines, &node, &[]);
+    sender.send_all(lines);
     let remedy = Remedy::of_the_node_itself(&node, "spool-fills", &["its spool is"]);
     remedy.says(&["restore the store", "raise input.spool_max"]);
     site.redis.signal("CONT");
@@ -376,7 +376,7 @@ fn an_archive_of_old_minutes_is_waited_for() {
         let at = before - ago * MINUTE_NS;
         format!("event_type=e1,product=p value=u {at}")
     });
-    sender.send_all(lines, &node, &[]);
+    sender.send_all(lines);
     let remedy = Remedy::of(&node, "old-minutes", &["are not sealed"]);
     remedy.says(&["replay of an archive"]);
     wait_gone(&node, "old-minutes");

@@ -109,7 +109,7 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
     let mut sender = Sender::paced_by(&node);
     let mut send = |event: i64, minute: i64| {
         let at = five_minutes_ago_ns() + minute * MINUTE_NS;
-        sender.send(format!("event_type=k{event} value=u {at}"), &node, &[]);
+        sender.send(format!("event_type=k{event} value=u {at}"));
     };
     (0..4).for_each(|event| send(event, 0));
     node.wait_count("eds_points_sent_total", |sent| sent == 8);

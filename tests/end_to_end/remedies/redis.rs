@@ -186,8 +186,14 @@ fn a_redis_without_an_append_only_file_is_given_one() {
     let node = site.start_node("one", &[]);
     let words = ["no append-only file", "CONFIG SET appendonly yes"];
     let remedy = Remedy::of(&node, "redis-forgets", &words);
+    let is_shown = || node.get("/readyz").unwrap().body.contains("appendonly yes");
+    assert!(is_shown());
     remedy.run_at("CONFIG SET appendonly", &site.redis);
     wait_healthy(&node);
+    eventually("the node shows it no more", SOON, || when(!is_shown(), "it is there"));
+    let log = node.log();
+    let warned = |line: &&str| line.contains("WARN") && line.contains("appendonly yes");
+    assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
 }
 
 #[test]
@@ -218,8 +224,8 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
 
 #[test]
 fn a_redis_that_forgot_a_minute_while_it_was_written_is_given_what_it_lacks() {
-    let mut site = Site::with_redis(RedisServer::start(&[]));
-    let (node, _) = kill_writer_and_redis(&mut site, "sets");
+    let site = Site::with_redis(RedisServer::start(&[]));
+    let (site, node, _) = kill_writer_and_redis(site, "sets");
     let remedy = Remedy::of(&node, "unconfirmed", &["node", "while they were written"]);
     remedy.says(&["compare the points of these minutes"]);
     remedy.run_at("CONFIG SET appendonly", &site.redis);

@@ -19,8 +19,8 @@ fn lines_that_are_rejected_are_sent_right() {
     for (id, good) in [("rejects-lines", 0), ("rejects-few", 500)] {
         let mut sender = Sender::paced_by(&node);
         let lines = (0..good).map(|event| format!("event_type=e value=u{event} {}", at + event));
-        sender.send_all(lines, &node, &[]);
-        sender.send_unrecorded(b"page.views:1|c", &node, &[]);
+        sender.send_all(lines);
+        sender.send_unrecorded(b"page.views:1|c");
         let remedy = Remedy::of(&node, id, &["node one", "page.views"]);
         assert!(!remedy.text.is_empty());
         restart(&mut node);
@@ -38,7 +38,7 @@ fn coarse_stamps_are_made_finer() {
         let mut sender = Sender::paced_by(node);
         let lines =
             (0..300).map(|event| format!("event_type=coarse,product=p value=ann {}", stamp(event)));
-        sender.send_all(lines, node, &[]);
+        sender.send_all(lines);
         // The next lines are judged alone.
         node.wait_count("eds_events_queued", |queued| queued == 0);
     };
