@@ -12,22 +12,24 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use chrono::DateTime;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing::Level;
 
-use crate::event::{Minute, Precision};
+use crate::event::Minute;
 use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 use crate::relay::EventRule;
 use crate::secret::Secret;
 use crate::store::OutputName;
-use crate::store::redis::Layout;
 
 /// A secret or PEM file is small; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How the log is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LogFormat {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
     /// Lines for people, on standard error.
     #[default]
     Text,
@@ -35,6 +37,15 @@ pub enum LogFormat {
     Json,
     /// To the journal, with fields.
     Journald,
+}
+
+/// The version of the write API of an output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ApiVersion {
+    V1,
+    #[default]
+    V2,
 }
 
 /// Returns the value, or a message that quotes the text.
@@ -86,41 +97,20 @@ pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, Stri
 pub(super) fn mode(text: &str, allowed: &str) -> Result<u32, String> {
     let is_octal = |text: &&str| text.len() == 4 && text.starts_with('0');
     let parse = |text: &str| u32::from_str_radix(Some(text).filter(is_octal)?, 8).ok();
-    between(text, allowed, parse, "is no permissions; write four digits, such as \"0660\"")
+    between(text, allowed, parse, "is not a file mode; write four digits, such as \"0660\"")
 }
 
-/// Reads one of the words that are allowed.
-pub(super) fn word(text: &str, allowed: &str) -> Result<String, String> {
-    let words = allowed.trim_start_matches("one of: ");
-    let is_one = words.split(", ").any(|word| word == text);
-    found(text, is_one.then(|| text.to_owned()), &format!("is not known; write {allowed}"))
-}
-
-pub(super) fn precision(text: &str, allowed: &str) -> Result<Precision, String> {
-    Ok(match &*word(text, allowed)? {
-        "us" => Precision::Microseconds,
-        "ms" => Precision::Milliseconds,
-        "s" => Precision::Seconds,
-        _ => Precision::Nanoseconds,
-    })
-}
-
-pub(super) fn layout(text: &str, allowed: &str) -> Result<Layout, String> {
-    let is_log = word(text, allowed)? == Layout::Log.name();
-    Ok(if is_log { Layout::Log } else { Layout::Sets })
+/// Reads the name of a variant.
+pub(super) fn word<T: DeserializeOwned>(text: &str, allowed: &str) -> Result<T, String> {
+    let word: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
+    found(text, word.ok(), &format!("is not known; write {allowed}"))
 }
 
 /// Reads a level; never `None`.
 pub(super) fn level(text: &str, allowed: &str) -> Result<Option<Level>, String> {
-    Ok(word(text, allowed)?.parse().ok())
-}
-
-pub(super) fn log_format(text: &str, allowed: &str) -> Result<LogFormat, String> {
-    Ok(match &*word(text, allowed)? {
-        "json" => LogFormat::Json,
-        "journald" => LogFormat::Journald,
-        _ => LogFormat::Text,
-    })
+    let is_level = |level: &Level| level.as_str().eq_ignore_ascii_case(text);
+    let level = text.parse().ok().filter(is_level).map(Some);
+    found(text, level, &format!("is not known; write {allowed}"))
 }
 
 fn is_of_a_name(byte: u8) -> bool {
@@ -142,13 +132,13 @@ pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, Strin
 pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
     let is_plain = !text.contains(char::is_control);
     let text_or_none = is_plain.then(|| Some(text.to_owned()).filter(|text| !text.is_empty()));
-    found(text, text_or_none, "holds control characters; leave them out")
+    found(text, text_or_none, "contains control characters; remove them")
 }
 
 /// Reads a secret, which no message quotes.
 pub(super) fn secret(text: &str, _: &str) -> Result<Option<Secret>, String> {
     if text.contains(char::is_control) {
-        return Err("holds control characters; leave them out".to_owned());
+        return Err("contains control characters; remove them".to_owned());
     }
     Ok((!text.is_empty()).then(|| Secret::new(text)))
 }
@@ -172,8 +162,7 @@ pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String>
     let line = text.strip_suffix('\n').unwrap_or(&text);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() || line.contains(char::is_control) {
-        let hint = "write only the secret into it";
-        return Err(format!("{file} does not hold one line of text; {hint}"));
+        return Err(format!("{file} is not a single line of text; write only the secret into it"));
     }
     Ok(Some(Secret::new(line)))
 }
@@ -186,15 +175,14 @@ pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
     if bytes.as_ref().is_none_or(is_pem) {
         return Ok(bytes);
     }
-    Err(format!("{file} is not a PEM file; it should hold a line -----BEGIN …-----"))
+    Err(format!("{file} is not a PEM file, which has a line -----BEGIN …-----; name another file"))
 }
 
 /// Reads a PEM file of the authorities that vouch for an HTTP server; `None`: no file is named.
 pub(super) fn certificates(file: &str, allowed: &str) -> Result<Option<Vec<u8>>, String> {
     let pem = pem(file, allowed)?;
     if let Some(Err(reason)) = pem.as_deref().map(influxdb::certificates) {
-        let hint = "name a file of PEM certificates";
-        return Err(format!("{file} cannot be used: {reason}; {hint}"));
+        return Err(format!("{file} cannot be used: {reason}; name a file of PEM certificates"));
     }
     Ok(pem)
 }
@@ -207,11 +195,10 @@ fn bytes_in(file: &str) -> Result<Option<Vec<u8>>, String> {
     let opened = File::open(file);
     match opened.and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
         Ok(count) if count as u64 <= FILE_BYTES_MAX => Ok(Some(bytes)),
-        Ok(_) => Err(format!("{file} is larger than 1MiB; name the right file")),
-        Err(error) => {
-            let hint = "name a file that the service's user may read";
-            Err(format!("{file} cannot be read: {error}; {hint}"))
-        }
+        Ok(_) => Err(format!("{file} is larger than 1MiB; name another file")),
+        Err(error) => Err(format!(
+            "{file} cannot be read: {error}; name a file that the service's user can read"
+        )),
     }
 }
 
@@ -224,12 +211,11 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
     if !directory.is_absolute() {
         return Err("is not an absolute path; begin it with a slash".to_owned());
     }
-    let hint = "name a directory that the service's user may write to";
+    let hint = "name a directory that the service's user can write to";
     for place in directory.ancestors() {
         match std::fs::metadata(place) {
             Ok(found) if !found.is_dir() => {
-                let place = place.display();
-                return Err(format!("{place} is there, and not a directory; {hint}"));
+                return Err(format!("{} is not a directory; {hint}", place.display()));
             }
             // Another user or systemd may create the directory.
             Ok(_) if place != directory => return Ok(Some(directory.into())),
@@ -241,7 +227,7 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
     let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);
     match made.map_err(|error| (error.kind(), error)) {
         Err((ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, error)) => Err(format!(
-            "{text} cannot be written to: {error}; {hint}, and look at it as that user"
+            "{text} cannot be written to: {error}; {hint}, and run this check as that user"
         )),
         _ => Ok(Some(directory.into())),
     }
@@ -255,9 +241,9 @@ pub(super) fn minute(text: &str, _: &str) -> Result<Option<Minute>, String> {
     let time = DateTime::parse_from_rfc3339(text).ok();
     let time = found(text, time, "is not a time; write one such as \"2026-11-22T02:10:00Z\"")?;
     let micros = Some(time.timestamp_micros()).filter(|micros| micros % 60_000_000 == 0);
-    let otherwise = "is within a minute; write its beginning, with :00 for the seconds";
+    let otherwise = "is not the start of a minute; write :00 for the seconds";
     let minute = Minute::from_epoch_minutes(found(text, micros, otherwise)? / 60_000_000);
-    found(text, minute, "is out of range; write a time of these centuries").map(Some)
+    found(text, minute, "is out of range; write a time between 1970 and 2262").map(Some)
 }
 
 /// Reads a socket address; `None`: it is empty.
@@ -282,7 +268,7 @@ fn list<T: PartialEq>(
     for item in items(text) {
         let value = parse(item)?;
         if is_unique(&value) && values.contains(&value) {
-            return Err(format!("{item:?} is there twice; leave one out"));
+            return Err(format!("{item:?} occurs twice; remove one"));
         }
         values.push(value);
     }
@@ -297,8 +283,7 @@ pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, Strin
     let parse = |item: &str| item.parse().map_err(|error| format!("{item:?} {error}"));
     let addresses = list(text, is_unique, parse)?;
     if addresses.is_empty() {
-        let hint = "give at least one address, such as \"127.0.0.1:8094\"";
-        return Err(format!("the list is empty; {hint}"));
+        return Err("is empty; name at least one address, such as \"127.0.0.1:8094\"".to_owned());
     }
     Ok(addresses)
 }
@@ -324,7 +309,8 @@ pub(super) fn host_and_port(text: &str) -> Result<String, String> {
 
 /// Reads names of hosts, without ports.
 pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
-    let otherwise = "is not a host's name; write a name alone, without scheme and port, such as \"eds-1.example.org\"";
+    let otherwise =
+        "is not a host name; write a name without scheme and port, such as \"eds-1.example.org\"";
     let parse = |item: &str| {
         found(item, item.bytes().all(is_of_a_name).then(|| item.to_owned()), otherwise)
     };
@@ -333,7 +319,7 @@ pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
 
 /// Reads the rules that select events; empty: all lines that a node counts.
 pub(super) fn event_rules(text: &str, _: &str) -> Result<Vec<EventRule>, String> {
-    let hint = "write a measurement, a tag key with = behind it, or TAG=VALUE";
+    let hint = "write MEASUREMENT, TAG= or TAG=VALUE";
     let parse = |item: &str| item.parse().map_err(|wrong| format!("{item:?} {wrong}; {hint}"));
     list(text, |_| false, parse)
 }

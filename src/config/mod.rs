@@ -2,27 +2,23 @@
 //!
 //! | file | content | uses |
 //! | --- | --- | --- |
-//! | `key.rs` | the metadata of a key | |
-//! | `kinds.rs`, `urls.rs` | functions that parse each kind of value | |
-//! | `values.rs` | the effective value of each key, its origin, and all problems | `key`, the kinds |
-//! | `sections.rs` | **the table of keys**: a struct for each section | `values` |
+//! | `kinds.rs` | functions that parse each kind of value | |
+//! | `values.rs` | the effective value of each key, its origin, and all problems | `kinds` |
+//! | `servers.rs` | URLs, users, secrets and certificates | `values` |
+//! | `sections.rs` | **the table of keys**: a struct for each section | `servers` |
 //! | `sources.rs` | the sources: file, variables, flags | `sections` |
-//! | `credentials.rs` | users, secrets and certificates of a section | `values` |
-//! | `store.rs`, `output.rs`, `node.rs`, `relay.rs` | the settings of the parts of a node and a relay | all |
+//! | `output.rs`, `node.rs`, `relay.rs` | the settings of the parts of a node and a relay | all |
 //!
 //! Imports run from the lower row to the upper only. A new key is a row in `sections.rs`, its use where a setting is built, and
 //! its explanation in `config/eds.toml`.
 
-mod credentials;
-mod key;
 mod kinds;
 mod node;
 mod output;
 mod relay;
 mod sections;
+mod servers;
 mod sources;
-mod store;
-mod urls;
 mod values;
 
 #[cfg(test)]
@@ -30,17 +26,17 @@ mod tests;
 
 use std::ffi::OsString;
 
-pub use self::key::{Form, Key, Program, VARIABLE_PREFIX};
-pub use self::kinds::LogFormat;
-pub(crate) use self::node::OUTPUTS;
+pub(crate) use self::kinds::LogFormat;
 pub use self::node::{Config, ServiceSettings};
+pub(crate) use self::node::{OUTPUTS, Store};
 pub(crate) use self::output::{Output, Target};
 pub use self::relay::RelayConfig;
 pub use self::sections::KEYS;
 pub(crate) use self::sections::Log;
 pub use self::sources::{Flags, RelayFlags};
-pub(crate) use self::store::Store;
-pub use self::values::{ConfigErrors, Effective, Origin, Problem};
+pub use self::values::{
+    ConfigErrors, Effective, Form, Key, Origin, Problem, Program, VARIABLE_PREFIX,
+};
 
 use self::sources::{Typed, gather};
 

@@ -1,16 +1,16 @@
 //! The settings of a node, and the checks of keys against each other.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use humantime::format_duration;
-use redis_link::Timeouts;
+use redis_link::{Address, Timeouts};
 
 use super::output::{self, Output, Target};
 use super::sections::{self, Flush, Http, Input, Log, Top};
+use super::servers::{self, exposed_host, is_loopback};
 use super::sources::host_name;
-use super::store::{self, Store};
-use super::urls::{exposed_host, is_loopback};
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
@@ -18,6 +18,7 @@ use crate::ingest::{
     BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
 };
 use crate::spool::SpoolSettings;
+use crate::store::redis::{self, Settings};
 
 /// The name of all outputs together among the cluster-wide settings.
 pub(crate) const OUTPUTS: &str = "outputs";
@@ -45,9 +46,22 @@ pub struct Config {
     pub(crate) service: ServiceSettings,
     pub(crate) outputs: Vec<Output>,
     pub(crate) log: Log,
-    /// Key and value of the cluster-wide settings. Values that mean the same are written the same. What names the store itself
-    /// (`store.url`, `store.prefix`) is not among them: nodes that differ in it meet nowhere.
+    /// Key and value of the cluster-wide settings; equivalent values have the same text. `store.url` and `store.prefix` are not
+    /// among them, because nodes that differ in these share nothing.
     pub(crate) alike: Vec<(&'static str, String)>,
+}
+
+/// The settings of the store.
+#[derive(Debug, Clone)]
+pub(crate) enum Store {
+    /// In this process.
+    Memory {
+        /// The maximum memory for open minutes and unsent counts, in bytes.
+        bytes_max: u64,
+        /// The maximum number of sent counts that are kept.
+        counts_max: u64,
+    },
+    Redis(Box<Settings>),
 }
 
 /// The settings of a running node.
@@ -87,7 +101,6 @@ pub(super) fn build_to_look(values: &mut Effective) -> Config {
 
 pub(super) fn build(values: &mut Effective) -> Config {
     let Top { node } = Top::read(values);
-    store::ignore_unused(values);
     let (input, mut http) = (Input::read(values), Http::read(values));
     let store = sections::Store::read(values);
     let Flush { interval, grace, max_hold, lease } = Flush::read(values);
@@ -96,22 +109,18 @@ pub(super) fn build(values: &mut Effective) -> Config {
     let retention = input.max_age.saturating_mul(RETENTION_AGES);
     let window = Window::new(input.max_age, input.max_future);
     let replay_window = store.replay_window;
-    let (store, partitions) = store::build(values, store, &node, retention);
+    let (store, partitions) = build_store(values, store, &node, retention);
     let outputs = output::read(values);
     http.hosts.extend(host_name());
+    let limits = LineLimits {
+        line: input.max_line,
+        series: input.max_series,
+        tag: input.max_tag,
+        user: input.max_user,
+    };
     let service = ServiceSettings {
         batcher: BatcherSettings {
-            rules: LineRules {
-                user_field: input.user_field.clone(),
-                precision: input.timestamp_precision,
-                measurement_tag: input.measurement_tag.clone(),
-                limits: LineLimits {
-                    line: input.max_line,
-                    series: input.max_series,
-                    tag: input.max_tag,
-                    user: input.max_user,
-                },
-            },
+            rules: line_rules(&input, limits),
             window,
             partitions: partitions.clone(),
             limits: QueueLimits { events: input.queue_events, bytes: input.queue_bytes },
@@ -152,6 +161,56 @@ pub(super) fn build(values: &mut Effective) -> Config {
     }
 }
 
+/// Returns the grammar of lines.
+pub(super) fn line_rules(input: &Input, limits: LineLimits) -> LineRules {
+    LineRules {
+        user_field: input.user_field.clone(),
+        precision: input.timestamp_precision,
+        measurement_tag: input.measurement_tag.clone(),
+        limits,
+    }
+}
+
+/// Returns the store of this node, and its partitions.
+fn build_store(
+    values: &mut Effective,
+    keys: sections::Store,
+    node: &str,
+    retention: Duration,
+) -> (Store, Partitions) {
+    let before = Some(keys.partitions_before).filter(|before| *before > 0);
+    values.together(
+        &["store.partitions_before", "store.partitions_from"],
+        before.is_some() == keys.partitions_from.is_some(),
+        "and store.partitions_from must be set together; set both while the number of partitions changes, and remove both \
+         afterwards",
+    );
+    values.together(
+        &["store.partitions_before", "store.partitions"],
+        before != Some(keys.partitions),
+        "equals store.partitions, so nothing would change; write the previous number of partitions",
+    );
+    let count = NonZeroU16::new(keys.partitions).unwrap_or(NonZeroU16::MIN);
+    // A store in memory starts empty, so it has no minutes with another number of partitions.
+    let before = before.zip(keys.partitions_from).filter(|_| keys.url.is_some());
+    let partitions = redis::partitions(&keys.prefix, count, before);
+    let (bytes_max, counts_max) = (keys.memory_max, keys.counts_max);
+    let timeouts = Timeouts { connect: keys.connect_timeout, response: keys.response_timeout };
+    let store = match servers::redis(values, keys.url, timeouts) {
+        None => Store::Memory { bytes_max, counts_max },
+        Some(redis) => Store::Redis(Box::new(Settings {
+            redis,
+            prefix: keys.prefix,
+            partitions: partitions.clone(),
+            layout: keys.layout,
+            retention,
+            counts_max,
+            node: node.to_owned(),
+        })),
+    };
+    (store, partitions)
+}
+
 /// Refuses keys that contradict each other.
 fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: &FlushSettings) {
     let is_redis = store.url.is_some();
@@ -160,37 +219,38 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (
             &["input.measurement_tag"][..],
             !is_reserved(tag.as_bytes()),
-            "is a reserved tag key, as in every line; choose another one",
+            "is a reserved tag key; choose another one",
         ),
         (
             &["flush.max_hold", "flush.grace"],
             flush.max_hold >= flush.grace,
-            "is shorter than flush.grace, so no minute would ever be idle long enough; raise this or lower that",
+            "is shorter than flush.grace, so no minute would become idle; raise this or lower flush.grace",
         ),
         (
             &["flush.lease", "flush.interval"],
             flush.lease >= flush.interval.saturating_mul(LEASE_INTERVALS_MIN),
-            "is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that",
+            "is shorter than 3 × flush.interval, so claims could lapse before they are renewed; raise this or lower \
+             flush.interval",
         ),
         (
             &["input.linger", "flush.grace"],
             input.linger < flush.grace,
-            "is not shorter than flush.grace, so events that wait would come after their minute was closed; lower this or \
-             raise that",
+            "is not shorter than flush.grace, so events would be recorded after their minute is closed; lower this or raise \
+             flush.grace",
         ),
         (
             &["flush.interval", "flush.grace"],
             !is_redis || flush.interval < flush.grace,
-            "is not shorter than flush.grace, but a node reports only so often that it lags, and the others would close \
-             minutes before; lower this or raise that",
+            "is not shorter than flush.grace, so minutes could be closed before a node reports its lag; lower this or raise \
+             flush.grace",
         ),
         (
             &["store.replay_window", "store.response_timeout"],
             !is_redis
                 || store.replay_window.is_zero()
                 || store.replay_window >= store.response_timeout,
-            "is shorter than store.response_timeout, so what was recorded is forgotten before a missing answer shows a \
-             failover; raise this or lower that, or write \"0s\"",
+            "is shorter than store.response_timeout, so events would be forgotten before a failover is noticed; raise this or \
+             lower store.response_timeout, or write \"0s\"",
         ),
     ] {
         values.together(keys, holds, text);
@@ -205,7 +265,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (line, ("input.max_user", input.max_user)),
     ] {
         let text = format!(
-            "{} bytes never fit into {}, {} bytes; lower this or raise that",
+            "{} bytes never fit into {}, {} bytes; lower this or raise {1}",
             inner.1, outer.0, outer.1
         );
         values.together(&[inner.0, outer.0], inner.1 <= outer.1, &text);
@@ -216,51 +276,53 @@ impl Config {
     /// Returns warnings about settings that are valid but unwise. Each is a sentence that names the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = exposed(&self.service, &self.store, &self.outputs);
+        let mut warnings = self.exposed();
         if let Store::Redis(settings) = &self.store {
-            warnings.extend(self.late(settings.redis.timeouts));
+            warnings.extend(self.contradictions(settings.redis.timeouts));
         }
         warnings
     }
 
     /// Returns warnings about durations that contradict each other when the store is slow or unavailable.
-    fn late(&self, Timeouts { connect, response }: Timeouts) -> impl Iterator<Item = String> {
+    fn contradictions(
+        &self,
+        Timeouts { connect, response }: Timeouts,
+    ) -> impl Iterator<Item = String> {
         let FlushSettings { interval, grace, max_hold, lease } = self.service.flush;
         let window = self.service.replay_window;
         let noticed = connect + response + STORE_LOOK;
         let kept = connect + 2 * response + interval;
-        let spools = self.service.spool.is_some();
+        let drain = self.service.input.drain_timeout;
         let pairs = [
             (
                 interval > grace / 2,
-                "flush.interval ({}) is longer than half of flush.grace ({}): when recording hangs, the other nodes may close \
-             a minute before they know that this one lags",
+                "flush.interval ({}) is longer than half of flush.grace ({}): if recording hangs, other nodes may close minutes \
+                 before this node reports its lag",
                 [interval, grace],
             ),
             (
                 lease < kept,
-                "flush.lease ({}) is shorter than flush.interval, store.connect_timeout and twice store.response_timeout together \
-             ({}): when Redis is slow, claims lapse and others send the same counts again, and that a node lags is \
-             forgotten",
+                "flush.lease ({}) is shorter than flush.interval + store.connect_timeout + 2 × store.response_timeout ({}): if \
+                 Redis is slow, claims and reported lags expire, and other nodes send the same counts again",
                 [lease, kept],
             ),
             (
                 !window.is_zero() && window < noticed,
-                "store.replay_window ({}) is shorter than it may take to notice that Redis is gone (store.connect_timeout, \
-             store.response_timeout and a second: {}): a failover may lose events of the time between",
+                "store.replay_window ({}) is shorter than the time to notice that Redis is gone (store.connect_timeout + \
+                 store.response_timeout + 1s, {}): a failover may lose the events of that time",
                 [window, noticed],
             ),
             (
                 response >= max_hold,
-                "store.response_timeout ({}) is not shorter than flush.max_hold ({}): events whose recording hangs come after \
-             their minute was closed in any case",
+                "store.response_timeout ({}) is not shorter than flush.max_hold ({}): if recording hangs, events arrive after \
+                 their minute is closed",
                 [response, max_hold],
             ),
             (
-                !spools && self.service.input.drain_timeout < response,
-                "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and there is no input.spool_dir: one \
-             answer that is late at a stop loses what is queued",
-                [self.service.input.drain_timeout, response],
+                self.service.spool.is_none() && drain < response,
+                "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and input.spool_dir is not set: one late \
+                 answer at a stop loses the queued events",
+                [drain, response],
             ),
         ];
         let unwise = pairs.into_iter().filter(|(is_unwise, ..)| *is_unwise);
@@ -270,44 +332,55 @@ impl Config {
             spans.into_iter().fold(text.to_owned(), fill)
         })
     }
+
+    /// Returns warnings about data that leaves this host unencrypted, and about listeners that accept data from any host.
+    fn exposed(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Store::Redis(settings) = &self.store
+            && settings.redis.tls.is_none()
+            && let Some(host) = remote_host(&settings.redis.address)
+        {
+            let password = settings.redis.credentials.password.as_ref();
+            let password = password.map_or("", |_| " and the password");
+            warnings.push(format!(
+                "store.url is not encrypted: the network between this host and {host} can read and change all events and \
+                 counts{password}; use rediss://"
+            ));
+        }
+        for output in &self.outputs {
+            if let Target::InfluxDb(settings) = &output.target
+                && let Some(host) = exposed_host(&settings.url)
+            {
+                let of = match &self.outputs[..] {
+                    [_] => String::new(),
+                    _ => format!(" of {:?}", output.name.as_str()),
+                };
+                warnings.push(format!(
+                    "output.url{of} is not encrypted: the network between this host and {host} can read and change all counts \
+                     and the credentials; use https://"
+                ));
+            }
+        }
+        let is_any = |address: &&ListenAddress| matches!(address, ListenAddress::Udp(at) if at.ip().is_unspecified());
+        let anywhere: Vec<_> = self.service.input.listen.iter().filter(is_any).collect();
+        if !anywhere.is_empty() {
+            warnings.push(format!(
+                "input.listen accepts events at every address of this host ({anywhere:?}), and UDP does not authenticate \
+                 senders; name one address, and let a firewall admit the senders only"
+            ));
+        }
+        warnings
+    }
 }
 
-/// Returns warnings about data that leaves this host unencrypted, and about listeners that accept data from any host.
-fn exposed(service: &ServiceSettings, store: &Store, outputs: &[Output]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Store::Redis(settings) = store
-        && let Some(host) = store.hosts_in_the_clear().into_iter().find(|host| !is_loopback(host))
-    {
-        let password = settings.redis.credentials.password.as_ref();
-        let password = password.map_or("", |_| ", the password included");
-        warnings.push(format!(
-            "store.url is not encrypted: whoever is on the way to {host} can read and change all events and \
-             counts{password}; use rediss://"
-        ));
+/// Returns a host of an address that is not this host.
+fn remote_host(address: &Address) -> Option<&str> {
+    let is_remote = |host: &&str| !is_loopback(host);
+    match address {
+        Address::Tcp { host, .. } => Some(host.as_str()).filter(is_remote),
+        Address::Cluster { nodes } | Address::Sentinel { sentinels: nodes, .. } => {
+            nodes.iter().map(|(host, _)| host.as_str()).find(is_remote)
+        }
+        Address::Unix(_) => None,
     }
-    for output in outputs {
-        let Target::InfluxDb(settings) = &output.target else {
-            continue;
-        };
-        let Some(host) = exposed_host(&settings.url) else {
-            continue;
-        };
-        let of = match outputs {
-            [_] => String::new(),
-            _ => format!(" of {:?}", output.name.as_str()),
-        };
-        warnings.push(format!(
-            "output.url{of} is not encrypted: whoever is on the way to {host} can read and change all counts, the token or \
-             password included where there is one; use https://"
-        ));
-    }
-    let is_any = |address: &&ListenAddress| matches!(address, ListenAddress::Udp(at) if at.ip().is_unspecified());
-    let anywhere: Vec<_> = service.input.listen.iter().filter(is_any).collect();
-    if !anywhere.is_empty() {
-        warnings.push(format!(
-            "input.listen takes events at every address of this host ({anywhere:?}), and UDP knows no sender: name one \
-             address, and let a firewall admit the senders only"
-        ));
-    }
-    warnings
 }

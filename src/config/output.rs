@@ -1,10 +1,10 @@
-//! `[output]` or each `[[output]]`: where the counts go, and as whom they are written.
+//! `[output]` or each `[[output]]`.
 
 use std::time::Duration;
 
-use super::credentials::{HttpKeys, http, refuse_keys};
+use super::kinds::{ApiVersion, text};
 use super::sections;
-use super::urls::exposed_host;
+use super::servers::{exposed_host, http, refuse_keys};
 use super::values::Effective;
 use crate::output::influxdb::{Api, Settings};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
@@ -54,7 +54,6 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
     let mut outputs: Vec<Output> = Vec::new();
     for place in 0..values.outputs() {
         values.output = place;
-        ignore_unused(values);
         let keys = sections::Output::read(values);
         let is_new = outputs.iter().all(|other| other.name != keys.name);
         let is_of_counts =
@@ -64,23 +63,23 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
             (
                 &["output.name"][..],
                 is_new,
-                "is the name of another output, too; give each of them a name of its own",
+                "is also the name of another output; name them differently",
             ),
-            (&["output.name"], place < OUTPUTS_MAX, "is one output too many; write 16 at most"),
+            (&["output.name"], place < OUTPUTS_MAX, "is one output too many; configure at most 16"),
             (
                 &["output.probe_measurement"],
                 !is_of_counts,
-                "is a measurement of counts; name one that nothing else is written to",
+                "is a measurement of counts; name a measurement that contains nothing else",
             ),
             (
                 &["output.self_metrics"],
                 self_metrics.is_none_or(|every| every >= SELF_METRICS_MIN),
-                "is shorter than a second; write 1s or more, or 0s for none",
+                "is shorter than a second; write 1s or more, or 0s to disable it",
             ),
             (
                 &["output.self_metrics", "output.url"],
                 self_metrics.is_none() || keys.url.is_some(),
-                "and a database go together, but output.url is stdout:; leave it out, or set output.url",
+                "needs a database, but output.url is stdout:; remove it, or set output.url",
             ),
         ] {
             values.together(paths, holds, text);
@@ -97,58 +96,40 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
     outputs
 }
 
-const OF_V1: [&str; 4] =
-    ["output.database", "output.username", "output.password", "output.password_file"];
-const OF_V2: [&str; 4] = ["output.org", "output.bucket", "output.token", "output.token_file"];
-
-/// Ignores the keys that standard output does not need, and refuses the keys of the API that is not in use.
-fn ignore_unused(values: &mut Effective) {
-    if values.text("output.url") == "stdout:" {
-        values.ignore(&[OF_V1, OF_V2].concat());
-        values.ignore(&["output.ca_file"]);
-        return;
-    }
-    for (keys, api, other) in [(OF_V1, "v1", "v2"), (OF_V2, "v2", "v1")] {
-        if values.text("output.api") == other {
-            let text = format!(
-                "is for output.api = \"{api}\", which is not in force; leave it out, or set output.api to \"{api}\""
-            );
-            refuse_keys(values, "output.api", &keys, &text);
-        }
-    }
-}
-
 fn target(values: &mut Effective, keys: sections::Output) -> Target {
-    let Some(server) = keys.url else {
+    let Some(url) = keys.url else {
         return Target::Stdout;
     };
-    let mut required = |path: &str, value: Option<String>| {
-        let text = format!("is not set, but output.api = \"{}\" needs it; set it", keys.api);
-        values.together(&[path, "output.api"], value.is_some(), &text);
+    let (version, other, unused) = match keys.api {
+        ApiVersion::V1 => ("v1", "v2", ["org", "bucket", "token", "token_file"]),
+        ApiVersion::V2 => ("v2", "v1", ["database", "username", "password", "password_file"]),
+    };
+    let refused = format!(
+        "requires output.api = \"{other}\", but that is \"{version}\"; remove this, or set output.api to \"{other}\""
+    );
+    refuse_keys(values, "output.api", &unused, &refused);
+    let missing = format!("is not set, but output.api = \"{version}\" requires it; set it");
+    let mut required = |path| {
+        let value: Option<String> = values.read(path, text);
+        values.together(&[path, "output.api"], value.is_some(), &missing);
         value.unwrap_or_default()
     };
-    let api = if keys.api == "v1" {
-        let database = required("output.database", keys.database);
-        Api::V1 { database, username: None, password: None }
-    } else {
-        let org = required("output.org", keys.org);
-        let bucket = required("output.bucket", keys.bucket);
-        Api::V2 { org, bucket, token: None }
+    let api = match keys.api {
+        ApiVersion::V1 => {
+            Api::V1 { database: required("output.database"), username: None, password: None }
+        }
+        ApiVersion::V2 => {
+            Api::V2 { org: required("output.org"), bucket: required("output.bucket"), token: None }
+        }
     };
-    let keys = HttpKeys {
-        username: keys.username,
-        password: [keys.password, keys.password_file],
-        token: [keys.token, keys.token_file],
-        ca: keys.ca_file,
-        timeout: keys.timeout,
-    };
-    let settings = http(values, "output", server, api, keys);
+    let mut settings = Settings { url, api, timeout: keys.timeout, ca: None };
+    http(values, "output", &mut settings);
     let is_on_this_host = settings.url.scheme() == "http" && exposed_host(&settings.url).is_none();
     values.together(
         &["output.token_file", "output.token", "output.url", "output.api"],
         !matches!(settings.api, Api::V2 { token: None, .. }) || is_on_this_host,
-        "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
-         EDS_OUTPUT__TOKEN",
+        "is not set, but output.api = \"v2\" requires a token unless the URL is http:// with an address of this host; set it, \
+         or set EDS_OUTPUT__TOKEN",
     );
     Target::InfluxDb(Box::new(settings))
 }

@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::credentials::{HttpKeys, http, refuse_keys};
+use redis_link::Timeouts;
+
+use super::node::line_rules;
 use super::sections::{Http, Input, Log, Relay, Rest, Store, Top};
+use super::servers::{self, exposed_host, refuse_keys};
 use super::sources::host_name;
-use super::store;
-use super::urls::{self, RestUrl, exposed_host};
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Precision};
 use crate::output::influxdb::Api;
-use crate::relay::{PassthroughHttp, PassthroughSettings, leads_to_any};
+use crate::relay::{PassthroughSettings, leads_to_any};
 
 /// A valid configuration of a relay.
 #[derive(Debug, Clone)]
@@ -18,8 +19,8 @@ pub struct RelayConfig {
     /// The file that was read; `None`: no flag names a file, and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) name: String,
-    /// The Redis to which the relay reports its state; `None`: it reports none.
-    pub(crate) store: Option<RelayStore>,
+    /// The Redis of the nodes, to which the relay reports its state, and the prefix of all keys; `None`: it reports none.
+    pub(crate) store: Option<(redis_link::Settings, String)>,
     pub(crate) input: Input,
     /// The grammar of the nodes.
     pub(crate) rules: LineRules,
@@ -27,14 +28,6 @@ pub struct RelayConfig {
     pub(crate) passthrough: PassthroughSettings,
     pub(crate) http: Http,
     pub(crate) log: Log,
-}
-
-/// The Redis of the nodes, to which a relay reports its state.
-#[derive(Debug, Clone)]
-pub(crate) struct RelayStore {
-    pub(crate) redis: redis_link::Settings,
-    /// The prefix of all keys.
-    pub(crate) prefix: String,
 }
 
 impl RelayConfig {
@@ -46,14 +39,14 @@ impl RelayConfig {
             && let Some(host) = exposed_host(&rest.server.url)
         {
             warnings.push(format!(
-                "rest.url is not encrypted: whoever is on the way to {host} can read and change the lines, the token or \
-                 password included where there is one; use https://"
+                "rest.url is not encrypted: the network between this host and {host} can read and change the lines and the \
+                 credentials; use https://"
             ));
         }
         if self.rules.precision != Precision::Nanoseconds {
             warnings.push(
-                "input.timestamp_precision is not \"ns\": events of a user in one series that come without a timestamp \
-                 within one unit get the same, and are one event"
+                "input.timestamp_precision is not \"ns\": events of one user and series without a timestamp that arrive within \
+                 one unit get the same timestamp and are counted as one"
                     .to_owned(),
             );
         }
@@ -66,30 +59,24 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
     values.together(
         &["relay.to"],
         !relay.to.is_empty(),
-        "is not set: there is no node to send events to; set it, or give --to",
+        "is not set, so there are no nodes to send events to; set it, or use --to",
     );
     let is_own = |to: &&String| to.parse().is_ok_and(|to| leads_to_any(&input.listen, to));
     if let Some(own) = relay.to.iter().find(is_own) {
         let text = format!(
-            "names {own}, where this relay itself listens: whatever it sends there would come back; name the nodes, or a relay nearer to them"
+            "names {own}, where this relay itself listens, so every line would come back; name nodes, or a relay nearer to them"
         );
         values.together(&["relay.to", "input.listen"], false, &text);
     }
-    store::ignore_unused(values);
-    let store = Store::read(values);
-    let prefix = store.prefix.clone();
+    let Store { url, prefix, connect_timeout, response_timeout, .. } = Store::read(values);
+    let timeouts = Timeouts { connect: connect_timeout, response: response_timeout };
     http.hosts.extend(host_name());
     RelayConfig {
         file: values.file.clone(),
         name: Top::read(values).node,
-        store: store::connection(values, store).map(|redis| RelayStore { redis, prefix }),
+        store: servers::redis(values, url, timeouts).map(|redis| (redis, prefix)),
         // The nodes check lengths.
-        rules: LineRules {
-            user_field: input.user_field.clone(),
-            precision: input.timestamp_precision,
-            measurement_tag: input.measurement_tag.clone(),
-            limits: LineLimits::NONE,
-        },
+        rules: line_rules(&input, LineLimits::NONE),
         input,
         relay,
         passthrough: passthrough(values),
@@ -99,42 +86,28 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
 }
 
 fn passthrough(values: &mut Effective) -> PassthroughSettings {
-    let of_v1 = ["rest.username", "rest.password", "rest.password_file"];
-    let of_v2 = ["rest.token", "rest.token_file"];
-    let text =
-        |place| format!("is for http with {place} in rest.url, which is not there; leave it out");
-    let url = values.read("rest.url", urls::rest_url);
-    let (is_v1, is_v2) = match &url {
-        RestUrl::Http { api: Api::V1 { .. }, .. } => (true, false),
-        RestUrl::Http { .. } => (false, true),
-        RestUrl::Nowhere | RestUrl::Udp(_) => (false, false),
+    let Rest { url: mut passthrough, timeout, queue_bytes } = Rest::read(values);
+    let (is_v1, is_v2) = match &passthrough {
+        PassthroughSettings::Http(http) => {
+            let is_v1 = matches!(http.server.api, Api::V1 { .. });
+            (is_v1, !is_v1)
+        }
+        PassthroughSettings::Nowhere | PassthroughSettings::Udp(_) => (false, false),
     };
-    if !is_v1 {
-        refuse_keys(values, "rest.url", &of_v1, &text("?db="));
+    for (is_used, parameter, names) in [
+        (is_v1, "?db=", &["username", "password", "password_file"][..]),
+        (is_v2, "?bucket=", &["token", "token_file"]),
+    ] {
+        if !is_used {
+            let text =
+                format!("requires {parameter} in rest.url, which does not have it; remove this");
+            refuse_keys(values, "rest.url", names, &text);
+        }
     }
-    if !is_v2 {
-        refuse_keys(values, "rest.url", &of_v2, &text("?bucket="));
+    if let PassthroughSettings::Http(http) = &mut passthrough {
+        http.queue_bytes = queue_bytes;
+        http.server.timeout = timeout;
+        servers::http(values, "rest", &mut http.server);
     }
-    if !is_v1 && !is_v2 {
-        values.ignore(&["rest.ca_file"]);
-    }
-    let keys = Rest::read(values);
-    let (server, api, precision) = match keys.url {
-        RestUrl::Nowhere => return PassthroughSettings::Nowhere,
-        RestUrl::Udp(to) => return PassthroughSettings::Udp(to),
-        RestUrl::Http { server, api, precision } => (server, api, precision),
-    };
-    let given = HttpKeys {
-        username: keys.username,
-        password: [keys.password, keys.password_file],
-        token: [keys.token, keys.token_file],
-        ca: keys.ca_file,
-        timeout: keys.timeout,
-    };
-    let server = http(values, "rest", server, api, given);
-    PassthroughSettings::Http(Box::new(PassthroughHttp {
-        server,
-        precision,
-        queue_bytes: keys.queue_bytes,
-    }))
+    passthrough
 }

@@ -14,9 +14,8 @@ use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::key::{Form, Key, Program, VARIABLE_PREFIX};
 use super::sections::KEYS;
-use super::values::{Effective, OUTPUT, Origin};
+use super::values::{Effective, Form, Key, OUTPUT, Origin, Program, VARIABLE_PREFIX};
 
 /// The flags of `eds run` and `eds check`, as they were typed. There is no `Debug`, because a URL may have a password until it
 /// is refused.
@@ -28,17 +27,16 @@ pub struct Flags {
     /// Name of this node, unique in the cluster [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// UDP addresses to receive events on, separated by commas or given repeatedly
+    /// Addresses to receive events on, separated by commas or given repeatedly
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Where the minutes are gathered: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or
-    /// redis+sentinel://…
+    /// Store of the minutes: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or redis+sentinel://…
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// Where the counts go: stdout:, http://… or https://…; in place of all outputs if there are several
+    /// Destination of the counts: stdout:, http://… or https://…; replaces all configured outputs
     #[arg(long, value_name = "URL")]
     pub output: Option<String>,
-    /// TCP address of health and metrics; empty for none
+    /// TCP address of the HTTP server; empty: none
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
@@ -49,16 +47,16 @@ pub struct RelayFlags {
     /// Configuration file [default: /etc/eds/relay.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// UDP addresses to receive lines on, separated by commas or given repeatedly
+    /// Addresses to receive lines on, separated by commas or given repeatedly
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Nodes that every event goes to, separated by commas or given repeatedly
+    /// Nodes to send every event to, separated by commas or given repeatedly
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub to: Vec<String>,
-    /// Where all other lines go: none:, udp://HOST:PORT, http://HOST:PORT?db=… or http://HOST:PORT?org=…&bucket=…
+    /// Destination of all other lines: none:, udp://HOST:PORT, http://HOST:PORT?db=… or http://HOST:PORT?org=…&bucket=…
     #[arg(long, value_name = "URL")]
     pub rest: Option<String>,
-    /// TCP address of health and metrics; empty for none
+    /// TCP address of the HTTP server; empty: none
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
@@ -131,8 +129,8 @@ pub(super) fn host_name() -> Option<String> {
         .find_map(|path| read(path).filter(|name| !name.is_empty()))
 }
 
-/// Reads the variables `EDS_SECTION__KEY`, and `EDS_NODE`. Any other variable with the prefix `EDS_` is an error, because it is
-/// probably a misspelt key, unless Kubernetes sets it for a Service whose name begins with `eds`.
+/// Reads the variables `EDS_SECTION__KEY`, and `EDS_NODE`. Any other variable with the prefix `EDS_` is probably a misspelt key and
+/// an error, unless Kubernetes sets it for a Service whose name begins with `eds`.
 fn read_environment(
     values: &mut Effective,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -155,8 +153,8 @@ fn read_environment(
             continue;
         };
         if values.is_of_several(key.path) {
-            let text = "is of one output, and the file has several; write it below the [[output]] that it is for, a \
-                        secret as a file of its own";
+            let text = "applies to a single output, but the file has several; write the key below its [[output]], and a \
+                        secret into a separate file";
             values.refuse(origin, "", text.to_owned());
         } else if let Ok(value) = value.into_string() {
             values.set(key.path, value, origin);
@@ -258,14 +256,15 @@ impl File<'_> {
                             self.values.begin_output(place);
                             self.section(section, inner);
                         } else {
-                            let text = "is no list of values; write [[output]] above the keys of each output";
+                            let text =
+                                "is not a section; write [[output]] above the keys of each output";
                             self.refuse(&output.span(), section, text.to_owned());
                         }
                     }
                 }
                 _ if is_section => {
                     let text = format!(
-                        "is a section; write [{section}] on a line of its own, and its keys below"
+                        "is a section; write [{section}] on a separate line, and its keys below"
                     );
                     self.refuse(&span, section, text);
                 }
@@ -304,7 +303,7 @@ impl File<'_> {
         };
         if key.form == Form::Secret {
             let text = format!(
-                "a secret has no place in this file; put it into a file of its own and name that by {}_file, or set {}",
+                "is a secret, which this file must not contain; name a file with the secret by {}_file, or set {}",
                 key.path,
                 key.variable()
             );
@@ -327,20 +326,19 @@ impl File<'_> {
         let (name, before) = names.split_last().unwrap_or((&"", &[]));
         let key = self.text.get(span.clone()).unwrap_or_default();
         if !name.trim_end_matches(']').ends_with(key) {
-            let text = format!("the key {key} is given twice in one value; keep one of them");
+            let text = format!("the key {key} occurs twice in one value; remove one");
             return self.refuse(span, "", text);
         }
         let first = before.iter().rposition(|earlier| earlier == name);
         let place = first.map_or(String::new(), |first| format!(" and in line {}", first + 1));
         if name.starts_with('[') {
-            let text =
-                format!("{name} is given here{place}; keep one of them, with the keys of both");
+            let text = format!("{name} occurs here{place}; merge them into one");
             return self.refuse(span, "", text);
         }
         let section = before.iter().rev().find_map(|line| line.strip_prefix('['));
         let section = section.map(|section| section.trim_matches(['[', ']']));
         let path = section.map_or(String::new(), |section| format!("{section}."));
-        let text = format!("is given here{place}; keep one of them");
+        let text = format!("occurs here{place}; remove one");
         self.refuse(span, &format!("{path}{name}"), text);
     }
 

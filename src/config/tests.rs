@@ -78,7 +78,7 @@ url = "x"
 level = "info"
 => FILE:1: unknown key level; did you mean log.level?
 log = 1
-=> FILE:1: log: is a section; write [log] on a line of its own, and its keys below
+=> FILE:1: log: is a section; write [log] on a separate line, and its keys below
 EDS_INPUT_LISTEN=1
 => environment EDS_INPUT_LISTEN: unknown key; did you mean EDS_INPUT__LISTEN?
 EDS_input__listen=1
@@ -112,7 +112,7 @@ threads = 1.5
 => FILE:2: input.threads: is a TOML float here; write a whole number without quotes: 1 to 64
 [[log]]
 level = "info"
-=> FILE:1: log: is a section; write [log] on a line of its own, and its keys below
+=> FILE:1: log: is a section; write [log] on a separate line, and its keys below
 "#,
     );
 }
@@ -128,9 +128,9 @@ EDS_NODE=
 EDS_INPUT__USER_FIELD=a=b
 => environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a field or tag key; write one without spaces, , = " and \
 EDS_INPUT__LISTEN=
-=> environment EDS_INPUT__LISTEN: input.listen: the list is empty; give at least one address, such as "127.0.0.1:8094"
+=> environment EDS_INPUT__LISTEN: input.listen: is empty; name at least one address, such as "127.0.0.1:8094"
 EDS_INPUT__LISTEN=127.0.0.1:1, 127.0.0.1:1
-=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" is there twice; leave one out
+=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" occurs twice; remove one
 EDS_HTTP__LISTEN=localhost:80
 => environment EDS_HTTP__LISTEN: http.listen: "localhost:80" is not an address; write an IP address and a port, such as "127.0.0.1:8094" or "[::1]:8094"
 EDS_INPUT__QUEUE_EVENTS=0
@@ -163,22 +163,22 @@ fn keys_are_held_against_each_other() {
 [flush]
 grace = "10s"
 max_hold = "5s"
-=> FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be idle long enough; raise this or lower that
+=> FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would become idle; raise this or lower flush.grace
 [flush]
 interval = "20s"
-=> flush.lease: is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that
+=> flush.lease: is shorter than 3 × flush.interval, so claims could lapse before they are renewed; raise this or lower flush.interval
 [flush]
 interval = "20h"
 => FILE:2: flush.interval: "20h" is out of range; write 10ms to 1m
 [input]
 measurement_tag = "eds_overflow"
-=> FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one
+=> FILE:2: input.measurement_tag: is a reserved tag key; choose another one
 [input]
 measurement_tag = "time"
-=> FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one
+=> FILE:2: input.measurement_tag: is a reserved tag key; choose another one
 [input]
 max_datagram = "1KiB"
-=> input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise that
+=> input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise input.max_datagram
 "#,
     );
 }
@@ -192,8 +192,8 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
     for name in ["file", "file/below/it"] {
         let (text, file) = (spool(name), path("file"));
         check_refused(&format!(
-            "{text}\n=> FILE:2: input.spool_dir: {file} is there, and not a directory; name a directory that the service's \
-             user may write to"
+            "{text}\n=> FILE:2: input.spool_dir: {file} is not a directory; name a directory that the service's user \
+             can write to"
         ));
     }
     for name in ["", "to/be/made"] {
@@ -243,10 +243,10 @@ level = "info"
 node = "b"
 [output]
 url = { a = "sesame", b = "sesame", a = "sesame" }
-=> FILE:5: store.url: is given here and in line 3; keep one of them
-=> FILE:8: [store] is given here and in line 2; keep one of them, with the keys of both
-=> FILE:9: [log] is given here and in line 6; keep one of them, with the keys of both
-=> FILE:12: the key a is given twice in one value; keep one of them
+=> FILE:5: store.url: occurs here and in line 3; remove one
+=> FILE:8: [store] occurs here and in line 2; merge them into one
+=> FILE:9: [log] occurs here and in line 6; merge them into one
+=> FILE:12: the key a occurs twice in one value; remove one
 "#,
     );
     let flags = Flags { config: Some("/nowhere/eds.toml".into()), ..Flags::default() };
@@ -314,9 +314,10 @@ fn the_table_of_keys_is_sound() {
             if let Err(errors) = refused {
                 let others = [
                     "never fit",
-                    "raise this or lower that",
-                    "lower this or raise that",
-                    "go together",
+                    "raise this or lower",
+                    "lower this or raise",
+                    "must be set together",
+                    "needs a database",
                 ];
                 let is_other = others.iter().any(|other| errors.contains(other));
                 assert!(is_other, "{value}: {errors}");
@@ -391,7 +392,10 @@ fn keys_that_are_unwise_together_are_warned_of() {
             "flush.interval (3s) is longer than half of flush.grace (5s)",
         ),
         ("[flush]\nlease = \"5s\"", "flush.lease (5s) is shorter than"),
-        ("response_timeout = \"8s\"", "store.replay_window (10s) is shorter than it may take"),
+        (
+            "response_timeout = \"8s\"",
+            "store.replay_window (10s) is shorter than the time to notice",
+        ),
         (
             "response_timeout = \"10s\"\n[flush]\nmax_hold = \"10s\"",
             "is not shorter than flush.max_hold (10s)",

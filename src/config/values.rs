@@ -1,16 +1,113 @@
-//! The effective values: a text with its origin for each key, and the problems with them.
+//! The metadata of keys, and the effective values: a text with its origin for each key, and the problems with them.
 //!
-//! The sources set the values, the sections are read from them, and `eds check` prints them. The keys of `[output]` have a value
+//! The table of keys is in `sections.rs`. The sources set the values, the sections are read from them, and `eds check` prints them. The keys of `[output]` have a value
 //! for each `[[output]]` of the file. A wrong value is reported once and does not end the reading, so that all mistakes are found.
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::key::{Form, Key, Program};
+use redis_link::without_secrets;
+use reqwest::Url;
+
 use super::kinds::items;
-use super::urls::without_password;
 use crate::secret::HIDDEN;
+
+/// A program that reads a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `eds run`, and the commands for the cluster of nodes.
+    Node,
+    /// `eds relay`
+    Relay,
+}
+
+impl Program {
+    /// The file that is read without `--config`. It may be missing.
+    #[must_use]
+    pub const fn default_file(self) -> &'static str {
+        match self {
+            Self::Node => "/etc/eds/eds.toml",
+            Self::Relay => "/etc/eds/relay.toml",
+        }
+    }
+}
+
+/// The syntax of a value in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
+    Text,
+    /// A text: a length of time.
+    Span,
+    /// A text, or a date and time.
+    Time,
+    /// A whole number.
+    Integer,
+    /// A list of texts; separated by commas elsewhere.
+    List,
+    /// A text that may hold a password.
+    Url,
+    /// The path of a file or directory.
+    Path,
+    /// The path of a file that holds a secret.
+    SecretFile,
+    /// A secret, which the file must not contain, only the environment. The key for a file that contains it ends in `_file`.
+    Secret,
+}
+
+/// One key of the configuration.
+#[derive(Debug)]
+pub struct Key {
+    /// `flush.grace`, or `node` for a key at the top.
+    pub path: &'static str,
+    /// The syntax of a value in the file.
+    pub form: Form,
+    /// The allowed values, such as `10ms to 1h`; empty: all.
+    pub allowed: &'static str,
+    /// The default, as the environment would have it; empty: none.
+    pub default: &'static str,
+    /// Whether the key is cluster-wide: all nodes that share one Redis must have the same value.
+    pub alike: bool,
+    /// The programs that have the key.
+    pub programs: &'static [Program],
+    /// The documentation of the key, in one line.
+    pub doc: &'static str,
+}
+
+/// The prefix of the environment variables.
+pub const VARIABLE_PREFIX: &str = "EDS_";
+
+impl Key {
+    /// Returns the TOML table of the key; empty: it is at the top.
+    #[must_use]
+    pub fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Returns the name within the section.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.path.split_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// Returns the variable that sets the key: `EDS_FLUSH__GRACE`, `EDS_NODE`.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        let path = self.path.replace('.', "__");
+        format!("{VARIABLE_PREFIX}{}", path.to_ascii_uppercase())
+    }
+
+    /// Returns the default in this program. A relay has other ports, because it may run on the host of a node.
+    #[must_use]
+    pub fn default_in(&self, program: Program) -> &'static str {
+        match (program, self.path) {
+            (Program::Relay, "input.listen") => "127.0.0.1:8092",
+            (Program::Relay, "http.listen") => "127.0.0.1:8093",
+            _ => self.default,
+        }
+    }
+}
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,12 +280,9 @@ impl Effective {
     ) -> T {
         debug_assert!(Key::find(path).is_some(), "{path} is no key");
         let value = self.value(path).filter(|value| !value.is_skipped);
-        match value.map(|value| kind(&value.text, value.key.allowed)) {
-            Some(Ok(value)) => return value,
-            Some(Err(text)) => self.wrong(path, &text),
-            None => {}
-        }
-        T::default()
+        let value = value.map(|value| kind(&value.text, value.key.allowed)).transpose();
+        let value = value.inspect_err(|text| self.wrong(path, text));
+        value.ok().flatten().unwrap_or_default()
     }
 
     /// Ignores these keys: they read as the default of their type.
@@ -334,5 +428,44 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
             (format!("{name} = [{}]", items.join(", ")), "")
         }
         _ => (format!("{name} = {}", quoted(text)), ""),
+    }
+}
+
+/// Returns a URL that was accepted, without its password, and whether it had one.
+pub(super) fn without_password(text: &str) -> (String, bool) {
+    match Url::parse(text) {
+        Ok(mut url) if url.password().is_some() => {
+            let _ = url.set_password(None);
+            (url.to_string(), true)
+        }
+        Ok(_) => (text.to_owned(), false),
+        // A URL with several hosts does not parse.
+        Err(_) => {
+            let shown = without_secrets(text);
+            let is_hidden = shown != text;
+            (shown, is_hidden)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown_however_many_hosts_a_url_has() {
+        for (url, expected) in [
+            ("redis://u:geheim@h/1", Some("redis://u@h/1")),
+            ("redis://:geheim@a:6379/1", None),
+            ("redis+cluster://:geheim@a:7000,b:7001", None),
+            ("redis+sentinel://eds:geheim@a:26379,b:26379/mymaster", None),
+        ] {
+            let (shown, is_hidden) = without_password(url);
+            assert!(is_hidden && !shown.contains("geheim"), "{shown}");
+            assert_eq!(expected.unwrap_or(&shown), shown);
+        }
+        for url in ["redis://a:6379", "redis+cluster://a:7000,b:7001"] {
+            assert_eq!(without_password(url), (url.to_owned(), false));
+        }
     }
 }

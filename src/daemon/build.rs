@@ -157,7 +157,7 @@ pub(super) fn left_for_http(config: &Config) -> usize {
 
 /// Returns that number for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
-    let redis = config.store.as_ref().map(|store| &store.redis);
+    let redis = config.store.as_ref().map(|(redis, _)| redis);
     left(
         redis,
         config.input.listen.len() * config.input.threads + config.relay.to.len() + PER_OUTPUT,

@@ -173,8 +173,8 @@ fn view(
     rest_outlet: Option<Arc<Outlet>>,
 ) -> anyhow::Result<RelayView> {
     let ledger = Arc::new(Ledger::new(nodes.len()));
-    let register = config.store.as_ref().map(|store| {
-        let register = Register::of_relay(store.redis.clone(), &store.prefix, &config.name);
+    let register = config.store.as_ref().map(|(redis, prefix)| {
+        let register = Register::of_relay(redis.clone(), prefix, &config.name);
         let register = Arc::new(register.context(build::STORE_KEYS)?);
         let losses = LossReporter::new(register.clone(), Arc::default(), None);
         anyhow::Ok((register, losses))

@@ -5,16 +5,20 @@ use std::time::Duration;
 use super::Rejection;
 
 /// The unit of the timestamps in the input.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 pub enum Precision {
     /// `ns`
     #[default]
+    #[serde(rename = "ns")]
     Nanoseconds,
     /// `us`
+    #[serde(rename = "us")]
     Microseconds,
     /// `ms`
+    #[serde(rename = "ms")]
     Milliseconds,
     /// `s`
+    #[serde(rename = "s")]
     Seconds,
 }
 

@@ -50,9 +50,10 @@ use crate::output::influxdb;
 pub const READ_MAX: usize = 65_536;
 
 /// Where lines go that are no events.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum PassthroughSettings {
     /// Nowhere: they are counted.
+    #[default]
     Nowhere,
     /// To a UDP address, as `HOST:PORT`.
     Udp(String),

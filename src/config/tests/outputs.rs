@@ -46,41 +46,41 @@ database = "d"
 name = "there"
 url = "ftp://h"
 tokn = "x"
-=> FILE:6: output.database of "here": is for output.api = "v1", which is not in force; leave it out, or set output.api to "v1"
+=> FILE:6: output.database of "here": requires output.api = "v1", but that is "v2"; remove this, or set output.api to "v1"
 => FILE:9: output.url of "there": "ftp://h" is not an output; write stdout:, http://host:8086 or https://host:8086
 => FILE:10: unknown key output.tokn; did you mean output.token?
-=> output.token_file of "here": is not set, but output.api = "v2" needs a token unless the server is plain http on this host; set it, or EDS_OUTPUT__TOKEN
+=> output.token_file of "here": is not set, but output.api = "v2" requires a token unless the URL is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
 [[output]]
 [[output]]
-=> output.name of "default": is the name of another output, too; give each of them a name of its own
+=> output.name of "default": is also the name of another output; name them differently
 [[output]]
 name = "Me"
 => FILE:2: output.name: "Me" is not a name; write 1 to 32 of a-z 0-9 _ -
 [output]
 self_metrics = "1m"
-=> FILE:2: output.self_metrics: and a database go together, but output.url is stdout:; leave it out, or set output.url
+=> FILE:2: output.self_metrics: needs a database, but output.url is stdout:; remove it, or set output.url
 [output]
 url = "http://localhost:8086"
 api = "v1"
 database = "d"
 self_metrics = "999ms"
-=> FILE:5: output.self_metrics: is shorter than a second; write 1s or more, or 0s for none
+=> FILE:5: output.self_metrics: is shorter than a second; write 1s or more, or 0s to disable it
 [output]
 probe_measurement = "unique_user_event"
-=> FILE:2: output.probe_measurement: is a measurement of counts; name one that nothing else is written to
+=> FILE:2: output.probe_measurement: is a measurement of counts; name a measurement that contains nothing else
 [output]
 probe_measurement = "a b"
 => FILE:2: output.probe_measurement: "a b" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
 output = [1]
-=> FILE:1: output: is no list of values; write [[output]] above the keys of each output
+=> FILE:1: output: is not a section; write [[output]] above the keys of each output
 output = []
-=> FILE:1: output: is a section; write [output] on a line of its own, and its keys below
+=> FILE:1: output: is a section; write [output] on a separate line, and its keys below
 [[output]]
 name = "a"
 [[output]]
 name = "b"
 EDS_OUTPUT__TIMEOUT=1s
-=> environment EDS_OUTPUT__TIMEOUT: is of one output, and the file has several; write it below the [[output]] that it is for, a secret as a file of its own
+=> environment EDS_OUTPUT__TIMEOUT: applies to a single output, but the file has several; write the key below its [[output]], and a secret into a separate file
 "#,
     );
 }

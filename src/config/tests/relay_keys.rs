@@ -46,8 +46,8 @@ fn nodes_and_events_are_lists_of_what_there_can_be() {
     for to in ["node-1", "node-1:0", ":8094", "a b:1", "::1:8094", "[x]:1"] {
         check_refused(&[("EDS_RELAY__TO", to)], "is not a host with a port");
     }
-    check_refused(&[("EDS_RELAY__TO", "a:1,b:1,a:1")], "is there twice");
-    check_refused(&[("EDS_RELAY__EVENTS", "a,=b")], "\"=b\" has no tag key; write a");
+    check_refused(&[("EDS_RELAY__TO", "a:1,b:1,a:1")], "occurs twice");
+    check_refused(&[("EDS_RELAY__EVENTS", "a,=b")], "\"=b\" has no tag key; write MEAS");
     let events = [("EDS_RELAY__EVENTS", "login, a=,b=c d")];
     let config = load_relay_with(RELAY, &events).unwrap();
     let [login, a, b, cd] = ["login", "a", "b", r"c\ d"].map(|text| text.as_bytes().to_vec());
@@ -82,21 +82,21 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
     assert!(rest.contains("token: Some([hidden])"), "{rest}");
     for (url, words) in [
         ("udp://host", "is not a host with a port"),
-        ("tcp://h:1", "is nowhere that lines can go"),
-        ("http://h", "names neither a database nor a bucket"),
-        ("http://h?org=o", "names neither a database nor a bucket"),
-        ("http://h?db=a&db=b", "has no db= in its query, or more than one"),
-        ("http://h?db=a&q=b", "has a part \"q\" in its query"),
+        ("tcp://h:1", "is not a destination of lines"),
+        ("http://h", "names neither a database nor an organization with a bucket"),
+        ("http://h?org=o", "names neither a database nor an organization with a bucket"),
+        ("http://h?db=a&db=b", "has an empty or repeated parameter db="),
+        ("http://h?db=a&q=b", "has an unknown parameter \"q\""),
         ("http://u@h?db=a", "rest.password_file: is not set, but there is a user name"),
-        ("http://u:p@h?org=o&bucket=b", "holds a user or password, but the v2 API takes a token"),
-        ("http://u%3Av:p@h?db=a", "has a user with a colon"),
+        ("http://u:p@h?org=o&bucket=b", "has a user or password, but the v2 API requires a token"),
+        ("http://u%3Av:p@h?db=a", "has a user name with a colon"),
     ] {
         check_refused(&[("EDS_REST__URL", url)], words);
     }
     for (url, variable, words) in [
-        ("none:", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
-        ("http://h?db=d", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
-        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "is for http with ?db="),
+        ("none:", ("EDS_REST__TOKEN", "t"), "requires ?bucket= in rest.url"),
+        ("http://h?db=d", ("EDS_REST__TOKEN", "t"), "requires ?bucket= in rest.url"),
+        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "requires ?db= in rest.url"),
         ("http://h?db=d", ("EDS_REST__CA_FILE", "Cargo.toml"), "is not a PEM file"),
     ] {
         check_refused(&[("EDS_REST__URL", url), variable], words);
@@ -124,9 +124,9 @@ fn relay_has_a_name_and_reports_where_the_configuration_says() {
         ("EDS_STORE__PASSWORD", "geheim"),
         ("EDS_STORE__PREFIX", "other"),
     ];
-    let store = load_relay_with(RELAY, &variables).unwrap().store.unwrap();
-    assert_eq!(store.prefix, "other");
-    let password = store.redis.credentials.password;
+    let (redis, prefix) = load_relay_with(RELAY, &variables).unwrap().store.unwrap();
+    assert_eq!(prefix, "other");
+    let password = redis.credentials.password;
     assert_eq!(password.as_deref(), Some("geheim"));
 }
 

@@ -82,9 +82,9 @@ EDS_OUTPUT__URL=stdout
 EDS_OUTPUT__URL=http://u:s@
 => environment EDS_OUTPUT__URL: output.url: "http://[hidden]@" is not a URL (empty host); write stdout:, http://host:8086 or https://host:8086
 EDS_OUTPUT__URL=http://h?db=x
-=> environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a ? or # part; leave it out; the keys of [output] say the rest
+=> environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a ? or # part; remove it and set the other keys of [output]
 EDS_OUTPUT__URL=http://h/db/api/v2/write/?bucket=b
-=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends in the path of a write; leave /write or /api/v2/write out, and all that follows: output.api says which is added, and the keys of [output] say the rest
+=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends in the path of the write API; remove /write or /api/v2/write and everything after it: eds adds the path of output.api
 "#,
     );
 }
@@ -105,39 +105,39 @@ fn each_api_has_its_needs() {
     check_refused(
         r#"
 EDS_OUTPUT__URL=https://h
-=> output.org: is not set, but output.api = "v2" needs it; set it
-=> output.bucket: is not set, but output.api = "v2" needs it; set it
-=> output.token_file: is not set, but output.api = "v2" needs a token unless the server is plain http on this host; set it, or EDS_OUTPUT__TOKEN
+=> output.org: is not set, but output.api = "v2" requires it; set it
+=> output.bucket: is not set, but output.api = "v2" requires it; set it
+=> output.token_file: is not set, but output.api = "v2" requires a token unless the URL is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
 EDS_OUTPUT__URL=https://u:s@h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__TOKEN=t
-=> environment EDS_OUTPUT__URL: output.url: holds a user or password, but the v2 API takes a token; leave them out and set output.token_file
+=> environment EDS_OUTPUT__URL: output.url: has a user or password, but the v2 API requires a token; remove them and set output.token_file
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__USERNAME=u
-=> output.database: is not set, but output.api = "v1" needs it; set it
-=> output.password_file: is not set, but there is a user name; set it, or EDS_OUTPUT__PASSWORD
+=> output.database: is not set, but output.api = "v1" requires it; set it
+=> output.password_file: is not set, but there is a user name; set it, or set EDS_OUTPUT__PASSWORD
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
 EDS_OUTPUT__PASSWORD=p
-=> output.username: is not set, but there is a password; set it, or leave that out
+=> output.username: is not set, but there is a password; set it, or remove the password
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__TOKEN=ü
-=> environment EDS_OUTPUT__TOKEN: output.token: holds a token with a character that HTTP cannot carry; write only the token into it
+=> environment EDS_OUTPUT__TOKEN: output.token: has a token with a character that HTTP cannot carry; provide only the token
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__USERNAME=u:v
 EDS_OUTPUT__PASSWORD=s
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__USERNAME: output.username: has a user with a colon, which would begin the password; leave it out
+=> environment EDS_OUTPUT__USERNAME: output.username: has a user name with a colon, which HTTP cannot carry; use another user
 EDS_OUTPUT__URL=https://u%3Av:s@h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__URL: output.url: has a user with a colon, which would begin the password; leave it out
+=> environment EDS_OUTPUT__URL: output.url: has a user name with a colon, which HTTP cannot carry; use another user
 "#,
     );
 }
@@ -150,12 +150,12 @@ EDS_OUTPUT__URL=http://localhost
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__DATABASE: output.database: is for output.api = "v1", which is not in force; leave it out, or set output.api to "v1"
+=> environment EDS_OUTPUT__DATABASE: output.database: requires output.api = "v1", but that is "v2"; remove this, or set output.api to "v1"
 EDS_OUTPUT__URL=http://localhost
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
 EDS_OUTPUT__TOKEN_FILE=/nowhere
-=> environment EDS_OUTPUT__TOKEN_FILE: output.token_file: is for output.api = "v2", which is not in force; leave it out, or set output.api to "v2"
+=> environment EDS_OUTPUT__TOKEN_FILE: output.token_file: requires output.api = "v2", but that is "v1"; remove this, or set output.api to "v2"
 "#,
     );
     // An empty value, as in a file that lists all keys, is not refused.
@@ -173,12 +173,12 @@ fn a_user_and_a_password_stand_in_one_place() {
         "
 EDS_STORE__URL=redis://u:s@h
 EDS_STORE__USERNAME=v
-=> environment EDS_STORE__USERNAME: store.username: differs from the user in store.url; keep one of them
+=> environment EDS_STORE__USERNAME: store.username: differs from the user in store.url; remove one of them
 EDS_STORE__URL=redis://u:s@h
 EDS_STORE__PASSWORD=t
-=> environment EDS_STORE__URL: store.url: holds a password, and so does store.password or store.password_file; keep one of them
+=> environment EDS_STORE__URL: store.url: has a password, but store.password or store.password_file is also set; remove one of them
 EDS_STORE__URL=redis://u@h
-=> store.password_file: is not set, but there is a user name; set it, or EDS_STORE__PASSWORD
+=> store.password_file: is not set, but there is a user name; set it, or set EDS_STORE__PASSWORD
 ",
     );
 }
@@ -195,7 +195,7 @@ fn secrets_come_from_files_and_the_environment_only() {
     ] {
         let v1 = "[output]\napi = \"v1\"\ndatabase = \"d\"";
         let errors = load_with(v1, &[], flags).unwrap_err();
-        assert!(errors.contains("which everyone on this host can see"), "{errors}");
+        assert!(errors.contains("every user of this host can read the flags"), "{errors}");
         assert!(!errors.contains("sesame"), "{errors}");
     }
 }
@@ -227,11 +227,11 @@ fn files_are_read_once_and_must_hold_what_they_should() {
     for (key, file, expected) in [
         ("PASSWORD", "/nowhere", "/nowhere cannot be read: No such file"),
         ("PASSWORD", "/", "/ cannot be read: Is a directory"),
-        ("PASSWORD", &two, "does not hold one line of text"),
-        ("PASSWORD", &empty, "does not hold one line of text"),
+        ("PASSWORD", &two, "is not a single line of text"),
+        ("PASSWORD", &empty, "is not a single line of text"),
         ("CA", &password, "is not a PEM file"),
-        ("CERT", &pem, "store.cert_file: and store.key_file go together"),
-        ("KEY", &pem, "store.key_file go together"),
+        ("CERT", &pem, "store.cert_file: and store.key_file must be set together"),
+        ("KEY", &pem, "store.key_file must be set together"),
     ] {
         let errors = load_variables(&[url, (&format!("EDS_STORE__{key}_FILE"), file)]).unwrap_err();
         assert!(
@@ -243,7 +243,7 @@ fn files_are_read_once_and_must_hold_what_they_should() {
         "
 EDS_STORE__URL=redis://h
 EDS_STORE__CA_FILE={pem}
-=> environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// there or leave this out
+=> environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// there or remove this
 "
     ));
     let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
@@ -255,16 +255,16 @@ EDS_STORE__CA_FILE={pem}
         "
 {output}=https://h
 EDS_OUTPUT__CA_FILE={directory}/none
-=> {at} {directory}/none cannot be read: No such file or directory (os error 2); name a file that the service's user may read
+=> {at} {directory}/none cannot be read: No such file or directory (os error 2); name a file that the service's user can read
 {output}=https://h
 EDS_OUTPUT__CA_FILE={password}
-=> {at} {password} is not a PEM file; it should hold a line -----BEGIN …-----
+=> {at} {password} is not a PEM file, which has a line -----BEGIN …-----; name another file
 {output}=https://h
 EDS_OUTPUT__CA_FILE={key}
 => {at} {key} cannot be used: there is no certificate in it; name a file of PEM certificates
 {output}=http://h
 EDS_OUTPUT__CA_FILE={ca}
-=> {at} is set, but output.url is not encrypted; write https:// there or leave this out
+=> {at} is set, but output.url is not encrypted; write https:// there or remove this
 ",
         directory = directory.path().display()
     ));

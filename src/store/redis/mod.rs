@@ -45,7 +45,8 @@ pub fn scripts() -> BTreeMap<&'static str, &'static str> {
 }
 
 /// How users and events of a minute are kept until it is sealed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Layout {
     /// Two sets for each series, of the users and of the events, by their names.
     #[default]

@@ -1,0 +1,259 @@
+//! Redis and the HTTP servers: their URLs, users, secrets and certificates.
+//!
+//! [`redis`] and [`http`] read the keys of a section that only a server needs, so these keys are not checked where there is no
+//! server.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use redis_link::{Credentials, Timeouts, Tls, UrlError, without_secrets};
+use reqwest::Url;
+
+use super::kinds::{certificates, host_and_port, pem, secret, secret_file, text};
+use super::values::Effective;
+use crate::output::influxdb::{Api, Settings};
+use crate::relay::{PassthroughHttp, PassthroughSettings};
+use crate::secret::Secret;
+
+/// User and password.
+type Login = (Option<String>, Option<Secret>);
+
+/// Reads the URL of the store; `None`: in memory.
+pub(super) fn store_url(text: &str, allowed: &str) -> Result<Option<redis_link::Settings>, String> {
+    if text == "memory:" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| match error {
+        UrlError::Scheme(url) => format!("{url:?} is not a store; write {allowed}"),
+        error @ UrlError::Invalid { .. } => error.to_string(),
+    })
+}
+
+/// Reads the URL of an output; `None`: standard output.
+pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, String> {
+    if text == "stdout:" {
+        return Ok(None);
+    }
+    let wrong = |what: &str| format!("{:?} {what}", without_secrets(text));
+    let url = http_url(text, "is not an output", allowed)?;
+    if url.path().trim_end_matches('/').ends_with("/write") {
+        return Err(wrong(
+            "ends in the path of the write API; remove /write or /api/v2/write and everything after it: eds adds the path of \
+             output.api",
+        ));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("has a ? or # part; remove it and set the other keys of [output]"));
+    }
+    Ok(Some(url))
+}
+
+/// Reads the destination of passthrough lines. The other keys of the section complete a server's settings.
+pub(super) fn rest_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
+    if text == "none:" {
+        return Ok(PassthroughSettings::Nowhere);
+    }
+    if let Some(host) = text.strip_prefix("udp://") {
+        return host_and_port(host).map(PassthroughSettings::Udp);
+    }
+    let wrong = |what: &str| format!("{:?} {what}; write {allowed}", without_secrets(text));
+    let mut url = http_url(text, "is not a destination of lines", allowed)?;
+    let [mut db, mut org, mut bucket, mut precision] = [const { None }; 4];
+    for (name, value) in url.query_pairs() {
+        let place = match &*name {
+            "db" => &mut db,
+            "org" => &mut org,
+            "bucket" => &mut bucket,
+            "precision" => &mut precision,
+            _ => return Err(wrong(&format!("has an unknown parameter {name:?}"))),
+        };
+        if place.is_some() || value.is_empty() {
+            return Err(wrong(&format!("has an empty or repeated parameter {name}=")));
+        }
+        *place = Some(value.into_owned());
+    }
+    let api = match (db, org, bucket) {
+        (Some(database), None, None) => Api::V1 { database, username: None, password: None },
+        (None, Some(org), Some(bucket)) => Api::V2 { org, bucket, token: None },
+        _ => return Err(wrong("names neither a database nor an organization with a bucket")),
+    };
+    url.set_query(None);
+    url.set_fragment(None);
+    // A client's URL may include the path of the API.
+    let path = url.path().trim_end_matches('/');
+    let path = path.strip_suffix("/api/v2/write").unwrap_or(path);
+    let path = path.strip_suffix("/write").unwrap_or(path).to_owned();
+    url.set_path(&path);
+    Ok(PassthroughSettings::Http(Box::new(PassthroughHttp {
+        server: Settings { url, api, timeout: Duration::ZERO, ca: None },
+        precision: precision.unwrap_or_else(|| "ns".to_owned()),
+        queue_bytes: 0,
+    })))
+}
+
+fn http_url(text: &str, otherwise: &str, allowed: &str) -> Result<Url, String> {
+    let wrong = |what: &str| format!("{:?} {what}; write {allowed}", without_secrets(text));
+    let url = Url::parse(text).map_err(|error| wrong(&format!("is not a URL ({error})")))?;
+    if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(wrong(otherwise)) }
+}
+
+/// Returns the host of an HTTP server to which data leaves this host unencrypted.
+pub(super) fn exposed_host(url: &Url) -> Option<&str> {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    (url.scheme() == "http" && !is_loopback(host)).then_some(host)
+}
+
+/// Returns whether the name or address belongs to this host.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
+}
+
+/// Completes the settings of `store.url` by the other keys of the section; `None`: the store is in memory.
+pub(super) fn redis(
+    values: &mut Effective,
+    url: Option<redis_link::Settings>,
+    timeouts: Timeouts,
+) -> Option<redis_link::Settings> {
+    let url = url?;
+    let in_url = (url.credentials.username, url.credentials.password.as_deref().map(Secret::new));
+    let (username, password) = login(values, "store", in_url, false);
+    let [ca, certificate, key] =
+        ["store.ca_file", "store.cert_file", "store.key_file"].map(|path| {
+            let file = values.read(path, pem);
+            let text =
+                "is set, but store.url is not encrypted; write rediss:// there or remove this";
+            values.together(&[path, "store.url"], file.is_none() || url.tls.is_some(), text);
+            file
+        });
+    values.together(
+        &["store.cert_file", "store.key_file"],
+        certificate.is_some() == key.is_some(),
+        "and store.key_file must be set together; set both or neither",
+    );
+    Some(redis_link::Settings {
+        tls: url.tls.map(|_| Tls { ca, client: certificate.zip(key) }),
+        credentials: Credentials {
+            username,
+            password: password.map(|password| password.expose().to_owned()),
+        },
+        timeouts,
+        ..url
+    })
+}
+
+/// Completes the settings of an HTTP server by the keys of its section, and moves user and password out of its URL.
+pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Settings) {
+    let [url_key, ca_key, token_key, token_file] =
+        ["url", "ca_file", "token", "token_file"].map(|name| format!("{section}.{name}"));
+    let Settings { url, api, ca, .. } = settings;
+    let in_url = take_login(url);
+    let text = "has a user or password that is not UTF-8; write it in UTF-8";
+    values.together(&[&url_key], in_url.is_some(), text);
+    let in_url = in_url.unwrap_or_default();
+    match api {
+        Api::V1 { username, password, .. } => {
+            (*username, *password) = login(values, section, in_url, true);
+        }
+        Api::V2 { token, .. } => {
+            let text = format!(
+                "has a user or password, but the v2 API requires a token; remove them and set {token_file}"
+            );
+            values.together(&[&url_key], in_url == (None, None), &text);
+            *token = secret_of(values, [&token_key, &token_file]);
+            let is_in_file = values.text(&token_key).is_empty();
+            values.together(
+                &[if is_in_file { &token_file } else { &token_key }],
+                token.as_ref().is_none_or(|token| token.expose().is_ascii()),
+                "has a token with a character that HTTP cannot carry; provide only the token",
+            );
+        }
+    }
+    *ca = values.read(&ca_key, certificates);
+    let text =
+        format!("is set, but {url_key} is not encrypted; write https:// there or remove this");
+    values.together(&[&ca_key, &url_key], ca.is_none() || url.scheme() == "https", &text);
+}
+
+/// Removes user, password and a final slash from a URL; `None`: user or password are not UTF-8.
+fn take_login(url: &mut Url) -> Option<Login> {
+    let decoded = |text: &str| {
+        let text = percent_decode_str(text).decode_utf8().ok()?.into_owned();
+        Some(Some(text).filter(|text| !text.is_empty()))
+    };
+    let username = decoded(url.username())?;
+    let password = decoded(url.password().unwrap_or_default())?;
+    // These fail only for URLs without a host, which http always has.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&path);
+    Some((username, password.as_deref().map(Secret::new)))
+}
+
+/// Returns the user and password, each of which may be in the URL or in keys of the section, but not in both.
+fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool) -> Login {
+    let [url, name, key, file] =
+        ["url", "username", "password", "password_file"].map(|name| format!("{section}.{name}"));
+    let variable = format!("EDS_{}__PASSWORD", section.to_uppercase());
+    let username = values.read(&name, text);
+    let password = secret_of(values, [&key, &file]);
+    let user_key = if username.is_none() { &url } else { &name };
+    let is_shown = in_url.1.is_some() && values.is_of_a_flag(&url);
+    let differs = username.is_some() && in_url.0.is_some() && username != in_url.0;
+    let is_twice = password.is_some() && in_url.1.is_some();
+    let (username, password) = (username.or(in_url.0), password.or(in_url.1));
+    for (keys, holds, text) in [
+        (
+            &[&*url][..],
+            !is_shown,
+            format!(
+                "has a password, but every user of this host can read the flags of a process; remove it and set {file} or \
+                 {variable}"
+            ),
+        ),
+        (&[&name, &url], !differs, format!("differs from the user in {url}; remove one of them")),
+        (
+            &[&url, &key, &file],
+            !is_twice,
+            format!("has a password, but {key} or {file} is also set; remove one of them"),
+        ),
+        (
+            &[&file, &name, &key, &url],
+            username.is_none() || password.is_some(),
+            format!("is not set, but there is a user name; set it, or set {variable}"),
+        ),
+        (
+            &[&name, &url, &key, &file],
+            username.is_some() || password.is_none() || !needs_user,
+            "is not set, but there is a password; set it, or remove the password".to_owned(),
+        ),
+        (
+            &[user_key],
+            !needs_user || username.as_ref().is_none_or(|name| !name.contains(':')),
+            "has a user name with a colon, which HTTP cannot carry; use another user".to_owned(),
+        ),
+    ] {
+        values.together(keys, holds, &text);
+    }
+    (username, password)
+}
+
+/// Returns the secret of a key, or of the file that the other key names.
+fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
+    let (given, in_file) = (values.read(keys[0], secret), values.read(keys[1], secret_file));
+    let text = format!("is set, but {} is also set; remove one of them", keys[1]);
+    values.together(&keys, given.is_none() || in_file.is_none(), &text);
+    given.or(in_file)
+}
+
+/// Refuses the keys of a section that are set although the value of `selector` makes them useless.
+pub(super) fn refuse_keys(values: &mut Effective, selector: &str, names: &[&str], text: &str) {
+    let (section, _) = selector.split_once('.').unwrap_or_default();
+    for name in names {
+        let key = format!("{section}.{name}");
+        let is_unset = values.text(&key).is_empty();
+        values.together(&[&key, selector], is_unset, text);
+    }
+}
