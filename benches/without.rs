@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use event_data_service::event::{Minute, Partition};
+use event_data_service::event::Partition;
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
-    StoreError,
+    Admission, AdmitRequest, Admitted, Bucket, Recording, Records, SeriesUsers, Store, StoreError,
 };
 
 /// A reduced Redis store.
@@ -59,23 +58,15 @@ impl Recording for Without {
 
     async fn users(
         &self,
-        partition: Partition,
-        minute: Minute,
+        bucket: Bucket,
         series: &str,
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
-        self.store.users(partition, minute, series, users).await
+        self.store.users(bucket, series, users).await
     }
 
-    async fn record(
-        &self,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64, StoreError> {
-        let seen = if self.left_out == LeftOut::Coverage { &[] } else { seen };
-        let record = self.store.record(partition, generation, recordings, seen);
-        record.await
+    async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64, StoreError> {
+        let seen = if self.left_out == LeftOut::Coverage { &[] } else { records.seen };
+        self.store.record(partition, &Records { seen, ..*records }).await
     }
 }

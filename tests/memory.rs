@@ -22,7 +22,7 @@ use event_data_service::event::{Batch, Hint, Minute, OpenBatch};
 use event_data_service::ingest::Delivery;
 use event_data_service::node::{Clock, Node};
 use event_data_service::store::redis::{Layout, Settings};
-use event_data_service::store::{RecordRequest, Recording as _};
+use event_data_service::store::{RecordRequest, Recording as _, Records};
 use redis_link::Address;
 use setup::{Setup, caps, hand_over, recorder};
 use store::CountingStore;
@@ -257,8 +257,8 @@ async fn sealing_takes_no_more_memory_however_often_events_are_repeated() {
             occurrences: &group.occurrences,
             batch: &batch,
         }];
-        let recorded = store.record(site::partition(), 0, &requests, &[]);
-        recorded.await.unwrap();
+        let records = Records { generation: 0, requests: &requests, seen: &[] };
+        store.record(site::partition(), &records).await.unwrap();
     }
     let log = server.keys().into_iter().find(|key| key.contains(":log:"));
     let copy = "local frames = redis.call('LRANGE', KEYS[1], 0, -1) \

@@ -238,7 +238,7 @@ const REACHED: &[(&str, &str)] = &[
     ("a node that waits until another has heard", "= Ok(Announced([Unheard"),
     ("a store that forgets", "the store forgets"),
     ("a node that hears so when it checks in", "Err(Forgot)"),
-    ("a node that reports its lag", " }, true, "),
+    ("a node that reports its lag", "lags: true"),
     ("a minute of the third of December", "Minute(24680159)"),
     ("the first minute of the fourth", "Minute(24680160)"),
     ("the same minute of the day before", "Minute(24678720)"),

@@ -11,9 +11,7 @@ use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
-use crate::store::{
-    Draining as _, Dropped, LossRecord as _, OutputBacklog, OutputName, Quarantine as _, Store as _,
-};
+use crate::store::{Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _};
 
 /// Runs `eds quarantine`. A single output need not be named.
 pub(crate) fn quarantine(
@@ -144,7 +142,7 @@ async fn drop_output(
 /// Runs `eds loss`: prints the losses that are not acknowledged, and acknowledges them if asked to.
 pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
-        let record = store.losses().await?;
+        let record = store.registry().losses().await?;
         let left: Vec<_> = record.into_iter().filter(|loss| loss.left() > 0).collect();
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         if left.is_empty() {

@@ -15,7 +15,7 @@ use crate::status::{
     History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
     RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_losses, relay_page,
 };
-use crate::store::LossRecord as _;
+use crate::store::Registry as _;
 use crate::store::redis::Register;
 
 /// The time between two log lines about a failed report or a name that is taken.

@@ -68,7 +68,7 @@ impl Service {
         // No failure is known yet.
         metrics.store_up.set(1);
         let losses_file = beside_spool(settings, "losses.json");
-        let losses = LossReporter::new(store.clone(), Arc::clone(&node.losses), losses_file);
+        let losses = LossReporter::new(store.registry(), Arc::clone(&node.losses), losses_file);
         let mut service = Self {
             parts: Parts::default(),
             node,

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::event::Minute;
     use crate::status::Expected;
-    use crate::store::{LossRecord, Reported, StoreError, Survey, Surveyed};
+    use crate::store::{Registry, StoreError, Survey, Surveyed};
 
     const PANIC: &str = "this store cannot be looked at twice";
 
@@ -168,28 +168,14 @@ mod tests {
     #[derive(Debug, Default)]
     struct Panicking(AtomicBool);
 
-    impl LossRecord for Panicking {
-        fn identity(&self) -> &'static str {
-            "one#1"
-        }
-    }
-
     #[async_trait]
     impl Survey for Panicking {
         fn place(&self) -> String {
             "nowhere".to_owned()
         }
 
-        async fn report(&self, _: &str) -> Result<bool, StoreError> {
-            Ok(false)
-        }
-
-        async fn withdraw(&self) -> Result<(), StoreError> {
-            Ok(())
-        }
-
-        async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
-            Ok(Vec::new())
+        fn registry(&self) -> Arc<dyn Registry> {
+            unreachable!("an observer reads no registry")
         }
 
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {

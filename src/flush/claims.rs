@@ -109,8 +109,7 @@ pub(super) fn by_partition<'a>(
 
 async fn set_deadlines(store: &dyn Draining, claims: Vec<Claim>, lease: Duration) {
     let by_partition = by_partition(&claims);
-    let calls =
-        by_partition.iter().map(|(&partition, claims)| store.extend(partition, claims, lease));
+    let calls = by_partition.values().map(|claims| store.extend(claims, lease));
     for result in futures_util::future::join_all(calls).await {
         // The lease expires, and another node takes the minute over.
         if let Err(error) = result {

@@ -311,7 +311,7 @@ impl Sender {
         while !claims.is_empty() {
             let asked = Instant::now();
             let known = self.states.of(partition).witness.known(asked);
-            let answer = self.store.announce(partition, &known, &claims).await;
+            let answer = self.store.announce(&known, &claims).await;
             // No node claims from a store for this long after a rollback. If this node has attested again by then, no node
             // has counted the minutes again, and the counts in memory stay the only ones.
             let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);

@@ -28,7 +28,9 @@ use super::sender::{STEP_MAX, log_claim_error};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition, Partitions};
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::store::{Claim, ClaimRequest, Draining, OutputName, StoreError, is_recent};
+use crate::store::{
+    self, Claim, ClaimRequest, Draining, OutputName, SealRequest, StoreError, is_recent,
+};
 use crate::telemetry::Metrics;
 
 /// The series of a step of compaction, which blocks Redis for one to two ms.
@@ -265,8 +267,8 @@ impl Worker {
     async fn compact(&self, held: &Held, claim: &Claim) -> Option<Vec<Claim>> {
         let lease = self.settings.lease;
         while !self.stop.is_cancelled() {
-            let compacted = self.store.compact(claim, COMPACT_SERIES, lease, &self.outputs);
-            match compacted.await {
+            let request = SealRequest { series_max: COMPACT_SERIES, lease, outputs: &self.outputs };
+            match self.store.compact(claim, &request).await {
                 Ok(done) => {
                     self.metrics.series_sealed.inc_by(done.sealed);
                     self.metrics.events_repeated.inc_by(done.repeated);
@@ -422,7 +424,8 @@ impl Worker {
         };
         let asked_nanos = self.node.clock.now_nanos();
         let alive = looked_within(interval);
-        let news = self.store.check_in(partition, &known, lags, lease, alive).await?;
+        let check_in = store::CheckIn { known, lags, lease, alive };
+        let news = self.store.check_in(partition, &check_in).await?;
         let now = Instant::now();
         let mut state = self.states.of(partition);
         let jumped_ms = state.witness.heard(&news, recorded, asked, now);

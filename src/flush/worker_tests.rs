@@ -16,8 +16,8 @@ use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
 use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
-    Announced, Attested, Backlog, Capabilities, ClaimRequest, Compaction, Known, News, Page,
-    RecordRequest, Recording, SeriesCounts, Store, Testimony,
+    Announced, Attested, Backlog, Capabilities, CheckIn, ClaimRequest, Compaction, Known, News,
+    Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts, Store, Testimony,
 };
 use crate::telemetry::Format;
 use coordination::memory::MemoryArbiter;
@@ -164,16 +164,9 @@ impl Draining for Slow {
         self.store.attest(at, all).await
     }
 
-    async fn check_in(
-        &self,
-        at: Partition,
-        known: &Known,
-        lags: bool,
-        lease: Duration,
-        alive: Duration,
-    ) -> Result<News, StoreError> {
+    async fn check_in(&self, at: Partition, check_in: &CheckIn) -> Result<News, StoreError> {
         self.called("check_in");
-        self.store.check_in(at, known, lags, lease, alive).await
+        self.store.check_in(at, check_in).await
     }
 
     async fn claim(
@@ -189,13 +182,11 @@ impl Draining for Slow {
     async fn compact(
         &self,
         claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
+        request: &SealRequest<'_>,
     ) -> Result<Compaction, StoreError> {
         self.compacting.notify_one();
         tokio::time::sleep(self.compact_takes).await;
-        self.store.compact(claim, series_max, lease, outputs).await
+        self.store.compact(claim, request).await
     }
 
     async fn unsent(&self, claim: &Claim, from: u64) -> Result<Page<SeriesCounts>, StoreError> {
@@ -207,12 +198,11 @@ impl Draining for Slow {
 
     async fn announce(
         &self,
-        at: Partition,
         known: &Known,
         claims: &[&Claim],
     ) -> Result<Vec<Announced>, StoreError> {
         self.called("announce");
-        let mut states = self.store.announce(at, known, claims).await?;
+        let mut states = self.store.announce(known, claims).await?;
         if self.is_unheard {
             states.fill(Announced::Unheard);
         }
@@ -237,13 +227,8 @@ impl Draining for Slow {
         self.store.quarantine(claim, refused).await
     }
 
-    async fn extend(
-        &self,
-        at: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
-        self.store.extend(at, claims, lease).await
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize, StoreError> {
+        self.store.extend(claims, lease).await
     }
 
     async fn backlog(&self, at: Partition) -> Result<Backlog, StoreError> {
@@ -446,7 +431,8 @@ async fn record_at(store: &RedisStore, partition: Partition, series: &str, user:
         occurrences: &group.occurrences,
         batch: &batch,
     };
-    store.record(partition, 0, &[recording], &[]).await.unwrap();
+    let records = Records { generation: 0, requests: &[recording], seen: &[] };
+    store.record(partition, &records).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

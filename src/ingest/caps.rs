@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use crate::diagnosis::Cause;
 use crate::event::{Minute, OverflowSeries, Partition};
 use crate::node::Throttle;
-use crate::store::{Admission, AdmitRequest, Admitted, Recording, StoreError};
+use crate::store::{Admission, AdmitRequest, Admitted, Bucket, Recording, StoreError};
 
 /// The limit of answers, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;
@@ -243,7 +243,7 @@ impl Caps {
             && told.all(|admission| *admission != Admission::Admitted { users: None });
         let mut before = Before { counted: HashMap::new(), most };
         if most > half && !is_told && self.settings.users_max > 0 {
-            let counts = store.counts(self.partition, minute).await?;
+            let counts = store.counts(self.bucket(minute)).await?;
             let near = counts.iter().filter(|counts| counts.unique > half);
             before.counted = near.map(|counts| (self.key(&counts.series), counts.unique)).collect();
             before.most = half;
@@ -288,6 +288,10 @@ impl Caps {
         }
     }
 
+    const fn bucket(&self, minute: Minute) -> Bucket {
+        Bucket { partition: self.partition, minute }
+    }
+
     /// Returns which of these different users a series has no room for.
     pub(super) async fn users_refused<'a>(
         &mut self,
@@ -297,7 +301,7 @@ impl Caps {
         users: &[&'a str],
     ) -> Result<HashSet<&'a str>, StoreError> {
         let mut refused = HashSet::new();
-        let found = store.users(self.partition, minute, series, users).await?;
+        let found = store.users(self.bucket(minute), series, users).await?;
         let mut count = found.count;
         for (&user, there) in users.iter().zip(found.there) {
             if there {

@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use clap::Args;
 
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{OutputName, Quarantine, Quarantined, StoreError};
+use crate::store::redis::RedisStore;
+use crate::store::{Bucket, OutputName, Quarantined, StoreError};
 
 /// The most counts of one step of the store.
 const STEP: usize = 500;
@@ -93,7 +94,7 @@ impl Selection {
 
 /// A quarantine of an output, with the streams of the answer.
 pub(crate) struct Command<'a> {
-    pub(crate) store: &'a dyn Quarantine,
+    pub(crate) store: &'a RedisStore,
     pub(crate) partitions: Partitions,
     pub(crate) output: &'a OutputName,
     pub(crate) out: &'a mut (dyn Write + Send),
@@ -178,8 +179,10 @@ impl Command<'_> {
             for (minute, quarantined) in &minutes {
                 for step in quarantined.chunks(STEP) {
                     let series: Vec<&str> = step.iter().map(|counts| &*counts.series).collect();
-                    requeued +=
-                        self.store.requeue(partition, self.output, *minute, &series).await?;
+                    requeued += self
+                        .store
+                        .requeue(Bucket { partition, minute: *minute }, self.output, &series)
+                        .await?;
                     listing::print(step, selection.json, self.out)?;
                 }
             }

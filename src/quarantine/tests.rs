@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::event::Batch;
 use crate::store::redis::{self, Layout, RedisStore};
-use crate::store::{ClaimRequest, Draining, Known, RecordRequest, Recording};
+use crate::store::{ClaimRequest, Draining, Known, RecordRequest, Recording, Records, SealRequest};
 
 use testing::lua_redis::LuaRedis;
 
@@ -49,7 +49,8 @@ async fn store(series: &[&str]) -> RedisStore {
                     batch: &batch,
                 })
                 .collect();
-            store.record(partition, 0, &recordings, &[]).await.unwrap();
+            let records = Records { generation: 0, requests: &recordings, seen: &[] };
+            store.record(partition, &records).await.unwrap();
         }
     }
     let request = ClaimRequest {
@@ -65,8 +66,9 @@ async fn store(series: &[&str]) -> RedisStore {
     for partition in partitions().iter() {
         for claim in store.claim(partition, &request, &[]).await.unwrap() {
             let lease = request.lease;
-            let outputs = [OutputName::default()];
-            let mut done = store.compact(&claim, 99, lease, &outputs).await.unwrap();
+            let outputs = &[OutputName::default()];
+            let request = SealRequest { series_max: 99, lease, outputs };
+            let mut done = store.compact(&claim, &request).await.unwrap();
             let claim = done.sending.remove(0);
             for unsent in store.unsent(&claim, 0).await.unwrap().items {
                 store.quarantine(&claim, &[(&unsent.series, MESSAGE)]).await.unwrap();

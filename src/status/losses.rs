@@ -16,7 +16,7 @@ use super::report::RelayTotals;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
 use crate::node::{Losses, Node, Throttle, files};
-use crate::store::{Loss, LossRecord};
+use crate::store::{Loss, Registry};
 
 /// The timeout of the store, and of the disk.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The losses of this process that the record lacks.
 #[derive(Debug)]
 pub(crate) struct LossReporter {
-    record: Arc<dyn LossRecord>,
+    record: Arc<dyn Registry>,
     losses: Arc<Losses>,
     file: Option<PathBuf>,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ struct State {
 impl LossReporter {
     /// `file` keeps the losses that the store does not have.
     pub(crate) fn new(
-        record: Arc<dyn LossRecord>,
+        record: Arc<dyn Registry>,
         losses: Arc<Losses>,
         file: Option<PathBuf>,
     ) -> Self {

@@ -91,6 +91,7 @@ impl NodeReporter {
         let mut taken_log_due = Throttle::new(TAKEN_LOG_INTERVAL);
         let mut losses_due = Throttle::new(LOSSES_INTERVAL);
         let mut ticks = tokio::time::interval(REPORT_INTERVAL);
+        let registry = self.store.registry();
         self.losses.inherit();
         while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.losses.count_node(&self.node, self.metrics.dropped(&self.node.ledger.totals()));
@@ -98,7 +99,7 @@ impl NodeReporter {
             let json = report.to_json();
             let unstamped = report.details.unstamped.clone();
             self.latest.send_replace(Some((Instant::now(), report)));
-            let answer = timeout(REPORTED_WITHIN, self.store.report(&json)).await;
+            let answer = timeout(REPORTED_WITHIN, registry.report(&json)).await;
             self.losses.deliver().await;
             if losses_due.is_due() {
                 self.losses.read_unacknowledged().await;
@@ -114,7 +115,7 @@ impl NodeReporter {
             }
         }
         // A store that does not answer forgets the report after some minutes.
-        let _ = timeout(REPORTED_WITHIN, self.store.withdraw()).await;
+        let _ = timeout(REPORTED_WITHIN, registry.withdraw()).await;
     }
 
     /// Finds another node that receives the same lines without a timestamp: once for each window, when all nodes have reported it.
@@ -123,11 +124,12 @@ impl NodeReporter {
         if memory.compared == own.window || into_ms < COMPARED_AFTER_MS {
             return;
         }
-        let Ok(Ok(reports)) = timeout(REPORTED_WITHIN, self.store.reports()).await else {
+        let registry = self.store.registry();
+        let Ok(Ok(reports)) = timeout(REPORTED_WITHIN, registry.reports()).await else {
             return;
         };
         memory.compared = own.window;
-        let identity = self.store.identity();
+        let identity = registry.identity();
         let others = reports.iter().filter(|report| report.identity != identity);
         let common = |other: &Reported| {
             let theirs = NodeReport::read(&other.text).0.details.unstamped?.fit();
@@ -209,7 +211,7 @@ impl NodeReporter {
             sockets_failing: node.listeners_failing.load(Ordering::Relaxed) as u64,
             stalled: node.progress.stalled(STALLED_AFTER),
             name_taken: node.name_taken.load(Ordering::Relaxed),
-            ..memory.history.process(self.store.identity())
+            ..memory.history.process(self.store.registry().identity())
         };
         let details = NodeDetails {
             store: self.store.place(),

@@ -1,6 +1,15 @@
 //! The [`Draining`] role: from open minutes to counts that every output has.
+//!
+//! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. Each
+//! check-in leaves a stamp in the partition, a number that grows, and the data has an *epoch*. A node
+//! that finds a lower stamp than its last one, or another epoch, knows that the store forgot something; it tells the store which
+//! minutes are closed ([`attest`](Draining::attest)) before it claims again. Clocks decide none of that: a clock
+//! that is set back would hide it.
+//!
+//! A minute is closed when its counts are about to be written. A node *announces* that, and writes when every other node that
+//! is alive has confirmed it ([`announce`](Draining::announce)). So the knowledge survives a node that dies after a write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Announced, Attested, Known, News, Page, Result, SeriesCounts, Store, Testimony};
+use super::{Page, Result, SeriesCounts, Store};
 use crate::event::{Minute, Partition};
 
 /// The name of an output: short enough for keys and labels, and of letters that need no escapes there.
@@ -54,6 +63,8 @@ impl fmt::Display for OutputName {
     }
 }
 
+/// The most counts of an output in the quarantine of a partition.
+pub const QUARANTINE_MAX: usize = 10_000;
 /// The most minutes, recent or old, of one claim. Bounds the time for which a claim blocks the store.
 pub(super) const LOOKED_AT_MAX: usize = 250;
 /// The time after which a minute that could have been closed is old.
@@ -110,6 +121,17 @@ pub struct Claim {
     pub taken_over: bool,
 }
 
+/// A step of sealing.
+#[derive(Debug, Clone, Copy)]
+pub struct SealRequest<'a> {
+    /// The most series to seal.
+    pub series_max: usize,
+    /// The new length of the lease.
+    pub lease: Duration,
+    /// The outputs that the counts are for.
+    pub outputs: &'a [OutputName],
+}
+
 /// The result of a step of sealing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compaction {
@@ -160,6 +182,128 @@ impl std::ops::AddAssign for OutputBacklog {
     }
 }
 
+/// How far a store's clock may be from the expected time, in ms: the duration of a call, and the slewing of clocks.
+pub const CLOCK_TOLERANCE_MS: i64 = 2000;
+
+/// A node's knowledge of a partition. The default is none, which agrees with every store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The epoch of the store's data; 0: unknown.
+    pub epoch: u64,
+    /// The node's last stamp.
+    pub stamp: u64,
+    /// The number of the last closing that the node has heard of.
+    pub sequence: u64,
+    /// The time that the store's clock should show now, in ms since the epoch.
+    pub expected_ms: Option<i64>,
+}
+
+/// The state of a node in a partition.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckIn {
+    /// The node's knowledge of the partition.
+    pub known: Known,
+    /// Whether it has events of the partition, in memory or on disk, that are not recorded.
+    pub lags: bool,
+    /// How long a report of lag is valid.
+    pub lease: Duration,
+    /// How long the node counts as alive: an announcement waits until it has heard of it.
+    pub alive: Duration,
+}
+
+/// The answer to a check-in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct News {
+    /// The node's stamp.
+    pub stamp: u64,
+    /// The time of the store's clock, in ms since the epoch.
+    pub now_ms: i64,
+    /// The number of the last closing in this answer.
+    pub sequence: u64,
+    /// Minutes that were closed after the last closing that the node had heard of.
+    pub closed: Vec<Minute>,
+    /// Minutes that were announced after that closing: their counts are about to be written, and no output is known to have them.
+    pub announced: Vec<Minute>,
+    /// All minutes before this one count as closed.
+    pub since: Option<Minute>,
+    /// Whether the node should ask for claims: a minute is finished or claimed, or a report of lag exists.
+    pub is_due: bool,
+    /// The total of late events that this node found in the partition.
+    pub late: u64,
+}
+
+/// The knowledge that a node attests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Testimony {
+    /// The epoch; 0: unknown.
+    pub epoch: u64,
+    /// The node's last stamp.
+    pub stamp: u64,
+    /// All minutes before this one are closed.
+    pub since: Option<Minute>,
+    /// Minutes that are closed.
+    pub closed: BTreeSet<Minute>,
+    /// Minutes whose counts may be written, and that no output is known to have.
+    pub announced: BTreeSet<Minute>,
+}
+
+/// The most minutes that are handed back at once. Bounds the time for which a call blocks Redis.
+const HANDED_BACK_MAX: usize = 1000;
+
+impl Testimony {
+    /// Returns the epoch minutes in parts, at least one, each with whether its minutes are only announced.
+    pub(super) fn parts(&self) -> Vec<(bool, Vec<i64>)> {
+        let mut parts = Vec::new();
+        for (is_announced, minutes) in [(false, &self.closed), (true, &self.announced)] {
+            let numbers: Vec<_> = minutes.iter().map(|it| it.epoch_minutes()).collect();
+            let chunks = numbers.chunks(HANDED_BACK_MAX);
+            parts.extend(chunks.map(|part| (is_announced, part.to_vec())));
+        }
+        if parts.is_empty() {
+            parts.push((false, Vec::new()));
+        }
+        parts
+    }
+}
+
+/// The answer to a testimony.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Attested {
+    /// The present epoch: a new one when the store forgot something.
+    pub epoch: u64,
+    /// The node's stamp.
+    pub stamp: u64,
+    /// The last stamp that the store kept when this epoch began; 0: none.
+    pub forgot_from: u64,
+    /// The store's clock at about that stamp, in ms since the epoch; 0: none.
+    pub forgot_from_ms: i64,
+}
+
+/// Whether other nodes know that counts of a minute are about to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// The claim is no longer this node's, and no node announced the minute.
+    ClaimLost,
+    /// A node that is alive has not heard it yet.
+    Unheard,
+    /// Every node that is alive has heard it.
+    Heard,
+}
+
+/// Returns the number of minutes before the newest closed minute for which closed minutes are listed; all earlier minutes count as
+/// closed. One more than counts are kept, since no event as old is accepted.
+pub(super) fn closed_minutes(retention: Duration) -> i64 {
+    i64::try_from(retention.as_secs().div_ceil(60) + 1).unwrap_or(i64::MAX)
+}
+
+/// Returns the time for which the counts of a minute are kept for queries after they are sent, in a partition that keeps `counts_max`: a minute
+/// at least.
+pub(super) fn kept_for(retention: Duration, counts_max: u64, counts: u64) -> Duration {
+    let minute = Duration::from_secs(60);
+    let share = Duration::from_millis(counts_max.saturating_mul(60_000) / counts.max(1));
+    share.max(minute).min(retention)
+}
+
 /// The role of a worker.
 #[async_trait]
 pub trait Draining: Store {
@@ -167,18 +311,10 @@ pub trait Draining: Store {
     /// once in each generation, before it claims.
     async fn attest(&self, partition: Partition, testimony: &Testimony) -> Result<Attested>;
 
-    /// Reports whether this node lags (has events of the partition in memory or on disk that are not recorded), for the length of
-    /// a lease. While a node lags, no idle minute is closed before `max_hold`. The node counts as alive for `alive`: an announcement
-    /// waits until it has heard of it. Returns the minutes that were closed since its last check-in. Fails with
-    /// [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot something that the node knows.
-    async fn check_in(
-        &self,
-        partition: Partition,
-        known: &Known,
-        lags: bool,
-        lease: Duration,
-        alive: Duration,
-    ) -> Result<News>;
+    /// Reports the state of this node, and returns the minutes that were closed since its last check-in. While a node lags, no idle
+    /// minute is closed before `max_hold`. Fails with [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot
+    /// something that the node knows.
+    async fn check_in(&self, partition: Partition, check_in: &CheckIn) -> Result<News>;
 
     /// Claims minutes to seal: lapsed claims first, the longest lapsed before the others, then finished minutes. Also claims minutes
     /// to send: lapsed claims of these outputs, up to a number for each. Claims nothing in another generation than the request's:
@@ -190,16 +326,10 @@ pub trait Draining: Store {
         sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>>;
 
-    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Events of a closed minute are
+    /// Seals the counts of some series and renews the lease. Events of a closed minute are
     /// late. With the last series the claim ends, and claims to send replace it. Does nothing in another generation than the
     /// claim's: recorded events may be missing there.
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
-    ) -> Result<Compaction>;
+    async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction>;
 
     /// Reads a page of the unsent counts of a claim. The first cursor is 0.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>>;
@@ -207,12 +337,7 @@ pub trait Draining: Store {
     /// Announces that counts of these claims, all of one partition and output, are about to be written, which closes their
     /// minutes. Returns for each claim whether all nodes have heard; the caller asks again until they have. Fails with
     /// [`StoreError::Forgot`](super::StoreError::Forgot) when the store forgot something that the node knows.
-    async fn announce(
-        &self,
-        partition: Partition,
-        known: &Known,
-        claims: &[&Claim],
-    ) -> Result<Vec<Announced>>;
+    async fn announce(&self, known: &Known, claims: &[&Claim]) -> Result<Vec<Announced>>;
 
     /// Marks the counts of these series as confirmed by the claim's output and renews the lease. Returns true when the output lacks
     /// none, which ends the claim. With the last output the counts get a time to live.
@@ -224,12 +349,7 @@ pub trait Draining: Store {
 
     /// Moves the deadline of these claims, all of one partition and purpose, to this long from now. Claims that are not held any
     /// more are skipped. Returns the number of claims held.
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize>;
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize>;
 
     /// Returns the open and unsent minutes of a partition.
     async fn backlog(&self, partition: Partition) -> Result<Backlog>;

@@ -1,7 +1,7 @@
 //! The stores of open minutes and of their counts, by the roles of their users.
 //!
 //! Every role has a [`Store`]. Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators
-//! [`Quarantine`] and [`Survey`].
+//! [`Survey`] and the [`Registry`]. Only [`RedisStore`](redis::RedisStore) lets operators read, requeue and drop quarantined counts.
 //!
 //! The life of a series in a minute; each output has its own states after `sealed`:
 //!
@@ -35,33 +35,32 @@
 
 mod draining;
 pub mod memory;
-mod quarantine;
 mod reading;
 mod recording;
 pub mod redis;
 mod survey;
-mod witness;
 
 use async_trait::async_trait;
 
 pub(crate) use self::draining::is_recent;
 pub use self::draining::{
-    Backlog, Claim, ClaimRequest, Compaction, Draining, NotAName, OutputBacklog, OutputName,
+    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
+    Draining, Known, News, NotAName, OutputBacklog, OutputName, QUARANTINE_MAX, SealRequest,
+    Testimony,
 };
-use self::draining::{LOOKED_AT_MAX, recent_for};
-pub use self::quarantine::{Dropped, QUARANTINE_MAX, Quarantine, Quarantined};
+use self::draining::{LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
-    Admission, AdmitRequest, Admitted, REQUEST_BYTES_MAX, RecordRequest, Recording, Seen,
+    Admission, AdmitRequest, Admitted, REQUEST_BYTES_MAX, RecordRequest, Recording, Records, Seen,
     SeriesUsers,
 };
+pub use self::redis::{Dropped, Quarantined};
 pub use self::survey::{
-    LOSS_KEPT, LOSSES_MAX, Loss, LossRecord, Persistence, REPORT_KEPT, Reported, ServerFound,
-    ServerSeen, Survey, Surveyed,
+    LOSS_KEPT, LOSSES_MAX, Loss, REPORT_KEPT, Registry, Reported, Survey, Surveyed,
 };
-pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
+pub(crate) use self::survey::{Persistence, ServerFound, ServerSeen};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::Partition;
+use crate::event::{Minute, Partition};
 
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -104,6 +103,15 @@ impl From<StoreError> for Diagnosis {
             }
         }
     }
+}
+
+/// A minute of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket {
+    /// The partition.
+    pub partition: Partition,
+    /// The minute.
+    pub minute: Minute,
 }
 
 /// Differences between stores.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{Bucket, Result};
 use crate::event::{Minute, Partition};
 
 /// The counts of a series in a minute.
@@ -48,12 +48,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>>;
 
     /// Reads a page of the sealed counts of a minute. The first cursor is 0.
-    async fn sealed_page(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        cursor: u64,
-    ) -> Result<Page<SeriesCounts>>;
+    async fn sealed_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<SeriesCounts>>;
 
     /// Returns the coverage of each of these minutes, some hundred at most.
     async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>>;
@@ -63,21 +58,11 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     async fn open_minutes(&self, partition: Partition, most: usize) -> Result<Vec<Minute>>;
 
     /// Reads a page of the open series of a minute. The first cursor is 0.
-    async fn open_page(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        cursor: u64,
-    ) -> Result<Page<String>>;
+    async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>>;
 
     /// Returns the present counts of these series, some hundred at most; both counts of a series are of one instant. Series
     /// without events and series with sealed counts are left out.
-    async fn open_counts(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &[&str],
-    ) -> Result<Vec<SeriesCounts>>;
+    async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 
     /// Returns why queries are refused now: the store has hardly any room left, and keeps it for events. Checks at most once a
     /// second.

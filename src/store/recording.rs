@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use super::{Result, SeriesCounts, Store};
+use super::{Bucket, Result, SeriesCounts, Store};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
-/// The most bytes of a request, roughly. Over a link of 1 MB/s they take 0.4 s, a small part of the time-out of an
+/// The most bytes of a request, roughly. Over a link of 1 MB/s they take 0.4 s, a small part of the timeout of an
 /// answer, so that one command does not delay other partitions.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 
@@ -37,6 +37,17 @@ pub struct Seen {
     pub events: u64,
     /// Whether the retention of the number starts again.
     pub renew: bool,
+}
+
+/// Events of a partition, to be recorded in one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Records<'a> {
+    /// The generation of the store in which the series were admitted; 0: any.
+    pub generation: u64,
+    /// The events.
+    pub requests: &'a [RecordRequest<'a>],
+    /// What this process has seen of their minutes.
+    pub seen: &'a [Seen],
 }
 
 /// Asks for the admission of series in a minute.
@@ -93,27 +104,15 @@ pub trait Recording: Store {
 
     /// Returns the counts of all series in an open minute. Only for a store that does not return the users of a series with its
     /// admission.
-    async fn counts(&self, _partition: Partition, _minute: Minute) -> Result<Vec<SeriesCounts>> {
+    async fn counts(&self, _bucket: Bucket) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }
 
     /// Returns the number of users of a series in a minute, and which of these are among them.
-    async fn users(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &str,
-        users: &[&str],
-    ) -> Result<SeriesUsers>;
+    async fn users(&self, bucket: Bucket, series: &str, users: &[&str]) -> Result<SeriesUsers>;
 
     /// Records events of a partition, and returns how many of them were recorded before: copies from any node, or events of a user
-    /// with the same timestamp. Also keeps how many events of these minutes this process has `seen`. Does nothing when the
-    /// generation is another one, since that store may have admitted other series; 0: any.
-    async fn record(
-        &self,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64>;
+    /// with the same timestamp. Does nothing in another generation than that of the records, since that store may have admitted other
+    /// series.
+    async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64>;
 }

@@ -2,6 +2,7 @@
 //! it does not check whether nodes agree or whether the store is fit for events.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,16 +22,14 @@ pub(super) const REPORTS_MAX: usize = 256;
 /// The last report of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
-    /// The node's name.
-    pub name: String,
+    pub(crate) name: String,
     /// Name and number of the process.
-    pub identity: String,
-    /// The version of the process.
-    pub version: String,
+    pub(crate) identity: String,
+    pub(crate) version: String,
     /// The age of the report, by the store's clock.
-    pub ago: Duration,
+    pub(crate) ago: Duration,
     /// The report, unchecked, at most 32 KiB.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// The retention of a loss after its last growth, acknowledged or not.
@@ -98,51 +97,48 @@ impl Loss {
 
 /// A server of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ServerSeen {
-    /// The address.
-    pub address: String,
+pub(crate) struct ServerSeen {
+    pub(crate) address: String,
     /// Why the server did not answer.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
-    pub error: Option<Diagnosis>,
-    /// The server's answers.
+    pub(crate) error: Option<Diagnosis>,
     #[serde(flatten)]
-    pub found: Option<ServerFound>,
+    pub(crate) found: Option<ServerFound>,
 }
 
 /// The answers of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct ServerFound {
+pub(crate) struct ServerFound {
     /// Name and version.
-    pub version: String,
+    pub(crate) version: String,
     /// `master` or `slave`.
-    pub role: String,
+    pub(crate) role: String,
     /// Bytes in use, as compared with `maxmemory`.
-    pub used_memory: u64,
-    /// The most bytes; 0: no limit.
-    pub maxmemory: u64,
+    pub(crate) used_memory: u64,
+    /// 0: no limit.
+    pub(crate) maxmemory: u64,
     /// The `maxmemory-policy`.
-    pub policy: String,
-    /// The state of its persistence.
-    pub persistence: Persistence,
+    pub(crate) policy: String,
+    pub(crate) persistence: Persistence,
     /// How far the server's clock is ahead of this host's.
-    pub clock_offset_ms: i64,
+    pub(crate) clock_offset_ms: i64,
     /// Why the server refuses a write that would change nothing.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
-    pub refuses_writes: Option<Diagnosis>,
+    pub(crate) refuses_writes: Option<Diagnosis>,
     /// Why no node can use the server.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
-    pub unfit: Option<Diagnosis>,
+    pub(crate) unfit: Option<Diagnosis>,
 }
 
 /// The persistence of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Persistence {
+pub(crate) struct Persistence {
     /// Whether an append-only file is on.
-    pub aof: bool,
+    pub(crate) aof: bool,
     /// Changes since the last snapshot.
-    pub unsaved_changes: u64,
+    pub(crate) unsaved_changes: u64,
     /// Whether the last snapshot and the last write to the append-only file succeeded.
-    pub last_save_ok: bool,
+    pub(crate) last_save_ok: bool,
 }
 
 #[expect(clippy::ref_option, reason = "serde calls it with the field")]
@@ -153,30 +149,27 @@ fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok,
 /// The result of a survey.
 #[derive(Debug, Clone)]
 pub struct Surveyed {
-    /// The servers; empty where the store is this process' memory.
-    pub servers: Vec<ServerSeen>,
+    /// Empty where the store is this process' memory.
+    pub(crate) servers: Vec<ServerSeen>,
     /// The reports of nodes.
-    pub reports: Result<Vec<Reported>>,
-    /// The reports of relays.
-    pub relays: Result<Vec<Reported>>,
+    pub(crate) reports: Result<Vec<Reported>>,
+    pub(crate) relays: Result<Vec<Reported>>,
     /// The backlog of each partition.
-    pub backlogs: Result<Vec<Backlog>>,
+    pub(crate) backlogs: Result<Vec<Backlog>>,
     /// The number of events that each process (`name#number`) saw of each requested minute.
-    pub seen: Result<BTreeMap<Minute, Coverage>>,
-    /// The record of losses.
-    pub losses: Result<Vec<Loss>>,
+    pub(crate) seen: Result<BTreeMap<Minute, Coverage>>,
+    pub(crate) losses: Result<Vec<Loss>>,
     /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the format.
-    pub difference: Option<Diagnosis>,
+    pub(crate) difference: Option<Diagnosis>,
     /// The most counts that are kept after they are sent.
-    pub counts_max: u64,
+    pub(crate) counts_max: u64,
     /// Whether events are kept as fingerprints in logs.
-    pub in_logs: bool,
+    pub(crate) in_logs: bool,
 }
 
 impl Surveyed {
     /// The result without an answer of the store.
-    #[must_use]
-    pub fn nothing(address: String, why: &StoreError) -> Self {
+    pub(crate) fn nothing(address: String, why: &StoreError) -> Self {
         Self {
             servers: vec![ServerSeen { address, error: Some(why.clone().into()), found: None }],
             reports: Err(why.clone()),
@@ -184,6 +177,19 @@ impl Surveyed {
             backlogs: Err(why.clone()),
             seen: Err(why.clone()),
             losses: Err(why.clone()),
+            ..Self::empty()
+        }
+    }
+
+    /// The result of a store without servers and other processes.
+    pub(super) const fn empty() -> Self {
+        Self {
+            servers: Vec::new(),
+            reports: Ok(Vec::new()),
+            relays: Ok(Vec::new()),
+            backlogs: Ok(Vec::new()),
+            seen: Ok(BTreeMap::new()),
+            losses: Ok(Vec::new()),
             difference: None,
             counts_max: 0,
             in_logs: false,
@@ -191,39 +197,47 @@ impl Surveyed {
     }
 }
 
-/// The record of losses.
+/// The reports and losses of all processes that share a store. By default there are no other processes.
 #[async_trait]
-pub trait LossRecord: Send + Sync + std::fmt::Debug {
+pub trait Registry: Send + Sync + std::fmt::Debug {
     /// The name of this process in the store: `name#number`.
     fn identity(&self) -> &str;
 
-    /// Adds these losses to the record; a repeated call changes nothing. Returns false when the store has no record, as one that ends
-    /// with the process.
+    /// Keeps the report of this process for [`REPORT_KEPT`], in the place of its last one. Returns whether another process reports
+    /// under the same name.
+    async fn report(&self, _report: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Removes the report at an orderly end of the process.
+    async fn withdraw(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the last reports of all processes of this kind.
+    async fn reports(&self) -> Result<Vec<Reported>> {
+        Ok(Vec::new())
+    }
+
+    /// Adds these losses to the record; a repeated call changes nothing. Returns false without a record.
     async fn lose(&self, _losses: &[Loss]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Reads the record.
+    /// Reads the record of losses.
     async fn losses(&self) -> Result<Vec<Loss>> {
         Ok(Vec::new())
     }
 }
 
-/// Surveys of a store as a whole, and reports of its nodes.
+/// Surveys of a store as a whole.
 #[async_trait]
-pub trait Survey: LossRecord {
-    /// The address of the store, without secrets.
+pub trait Survey: Send + Sync + std::fmt::Debug {
+    /// Returns the address of the store, without secrets.
     fn place(&self) -> String;
 
-    /// Keeps the report of this node for [`REPORT_KEPT`], in the place of its last one. Returns whether another process reports
-    /// under the same name.
-    async fn report(&self, report: &str) -> Result<bool>;
-
-    /// Removes the report at an orderly end of the node.
-    async fn withdraw(&self) -> Result<()>;
-
-    /// The last reports of all processes.
-    async fn reports(&self) -> Result<Vec<Reported>>;
+    /// Returns the registry of the processes that share the store.
+    fn registry(&self) -> Arc<dyn Registry>;
 
     /// Surveys the whole store, with the coverage of these minutes, and the number of waiting minutes before `old_before`.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::output::SealedCounts;
 use event_data_service::store::{
-    Announced, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    OutputName, Page, SeriesCounts, Store, StoreError, Testimony,
+    Announced, Attested, Backlog, CheckIn, Claim, ClaimRequest, Compaction, Draining, Known, News,
+    OutputName, Page, SealRequest, SeriesCounts, Store, StoreError, Testimony,
 };
 use testing::prelude::*;
 use tokio::time::Instant;
@@ -75,14 +75,7 @@ impl Draining for SealedStore {
         Ok(Attested { epoch: 1, ..Attested::default() })
     }
 
-    async fn check_in(
-        &self,
-        _: Partition,
-        _: &Known,
-        _: bool,
-        _: Duration,
-        _: Duration,
-    ) -> Result<News, StoreError> {
+    async fn check_in(&self, _: Partition, _: &CheckIn) -> Result<News, StoreError> {
         let now_ms = chrono::Utc::now().timestamp_millis();
         Ok(News { now_ms, is_due: !self.minutes().is_empty(), ..News::default() })
     }
@@ -114,13 +107,7 @@ impl Draining for SealedStore {
         Ok(claims.collect())
     }
 
-    async fn compact(
-        &self,
-        _: &Claim,
-        _: usize,
-        _: Duration,
-        _: &[OutputName],
-    ) -> Result<Compaction, StoreError> {
+    async fn compact(&self, _: &Claim, _: &SealRequest<'_>) -> Result<Compaction, StoreError> {
         Err(StoreError::ClaimLost)
     }
 
@@ -130,12 +117,7 @@ impl Draining for SealedStore {
         Ok(Page { items: unsent.cloned().collect(), next: None })
     }
 
-    async fn announce(
-        &self,
-        _: Partition,
-        _: &Known,
-        claims: &[&Claim],
-    ) -> Result<Vec<Announced>, StoreError> {
+    async fn announce(&self, _: &Known, claims: &[&Claim]) -> Result<Vec<Announced>, StoreError> {
         Ok(vec![Announced::Heard; claims.len()])
     }
 
@@ -171,12 +153,7 @@ impl Draining for SealedStore {
         Ok(vec![true; refused.len()])
     }
 
-    async fn extend(
-        &self,
-        _: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize, StoreError> {
         let mut minutes = self.minutes();
         let mut held = 0;
         for claim in claims {

@@ -3,10 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
-use event_data_service::event::{Minute, Partition};
+use event_data_service::event::Partition;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
-    StoreError,
+    Admission, AdmitRequest, Admitted, Bucket, Recording, Records, SeriesUsers, Store, StoreError,
 };
 use testing::prelude::*;
 use tokio::time::Instant;
@@ -104,24 +103,17 @@ impl Recording for CountingStore {
 
     async fn users(
         &self,
-        partition: Partition,
-        minute: Minute,
+        bucket: Bucket,
         series: &str,
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let server = self.server().expect("only who keeps users is asked for them");
-        server.store.users(partition, minute, series, users).await
+        server.store.users(bucket, series, users).await
     }
 
-    async fn record(
-        &self,
-        partition: Partition,
-        _: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64, StoreError> {
-        let users = recordings.iter().flat_map(|it| &it.new_users).map(Vec::len).sum();
+    async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64, StoreError> {
+        let users = records.requests.iter().flat_map(|it| &it.new_users).map(Vec::len).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         self.asked_at.lock().unwrap().push(Instant::now());
@@ -135,7 +127,9 @@ impl Recording for CountingStore {
             *self.server.lock().unwrap() = Some(Arc::new(Server::new()));
         }
         match self.server() {
-            Some(server) => server.store.record(partition, 0, recordings, seen).await,
+            Some(server) => {
+                server.store.record(partition, &Records { generation: 0, ..*records }).await
+            }
             None => Ok(0),
         }
     }

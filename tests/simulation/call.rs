@@ -3,9 +3,9 @@
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
-    Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts,
-    SeriesUsers, StoreError, Testimony,
+    AdmitRequest, Admitted, Announced, Attested, Backlog, Bucket, CheckIn, Claim, ClaimRequest,
+    Compaction, Draining, Known, News, OutputName, Page, RecordRequest, Recording, Records,
+    SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError, Testimony,
 };
 use testing::lua_redis::keyspace::Keyspace;
 use testing::prelude::*;
@@ -20,18 +20,18 @@ use super::world::World;
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
     Admit(Partition, Minute, Vec<String>, u64, String),
-    Counts(Partition, Minute),
-    Users(Partition, Minute, String, Vec<String>),
+    Counts(Bucket),
+    Users(Bucket, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
-    CheckIn(Partition, Known, bool, [Duration; 2]),
+    CheckIn(Partition, CheckIn),
     Claim(Partition, ClaimRequest, Vec<(OutputName, usize)>),
     Compact(Claim, usize, Duration, Vec<OutputName>),
     Unsent(Claim, u64),
-    Announce(Partition, Known, Vec<Claim>),
+    Announce(Known, Vec<Claim>),
     Acknowledge(Claim, Vec<String>, Duration),
     Quarantine(Claim, Vec<(String, String)>),
-    Extend(Partition, Vec<Claim>, Duration),
+    Extend(Vec<Claim>, Duration),
     Backlog(Partition),
     HaveWork(Vec<Partition>, Vec<OutputName>),
 }
@@ -160,24 +160,22 @@ impl Call {
                 };
                 Answer::Admitted(store.admit(*partition, &request).await?)
             }
-            Self::Counts(partition, minute) => {
-                Answer::Counts(store.counts(*partition, *minute).await?)
-            }
-            Self::Users(partition, minute, series, users) => {
+            Self::Counts(bucket) => Answer::Counts(store.counts(*bucket).await?),
+            Self::Users(bucket, series, users) => {
                 let users: Vec<&str> = users.iter().map(String::as_str).collect();
-                Answer::Users(store.users(*partition, *minute, series, &users).await?)
+                Answer::Users(store.users(*bucket, series, &users).await?)
             }
             Self::Record(partition, parcel) => {
                 let recordings = parcel.recordings();
-                store.record(*partition, 0, &recordings, &parcel.seen).await?;
+                let records = Records { generation: 0, requests: &recordings, seen: &parcel.seen };
+                store.record(*partition, &records).await?;
                 Answer::Nothing
             }
             Self::Attest(partition, testimony) => {
                 Answer::Attested(store.attest(*partition, testimony).await?)
             }
-            Self::CheckIn(partition, known, lags, [lease, alive]) => {
-                let checked_in = store.check_in(*partition, known, *lags, *lease, *alive);
-                Answer::News(checked_in.await?)
+            Self::CheckIn(partition, check_in) => {
+                Answer::News(store.check_in(*partition, check_in).await?)
             }
             Self::Claim(partition, request, sending) => {
                 // The life knows what a reconnected node waits for.
@@ -186,8 +184,8 @@ impl Call {
             }
             Self::Compact(claim, series_max, lease, outputs) => {
                 let claim = Claim { generation: 0, ..claim.clone() };
-                let compacted = store.compact(&claim, *series_max, *lease, outputs);
-                Answer::Compaction(compacted.await?)
+                let request = SealRequest { series_max: *series_max, lease: *lease, outputs };
+                Answer::Compaction(store.compact(&claim, &request).await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),
             Self::Acknowledge(claim, series, lease) => {
@@ -199,13 +197,13 @@ impl Call {
                     refused.iter().map(|(series, words)| (&**series, &**words)).collect();
                 Answer::Kept(store.quarantine(claim, &refused).await?)
             }
-            Self::Announce(partition, known, claims) => {
+            Self::Announce(known, claims) => {
                 let claims: Vec<&Claim> = claims.iter().collect();
-                Answer::Announced(store.announce(*partition, known, &claims).await?)
+                Answer::Announced(store.announce(known, &claims).await?)
             }
-            Self::Extend(partition, claims, lease) => {
+            Self::Extend(claims, lease) => {
                 let claims: Vec<&Claim> = claims.iter().collect();
-                Answer::Held(store.extend(*partition, &claims, *lease).await?)
+                Answer::Held(store.extend(&claims, *lease).await?)
             }
             Self::Backlog(partition) => Answer::Backlog(store.backlog(*partition).await?),
             Self::HaveWork(partitions, outputs) => {
@@ -241,7 +239,7 @@ impl Call {
             Self::Compact(claim, ..)
             | Self::Acknowledge(claim, ..)
             | Self::Quarantine(claim, ..) => !world.oracle().is_current(claim),
-            Self::Extend(_, claims, _) => {
+            Self::Extend(claims, _) => {
                 let oracle = world.oracle();
                 !claims.iter().any(|claim| oracle.is_current(claim))
             }
@@ -293,7 +291,7 @@ impl Call {
                     now_ms,
                 )
             }
-            (Self::CheckIn(partition, _, _, [_, alive]), Ok(_)) => {
+            (Self::CheckIn(partition, CheckIn { alive, .. }), Ok(_)) => {
                 oracle.checked_in(life, partition.index(), deadline(alive));
                 Ok(())
             }
@@ -312,7 +310,8 @@ impl Call {
                 let times = (now_ms, deadline(lease));
                 oracle.compacted(claim, *series_max, &done, times, state)
             }
-            (Self::Announce(partition, _, claims), Ok(Answer::Announced(states))) => {
+            (Self::Announce(_, claims), Ok(Answer::Announced(states))) => {
+                let partition = claims[0].partition;
                 let states = claims.iter().zip(states.iter().copied());
                 oracle.announced(partition.index(), states, now_ms, state)
             }
@@ -330,7 +329,7 @@ impl Call {
                     .collect();
                 oracle.quarantine(claim, &series, now_ms, state)
             }
-            (Self::Extend(_, claims, lease), Ok(Answer::Held(held))) => {
+            (Self::Extend(claims, lease), Ok(Answer::Held(held))) => {
                 oracle.extended(claims, deadline(lease), *held)
             }
             (

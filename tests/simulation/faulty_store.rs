@@ -3,11 +3,11 @@
 
 use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
-use event_data_service::event::{Minute, Partition};
+use event_data_service::event::Partition;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Announced, Attested, Backlog, Capabilities, Claim, ClaimRequest,
-    Compaction, Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen,
-    SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
+    AdmitRequest, Admitted, Announced, Attested, Backlog, Bucket, Capabilities, CheckIn, Claim,
+    ClaimRequest, Compaction, Draining, Known, News, OutputName, Page, Recording, Records,
+    SealRequest, SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
 };
 use testing::prelude::*;
 
@@ -93,8 +93,8 @@ impl FaultyStore {
         }
         let answer = self.undergo(&call, fate).await;
         if let Call::Admit(partition, ..)
-        | Call::Counts(partition, _)
-        | Call::Users(partition, ..)
+        | Call::Counts(Bucket { partition, .. })
+        | Call::Users(Bucket { partition, .. }, ..)
         | Call::Record(partition, _) = &call
         {
             self.life.heard_of_recording(*partition, answer.is_err());
@@ -119,9 +119,8 @@ impl FaultyStore {
             oracle.knows(number, partition.index(), &news.closed);
             oracle.knows(number, partition.index(), &news.announced);
         }
-        if let (Call::Announce(partition, _, claims), Ok(Answer::Announced(states))) =
-            (&call, &answer)
-        {
+        if let (Call::Announce(_, claims), Ok(Answer::Announced(states))) = (&call, &answer) {
+            let partition = claims[0].partition;
             let heard = claims.iter().zip(states);
             let heard = heard.filter(|(_, state)| **state == Announced::Heard);
             let heard: Vec<_> = heard.map(|(claim, _)| claim.minute).collect();
@@ -250,34 +249,23 @@ impl Recording for FaultyStore {
         answer!(self, call, Answer::Admitted(admitted) => admitted)
     }
 
-    async fn counts(
-        &self,
-        partition: Partition,
-        minute: Minute,
-    ) -> Result<Vec<SeriesCounts>, StoreError> {
-        answer!(self, Call::Counts(partition, minute), Answer::Counts(counts) => counts)
+    async fn counts(&self, bucket: Bucket) -> Result<Vec<SeriesCounts>, StoreError> {
+        answer!(self, Call::Counts(bucket), Answer::Counts(counts) => counts)
     }
 
     async fn users(
         &self,
-        partition: Partition,
-        minute: Minute,
+        bucket: Bucket,
         series: &str,
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
         let users = users.iter().map(ToString::to_string).collect();
-        let call = Call::Users(partition, minute, series.to_owned(), users);
+        let call = Call::Users(bucket, series.to_owned(), users);
         answer!(self, call, Answer::Users(users) => users)
     }
 
-    async fn record(
-        &self,
-        partition: Partition,
-        _: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64, StoreError> {
-        let parcel = Arc::new(Parcel::new(recordings, seen));
+    async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64, StoreError> {
+        let parcel = Arc::new(Parcel::new(records.requests, records.seen));
         answer!(self, Call::Record(partition, parcel), Answer::Nothing => 0)
     }
 }
@@ -299,17 +287,10 @@ impl Draining for FaultyStore {
         answer!(self, call, Answer::Attested(attested) => attested)
     }
 
-    async fn check_in(
-        &self,
-        partition: Partition,
-        known: &Known,
-        lags: bool,
-        lease: Duration,
-        alive: Duration,
-    ) -> Result<News, StoreError> {
-        let lags = lags && self.mutant != Some(Mutant::NoLag);
+    async fn check_in(&self, partition: Partition, check_in: &CheckIn) -> Result<News, StoreError> {
+        let lags = check_in.lags && self.mutant != Some(Mutant::NoLag);
         self.world.judge(self.life.may_report(partition, lags));
-        let call = Call::CheckIn(partition, *known, lags, [lease, alive]);
+        let call = Call::CheckIn(partition, CheckIn { lags, ..*check_in });
         let news = answer!(self, call, Answer::News(news) => news)?;
         self.life.reported_lag(partition, lags);
         Ok(news)
@@ -338,14 +319,13 @@ impl Draining for FaultyStore {
     async fn compact(
         &self,
         claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
+        request: &SealRequest<'_>,
     ) -> Result<Compaction, StoreError> {
         if claim.generation != self.generation(claim.partition) {
             return Err(StoreError::unavailable("another connection"));
         }
         // Smaller steps than the worker requests, so that more can happen between two of them.
+        let SealRequest { series_max, lease, outputs } = *request;
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
         let mut done = answer!(self, call, Answer::Compaction(done) => done)?;
@@ -361,7 +341,6 @@ impl Draining for FaultyStore {
 
     async fn announce(
         &self,
-        partition: Partition,
         known: &Known,
         claims: &[&Claim],
     ) -> Result<Vec<Announced>, StoreError> {
@@ -369,7 +348,7 @@ impl Draining for FaultyStore {
             return Ok(vec![Announced::Heard; claims.len()]);
         }
         let claims = claims.iter().map(|&claim| claim.clone()).collect();
-        let call = Call::Announce(partition, *known, claims);
+        let call = Call::Announce(*known, claims);
         let answer = answer!(self, call, Answer::Announced(announced) => announced);
         if self.mutant == Some(Mutant::NoWait) {
             let hear = |state: Announced| match state {
@@ -402,14 +381,9 @@ impl Draining for FaultyStore {
         answer!(self, call, Answer::Kept(kept) => kept)
     }
 
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize, StoreError> {
         let claims = claims.iter().map(|&claim| claim.clone()).collect();
-        answer!(self, Call::Extend(partition, claims, lease), Answer::Held(held) => held)
+        answer!(self, Call::Extend(claims, lease), Answer::Held(held) => held)
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {

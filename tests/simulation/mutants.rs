@@ -3,7 +3,7 @@
 use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Admission, Admitted, Recording, Store, StoreError};
+use event_data_service::store::{Admission, Admitted, Recording, Records, Store, StoreError};
 use redis_link::Address;
 use testing::lua_redis::Change;
 use testing::prelude::*;
@@ -165,7 +165,8 @@ impl RuledStore {
                     } else {
                         request.overflowed_from = None;
                     }
-                    self.right.record(*partition, 0, &[request], &[]).await?;
+                    let records = Records { generation: 0, requests: &[request], seen: &[] };
+                    self.right.record(*partition, &records).await?;
                 }
                 return Ok(Answer::Nothing);
             }

@@ -67,9 +67,9 @@ mutants! {
     an_acknowledgement_that_does_not_renew: "life/acknowledge.lua", "redis.call('ZADD', own_claims, 'XX'" => "redis.call('ZADD', own_claims, 'NX'", seed 313, "although its lease lasts";
     quarantine_without_a_token: "life/quarantine.lua", "if redis.call('HGET', own_tokens, name) ~= token then" => "if false then", seed 21, "a stale token";
     a_refused_count_that_stays_unsent: "life/quarantine.lua", "redis.call('SREM', unsent, series)" => "", seed 2, "is unsent";
-    a_refused_count_that_is_not_kept: "life/quarantine.lua", "redis.call('HSET', quarantine, entry," => "redis.call('HGET', quarantine, entry .. ", seed 2, "is unsent";
+    a_refused_count_that_is_not_kept: "life/quarantine.lua", "redis.call('HSET', own_quarantine, entry," => "redis.call('HGET', own_quarantine, entry .. ", seed 2, "is unsent";
     extend_without_a_token: "life/extend.lua", "if redis.call('HGET', own_tokens, ARGV[i]) == ARGV[i + 1] then" => "if true then", seed 2, "a stale token";
     // Admission.
     more_series_than_the_cap: "life/admit.lua", "if not full and admitted < most then" => "if not full then", seed 1, "has more series";
-    an_admission_that_ends: "life/admit.lua", "math.max(expires, retention_ms + ahead)" => "1", seed 123, "the counts of";
+    an_admission_that_ends: "life/admit.lua", "math.max(expires, kept_ms + ahead)" => "1", seed 123, "the counts of";
 }

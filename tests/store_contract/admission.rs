@@ -7,8 +7,8 @@ use testing::prelude::*;
 
 use super::done::assert_only_counts;
 use super::ground::{
-    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,
-    series_of_one_partition,
+    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, bucket, event, model, only, partitions,
+    records, series_of_one_partition,
 };
 
 const OVERFLOW: &str = "overflow=1";
@@ -55,8 +55,7 @@ async fn gather(node: &Node, events: &[Event]) {
         }
     });
     let recordings: Vec<_> = groups.collect();
-    let recorded = node.0.record(partition(), 0, &recordings, &[]).await;
-    recorded.unwrap();
+    node.0.record(partition(), &records(&recordings)).await.unwrap();
 }
 
 pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_good(ground: &Ground) {
@@ -113,12 +112,12 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     // While open and while being sealed, a series without events has no counts.
     let reading = ground.reading();
     let names = [s0.as_str(), s1, s2];
-    let open = reading.open_counts(partition(), minute(SEED_MINUTE), &names).await;
+    let open = reading.open_counts(bucket(partition(), SEED_MINUTE), &names).await;
     assert_eq!(open.unwrap().len(), 1);
     let claim = a.claim_one(&AT_ONCE).await;
     let done = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!((done.sealed, done.late, done.left), (1, 0, 0));
-    let sealed = reading.sealed_page(partition(), minute(SEED_MINUTE), 0).await;
+    let sealed = reading.sealed_page(bucket(partition(), SEED_MINUTE), 0).await;
     assert_eq!(sealed.unwrap().items.len(), 2);
     let all: Vec<_> = first.iter().chain(&second).cloned().collect();
     assert_eq!(a.finish(&[sending]).await, model(&all));
@@ -216,7 +215,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     assert_eq!(admit(&node, &[series], 1).await, [true]);
     let again = ground.quarantine();
     let wanted = [series.as_str()];
-    let again = again.requeue(partition(), only(), minute(SEED_MINUTE), &wanted);
+    let again = again.requeue(bucket(partition(), SEED_MINUTE), only(), &wanted);
     assert_eq!(again.await.unwrap(), 1);
     let claim = node.claim_one(&AT_ONCE).await;
     assert_eq!(node.finish(&[claim]).await, model(&events));
@@ -227,7 +226,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
     let users = async |series: &str, users: &[&str]| {
-        let found = node.0.users(partition(), minute(SEED_MINUTE), series, users);
+        let found = node.0.users(bucket(partition(), SEED_MINUTE), series, users);
         found.await.unwrap()
     };
     let nobody = SeriesUsers { count: 0, there: vec![false] };
@@ -270,7 +269,7 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
     assert_eq!(answer.series, [of_s0, nobody, Admission::Refused]);
     assert_eq!(answer.arrivals, 3);
     if !ground.counts_at_once() {
-        let counts = again.0.counts(partition(), minute(SEED_MINUTE)).await;
+        let counts = again.0.counts(bucket(partition(), SEED_MINUTE)).await;
         let counts = counts.unwrap().into_iter().map(|of| (of.series, of.unique));
         let expected = [(OVERFLOW.to_owned(), 1), (s0.clone(), 2)];
         assert_eq!(counts.collect::<Vec<_>>(), expected);

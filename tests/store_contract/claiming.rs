@@ -64,7 +64,7 @@ pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(gr
     // The earliest lapses last.
     let first = &claims[0];
     let store = &node.0;
-    let extended = store.extend(first.partition, &[first], 2 * AT_ONCE.lease).await;
+    let extended = store.extend(&[first], 2 * AT_ONCE.lease).await;
     assert_eq!(extended.unwrap(), 1);
     for (claim, minute) in claims.iter().zip(minutes) {
         assert_eq!(node.oldest().await, Some(minute), "it is claimed");

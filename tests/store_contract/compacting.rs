@@ -85,7 +85,7 @@ pub(crate) async fn a_claim_that_lapses_half_way_is_sealed_to_the_same_counts(gr
 
 async fn lapse(node: &Node, claim: &Claim) {
     let claims = [claim];
-    let extended = node.0.extend(claim.partition, &claims, Duration::ZERO);
+    let extended = node.0.extend(&claims, Duration::ZERO);
     assert_eq!(extended.await.unwrap(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Coverage: the events of a minute that each node saw.
 
 use event_data_service::event::{Batch, Minute};
-use event_data_service::store::{Coverage, RecordRequest, Seen};
+use event_data_service::store::{Coverage, RecordRequest, Records, Seen};
 use testing::prelude::*;
 
 use super::ground::{Ground, Node, RETENTION, SEED_MINUTE, partitions};
@@ -31,8 +31,8 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
         totals.iter().map(|&(number, events)| Seen { minute: minute(number), events, renew: true });
     let (recordings, seen): (Vec<_>, Vec<_>) = (recordings.collect(), seen.collect());
     let partition = partitions().of(SERIES, Minute::MIN);
-    let recorded = node.0.record(partition, 0, &recordings, &seen).await;
-    recorded.unwrap();
+    let records = Records { generation: 0, requests: &recordings, seen: &seen };
+    node.0.record(partition, &records).await.unwrap();
 }
 
 /// Returns the coverage of the seed's minute and the next one.

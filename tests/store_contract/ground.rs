@@ -7,8 +7,8 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
-    Claim, ClaimRequest, Compaction, CountReader, Known, NodeStore, OutputBacklog, OutputName,
-    Quarantine, RecordRequest, SeriesCounts, StoreError,
+    Bucket, CheckIn, Claim, ClaimRequest, Compaction, CountReader, Known, NodeStore, OutputBacklog,
+    OutputName, RecordRequest, Records, SealRequest, SeriesCounts, StoreError,
 };
 use redis_link::Address;
 use testing::lua_redis::LuaRedis;
@@ -91,6 +91,15 @@ pub(crate) fn event(minute: i64, series: &str, user: &str, nanos: i64) -> Event 
 
 pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::new(4).unwrap())
+}
+
+pub(crate) fn bucket(partition: Partition, minute: i64) -> Bucket {
+    Bucket { partition, minute: Minute::from_epoch_minutes(minute).unwrap() }
+}
+
+/// Returns events to record in any generation.
+pub(crate) fn records<'a>(requests: &'a [RecordRequest<'a>]) -> Records<'a> {
+    Records { generation: 0, requests, seen: &[] }
 }
 
 /// Returns series of one partition.
@@ -192,13 +201,8 @@ impl Ground {
     }
 
     /// The interface of an operator.
-    pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
-        match self {
-            Self::Memory(_) => panic!("nobody reaches this process' memory"),
-            Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
-                Arc::new(self.redis_store("operator"))
-            }
-        }
+    pub(crate) fn quarantine(&self) -> RedisStore {
+        self.redis_store("operator")
     }
 }
 
@@ -242,7 +246,7 @@ impl Node {
                     }
                 })
                 .collect();
-            repeated += self.0.record(partition, 0, &recordings, &[]).await?;
+            repeated += self.0.record(partition, &records(&recordings)).await?;
         }
         Ok(repeated)
     }
@@ -254,9 +258,9 @@ impl Node {
     /// In every partition.
     pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
-            let checked_in =
-                self.0.check_in(partition, &NOTHING_KNOWN, lags, lease, Duration::ZERO);
-            checked_in.await.unwrap();
+            let known = NOTHING_KNOWN;
+            let check_in = CheckIn { known, lags, lease, alive: Duration::ZERO };
+            self.0.check_in(partition, &check_in).await.unwrap();
         }
     }
 
@@ -306,15 +310,14 @@ impl Node {
         series_max: usize,
     ) -> Result<Compaction, StoreError> {
         let outputs = std::slice::from_ref(only());
-        let compacted = self.0.compact(claim, series_max, AT_ONCE.lease, outputs);
-        compacted.await
+        self.0.compact(claim, &SealRequest { series_max, lease: AT_ONCE.lease, outputs }).await
     }
 
     /// Seals everything for these outputs in steps of three; returns the claims to send.
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
-            let step = self.0.compact(claim, 3, AT_ONCE.lease, outputs).await;
-            let done = step.unwrap();
+            let request = SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs };
+            let done = self.0.compact(claim, &request).await.unwrap();
             if done.left == 0 {
                 return done.sending;
             }

@@ -1,6 +1,6 @@
 //! Claims lapse, are taken over and renewed; operations of their former holder change nothing.
 
-use event_data_service::store::{Claim, ClaimRequest, StoreError};
+use event_data_service::store::{Claim, ClaimRequest, SealRequest, StoreError};
 use testing::prelude::*;
 
 use super::ground::{
@@ -20,14 +20,15 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     lost(store.acknowledge(claim, &[series], lease).await.unwrap_err());
     lost(store.acknowledge(claim, &[], lease).await.unwrap_err());
     lost(store.quarantine(claim, &[(series, "no")]).await.unwrap_err());
-    let extended = store.extend(claim.partition, &[claim], Duration::ZERO).await;
+    let extended = store.extend(&[claim], Duration::ZERO).await;
     assert_eq!(extended.unwrap(), 0);
 }
 
 /// Seals with a short lease: the claim to send lapses soon.
 async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
     let outputs = std::slice::from_ref(only());
-    let done = node.0.compact(claim, 100, BRIEF, outputs).await.unwrap();
+    let request = SealRequest { series_max: 100, lease: BRIEF, outputs };
+    let done = node.0.compact(claim, &request).await.unwrap();
     assert_eq!((done.left, done.sending.len()), (0, 1));
     done.sending[0].clone()
 }
@@ -104,7 +105,7 @@ async fn extending(ground: &Ground, sends: bool) {
         let a = a.clone();
         async move {
             let claims: Vec<_> = claims.iter().collect();
-            a.0.extend(claims[0].partition, &claims, lease).await.unwrap()
+            a.0.extend(&claims, lease).await.unwrap()
         }
     };
     let foreign = Claim { token: "a|1".to_owned(), ..one.clone() };

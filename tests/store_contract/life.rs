@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use State::{Absent, Claimed, Late, LateClaimed, Open, Quarantine, Requeued, Sealed, Sent};
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{Claim, StoreError};
+use event_data_service::store::{Bucket, Claim, StoreError};
 
 use super::ground::{
     AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, only, partitions, series_of_one_partition,
@@ -124,7 +124,8 @@ impl Life<'_> {
             5 => {
                 let quarantine = self.ground.quarantine();
                 let wanted = [series.as_str()];
-                let requeued = quarantine.requeue(partition, only(), Self::minute(), &wanted);
+                let bucket = Bucket { partition, minute: Self::minute() };
+                let requeued = quarantine.requeue(bucket, only(), &wanted);
                 requeued.await?;
             }
             _ => {
@@ -139,9 +140,10 @@ impl Life<'_> {
     /// Returns the state according to all answers of the store.
     async fn state(&self) -> State {
         let (partition, minute) = (self.partition(), Self::minute());
+        let bucket = Bucket { partition, minute };
         let (reading, store) = (self.ground.reading(), &self.node.0);
-        let sealed = reading.sealed_page(partition, minute, 0).await.unwrap();
-        let open = reading.open_page(partition, minute, 0).await.unwrap();
+        let sealed = reading.sealed_page(bucket, 0).await.unwrap();
+        let open = reading.open_page(bucket, 0).await.unwrap();
         let (has_counts, has_sets) = (!sealed.items.is_empty(), !open.items.is_empty());
         let backlog = store.backlog(partition).await.unwrap();
         let lacks = backlog.outputs.get(only()).copied().unwrap_or_default();

@@ -1,12 +1,14 @@
 //! Several outputs: each gets every count independently; outputs are added and removed.
 
 use event_data_service::event::Minute;
-use event_data_service::store::{Claim, Dropped, OutputBacklog, OutputName, StoreError};
+use event_data_service::store::{
+    Claim, Dropped, OutputBacklog, OutputName, SealRequest, StoreError,
+};
 use testing::prelude::*;
 
 use super::done::assert_only_counts;
 use super::ground::{
-    AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, partitions, series_of_one_partition,
+    AT_ONCE, Event, Ground, Node, SEED_MINUTE, bucket, event, partitions, series_of_one_partition,
 };
 
 fn both() -> [OutputName; 2] {
@@ -53,7 +55,8 @@ fn expire(ground: &Ground, number: i64) -> Option<bool> {
 /// Seals everything; returns the numbers of sealed series and late events.
 async fn seal_late(node: &Node, outputs: &[OutputName]) -> (u64, u64) {
     let claim = node.claim_one(&AT_ONCE).await;
-    let done = node.0.compact(&claim, 9, AT_ONCE.lease, outputs).await;
+    let request = SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs };
+    let done = node.0.compact(&claim, &request).await;
     let done = done.unwrap();
     assert_eq!((done.left, done.sending), (0, Vec::new()));
     (done.sealed, done.late)
@@ -112,7 +115,7 @@ pub(crate) async fn lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_
         let claims = seal(&a, number, 1, &both()).await;
         for claim in &claims {
             let claims = [claim];
-            let lapsed = a.0.extend(claim.partition, &claims, Duration::ZERO);
+            let lapsed = a.0.extend(&claims, Duration::ZERO);
             assert_eq!(lapsed.await.unwrap(), 1);
         }
     }
@@ -145,7 +148,7 @@ pub(crate) async fn each_output_has_a_quarantine_of_its_own(ground: &Ground) {
     assert_eq!(of_one.unwrap().items, []);
     for (output, requeued) in [(&one, 0), (&two, 1)] {
         let wanted = [first];
-        let again = quarantine.requeue(partition, output, minute(SEED_MINUTE), &wanted);
+        let again = quarantine.requeue(bucket(partition, SEED_MINUTE), output, &wanted);
         assert_eq!(again.await.unwrap(), requeued);
     }
     let again = node.claim_for(&AT_ONCE, &both()).await;
@@ -174,7 +177,8 @@ pub(crate) async fn what_was_sealed_for_another_output_is_sent_by_who_has_it(gro
     node.record(&events(SEED_MINUTE, 3)).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let lease = AT_ONCE.lease;
-    let part = node.0.compact(&claim, 1, lease, &both()).await.unwrap();
+    let request = SealRequest { series_max: 1, lease, outputs: &both() };
+    let part = node.0.compact(&claim, &request).await.unwrap();
     assert_eq!((part.left, part.sending), (2, Vec::new()));
     let to_one = node.seal_for(&claim, std::slice::from_ref(&one)).await;
     assert_eq!((to_one.len(), &to_one[0].output), (1, &Some(one)));

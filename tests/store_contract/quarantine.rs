@@ -1,11 +1,12 @@
 //! What an operator sees and does with refused counts.
 
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{Claim, Quarantine, Quarantined};
+use event_data_service::store::redis::RedisStore;
+use event_data_service::store::{Claim, Quarantined};
 use testing::prelude::*;
 
 use super::ground::{
-    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, only, partitions,
+    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, bucket, event, only, partitions,
     series_of_one_partition,
 };
 
@@ -16,7 +17,7 @@ fn minute() -> Minute {
 }
 
 /// Returns the quarantine of a partition, page by page.
-async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quarantined> {
+async fn read(quarantine: &RedisStore, partition: Partition) -> Vec<Quarantined> {
     let mut all = Vec::new();
     let mut cursor = Some(0);
     while let Some(at) = cursor {
@@ -67,7 +68,7 @@ pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
     let claim = fill(&node, &series).await;
     let quarantine = ground.quarantine();
     let now = chrono::Utc::now().timestamp();
-    let found = read(&*quarantine, claim.partition).await;
+    let found = read(&quarantine, claim.partition).await;
     series.sort();
     let names: Vec<_> = found.iter().map(|it| it.series.clone()).collect();
     assert_eq!(names, series);
@@ -77,7 +78,7 @@ pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
         assert!((now - 60..=now + 1).contains(&it.since), "{}", it.since);
     }
     for partition in partitions().iter().filter(|it| *it != claim.partition) {
-        assert_eq!(read(&*quarantine, partition).await, []);
+        assert_eq!(read(&quarantine, partition).await, []);
     }
 }
 
@@ -87,7 +88,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let [first, second, third] = [0, 1, 2].map(|at| series[at].as_str());
     let quarantine = ground.quarantine();
-    let unknown = quarantine.requeue(partition, only(), minute(), &["never=heard"]);
+    let unknown = quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &["never=heard"]);
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
     if let Ground::Redis(server, _) = ground {
@@ -98,9 +99,16 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
         let _: i64 = server.query(&["HSET", &key, &entry, "9:99|1|x"]);
     }
     let wanted = [first, second, "never=heard"];
-    assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 2);
+    assert_eq!(
+        quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &wanted).await.unwrap(),
+        2
+    );
     assert_eq!(node.backlog().await, (0, 1, 1));
-    assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 0, "again");
+    assert_eq!(
+        quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &wanted).await.unwrap(),
+        0,
+        "again"
+    );
     // Unsent counts do not expire, however long no node claims them.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     // A late event of the minute does not change the counts.
@@ -109,7 +117,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let claims = other.claim(&AT_ONCE).await;
     assert_eq!(other.finish(&claims).await, counts(&[first, second], 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 1));
-    let left = read(&*quarantine, partition).await;
+    let left = read(&quarantine, partition).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].series, third);
 }
@@ -127,7 +135,10 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     }
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
-    assert_eq!(quarantine.requeue(partition, only(), minute(), &names).await.unwrap(), 1);
+    assert_eq!(
+        quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &names).await.unwrap(),
+        1
+    );
     // Long afterwards; a late event must not be counted as the first.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     node.record(&[event(SEED_MINUTE, &series[0], "late", 3)]).await;
@@ -146,7 +157,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     let claim = fill(&node, &series).await;
     let quarantine = ground.quarantine();
     let names = [series[1].as_str()];
-    let again = quarantine.requeue(claim.partition, only(), minute(), &names);
+    let again = quarantine.requeue(bucket(claim.partition, SEED_MINUTE), only(), &names);
     assert_eq!(again.await.unwrap(), 1);
     // No other node takes the minute, and its holder cannot end the claim without them.
     assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
@@ -163,11 +174,14 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
-    assert_eq!(quarantine.requeue(partition, only(), minute(), &names).await.unwrap(), 1);
+    assert_eq!(
+        quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &names).await.unwrap(),
+        1
+    );
     let claim = node.claim_one(&AT_ONCE).await;
     node.quarantine(&claim, &[(names[0], "no, again")], true).await;
     assert!(node.acknowledge(&claim, &[]).await);
-    let kept = read(&*quarantine, partition).await;
+    let kept = read(&quarantine, partition).await;
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].unique, kept[0].cumulative), (1, 2));
     assert_eq!(kept[0].message, "no, again");
@@ -178,10 +192,10 @@ pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
     let series = series_of_one_partition(3);
     let partition = fill_and_finish(&node, &series).await;
     let quarantine = ground.quarantine();
-    let mut seen = read(&*quarantine, partition).await;
+    let mut seen = read(&quarantine, partition).await;
     seen[1].message.push_str(", or so");
     assert_eq!(quarantine.discard(partition, only(), &seen).await.unwrap(), 2);
-    let left = read(&*quarantine, partition).await;
+    let left = read(&quarantine, partition).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].series, seen[1].series);
     assert_eq!(quarantine.discard(partition, only(), &left).await.unwrap(), 1);

@@ -1,11 +1,12 @@
 //! The results of queries.
 
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::CountReader;
+use event_data_service::store::{Bucket, CountReader};
 use testing::prelude::*;
 
 use super::ground::{
-    AT_ONCE, Counts, Event, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
+    AT_ONCE, Counts, Event, Ground, SEED_MINUTE, bucket, event, model, partitions,
+    series_of_one_partition,
 };
 
 fn minute(number: i64) -> Minute {
@@ -22,7 +23,7 @@ async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
             let mut found = BTreeMap::new();
             let mut cursor = Some(0);
             while let Some(at) = cursor {
-                let page = reading.sealed_page(partition, minute(*number), at).await;
+                let page = reading.sealed_page(bucket(partition, *number), at).await;
                 let page = page.unwrap();
                 let counts = page.items.into_iter();
                 found.extend(counts.map(|it| ((*number, it.series), (it.unique, it.cumulative))));
@@ -38,16 +39,17 @@ async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
 async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -> Counts {
     let mut all = Counts::new();
     for minute in reading.open_minutes(partition, most).await.unwrap() {
+        let bucket = Bucket { partition, minute };
         let mut series = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = reading.open_page(partition, minute, at).await.unwrap();
+            let page = reading.open_page(bucket, at).await.unwrap();
             series.extend(page.items);
             cursor = page.next;
         }
         let mut asked: Vec<_> = series.iter().map(String::as_str).collect();
         asked.push("of=nobody");
-        let counts = reading.open_counts(partition, minute, &asked).await.unwrap();
+        let counts = reading.open_counts(bucket, &asked).await.unwrap();
         let number = minute.epoch_minutes();
         all.extend(counts.into_iter().map(|it| ((number, it.series), (it.unique, it.cumulative))));
     }

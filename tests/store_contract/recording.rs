@@ -41,7 +41,7 @@ pub(crate) async fn every_copy_is_told(ground: &Ground) {
     let mut claim = nodes[0].claim_one(&AT_ONCE).await;
     told += nodes[0].try_compact(&claim, 4).await.unwrap().repeated;
     let lapsing = [&claim];
-    let lapsed = nodes[0].0.extend(claim.partition, &lapsing, Duration::ZERO);
+    let lapsed = nodes[0].0.extend(&lapsing, Duration::ZERO);
     assert_eq!(lapsed.await.unwrap(), 1);
     claim = nodes[1].claim_one(&AT_ONCE).await;
     loop {

@@ -2,7 +2,7 @@
 
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    Announced, Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
+    Announced, Attested, CheckIn, Claim, ClaimRequest, Known, News, StoreError, Testimony,
 };
 use testing::prelude::*;
 
@@ -31,7 +31,8 @@ async fn publish(node: &Node, number: i64) {
 
 async fn check_in(node: &Node, known: Known) -> Result<News, StoreError> {
     let lease = AT_ONCE.lease;
-    node.0.check_in(partition(), &known, false, lease, ALIVE).await
+    let check_in = CheckIn { known, lags: false, lease, alive: ALIVE };
+    node.0.check_in(partition(), &check_in).await
 }
 
 async fn claim(node: &Node, known: Known) -> Result<Vec<Claim>, StoreError> {
@@ -102,8 +103,8 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
     let stamp = check_in(&a, known_first).await.unwrap().stamp;
     a.record(&[one(SEED_MINUTE, "x")]).await;
     let known = Known { stamp, ..known_first };
-    let lags = a.0.check_in(partition(), &known, true, AT_ONCE.lease, ALIVE);
-    let stamp = lags.await.unwrap().stamp;
+    let lags = CheckIn { known, lags: true, lease: AT_ONCE.lease, alive: ALIVE };
+    let stamp = a.0.check_in(partition(), &lags).await.unwrap().stamp;
     // Its answer, that the store is complete, is lost.
     let _ = check_in(&a, known_first).await;
     assert!(b.claim(&AT_ONCE).await.is_empty());
@@ -217,7 +218,7 @@ pub(crate) async fn a_stamp_grows_with_every_check_in(ground: &Ground) {
 }
 
 async fn announce(node: &Node, known: Known, claim: &Claim) -> Announced {
-    let states = node.0.announce(partition(), &known, &[claim]).await;
+    let states = node.0.announce(&known, &[claim]).await;
     let states = states.unwrap();
     assert_eq!(states.len(), 1);
     states[0]
@@ -234,8 +235,8 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     }
     let soon_dead = Duration::from_millis(100);
     let lease = AT_ONCE.lease;
-    let last = dead.0.check_in(partition(), &known, false, lease, soon_dead);
-    last.await.unwrap();
+    let last = CheckIn { known, lags: false, lease, alive: soon_dead };
+    dead.0.check_in(partition(), &last).await.unwrap();
     attest(&away, &Testimony::default()).await;
     a.record(&[one(SEED_MINUTE, "x")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
@@ -280,7 +281,7 @@ pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
     let stale = Claim { token: "a|1".to_owned(), ..claim.clone() };
     assert_eq!(announce(&a, known, &stale).await, Announced::ClaimLost);
     let lacks = Known { stamp: 1000, ..known };
-    let forgot = a.0.announce(partition(), &lacks, &[&claim]).await;
+    let forgot = a.0.announce(&lacks, &[&claim]).await;
     assert!(matches!(forgot, Err(StoreError::Forgot)), "{forgot:?}");
     assert_eq!(check_in(&a, known).await.unwrap().announced, []);
     assert_eq!(announce(&a, known, &claim).await, Announced::Heard);

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{ClaimRequest, Draining, OutputName, Store, StoreError};
+use event_data_service::store::{
+    ClaimRequest, Draining, OutputName, SealRequest, Store, StoreError,
+};
 use redis_link::{Address, Credentials};
 use testing::prelude::*;
 
@@ -100,7 +102,9 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
     while let Some(claim) = claims.pop_front() {
         if claim.output.is_none() {
             loop {
-                let done = store.compact(&claim, 1, Duration::ZERO, &outputs).await?;
+                let (lease, outputs) = (Duration::ZERO, &outputs);
+                let request = SealRequest { series_max: 1, lease, outputs };
+                let done = store.compact(&claim, &request).await?;
                 claims.extend(done.sending);
                 if done.left == 0 {
                     break;

@@ -1,7 +1,7 @@
 //! The record of losses: each loss counts once and stays until acknowledged; the record is bounded.
 
 use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{LOSSES_MAX, Loss, LossRecord};
+use event_data_service::store::{LOSSES_MAX, Loss, Survey as _};
 use testing::redis::RedisServer;
 
 use super::site::{store, tcp};
@@ -13,7 +13,7 @@ fn loss(key: &str, amount: u64) -> Loss {
 }
 
 async fn left(store: &RedisStore) -> Vec<(String, u64)> {
-    let losses = store.losses().await.unwrap();
+    let losses = store.registry().losses().await.unwrap();
     let left = losses.iter().filter(|it| it.left() > 0);
     left.map(|it| (it.key(), it.left())).collect()
 }
@@ -24,25 +24,25 @@ async fn loss_that_is_told_again_counts_once_and_grows_by_what_is_new() {
     let store = store(&tcp(&server));
     let (a, b) = ("20161204:1118|late|a#1", "20161204:1119|queue_full|b|c#2");
     for _ in 0..3 {
-        store.lose(&[loss(a, 5), loss(b, 2)]).await.unwrap();
+        store.registry().lose(&[loss(a, 5), loss(b, 2)]).await.unwrap();
     }
     let expected = [(a.to_owned(), 5), (b.to_owned(), 2)];
     assert_eq!(left(&store).await, expected);
     // A late answer changes nothing either.
-    store.lose(&[loss(a, 4)]).await.unwrap();
+    store.registry().lose(&[loss(a, 4)]).await.unwrap();
     assert_eq!(left(&store).await, expected);
     let kept_ms: i64 = server.query(&["PTTL", RECORD]);
     let days = kept_ms / 86_400_000;
     assert!((29..=30).contains(&days), "{kept_ms}");
 
     // Growth after the listing is not acknowledged.
-    let seen = store.losses().await.unwrap();
-    store.lose(&[loss(a, 9)]).await.unwrap();
+    let seen = store.registry().losses().await.unwrap();
+    store.registry().lose(&[loss(a, 9)]).await.unwrap();
     for _ in 0..2 {
         store.acknowledge_losses(&seen).await.unwrap();
         assert_eq!(left(&store).await, [(a.to_owned(), 4)]);
     }
-    store.lose(&[loss(a, 9), loss(b, 2)]).await.unwrap();
+    store.registry().lose(&[loss(a, 9), loss(b, 2)]).await.unwrap();
     assert_eq!(left(&store).await, [(a.to_owned(), 4)]);
 }
 
@@ -51,14 +51,14 @@ async fn record_has_a_bound_and_what_gives_way_is_added_up() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     let first = loss("20161204:0001|late|first#1", 1000);
-    store.lose(std::slice::from_ref(&first)).await.unwrap();
+    store.registry().lose(std::slice::from_ref(&first)).await.unwrap();
     store.acknowledge_losses(&[first]).await.unwrap();
     let all = 3 * LOSSES_MAX;
     let names: Vec<_> = (0..all)
         .map(|number| format!("20161204:1118|{}|n#{number}", ["late", "shutdown"][number % 2]))
         .collect();
     let losses: Vec<_> = names.iter().map(|name| loss(name, 1)).collect();
-    store.lose(&losses).await.unwrap();
+    store.registry().lose(&losses).await.unwrap();
     let entries: u64 = server.query(&["HLEN", RECORD]);
     assert!(entries <= LOSSES_MAX as u64, "{entries}");
     let left = left(&store).await;
@@ -67,7 +67,7 @@ async fn record_has_a_bound_and_what_gives_way_is_added_up() {
     let earlier = left.iter().filter(|(name, _)| name.starts_with("earlier|"));
     let earlier: Vec<_> = earlier.map(|(name, _)| name.as_str()).collect();
     assert_eq!(earlier, ["earlier|late|", "earlier|shutdown|"]);
-    let seen = store.losses().await.unwrap();
+    let seen = store.registry().losses().await.unwrap();
     store.acknowledge_losses(&seen).await.unwrap();
     assert_eq!(self::left(&store).await, []);
 }
@@ -87,7 +87,7 @@ async fn entry_that_no_node_wrote_is_not_shown_and_harms_nothing() {
     assert_eq!(left(&store).await, []);
     let losses: Vec<_> =
         (0..LOSSES_MAX).map(|number| loss(&format!("20161204:1118|late|n#{number}"), 1)).collect();
-    store.lose(&losses).await.unwrap();
+    store.registry().lose(&losses).await.unwrap();
     let sum: u64 = left(&store).await.iter().map(|(_, amount)| amount).sum();
     assert_eq!(sum, LOSSES_MAX as u64);
 }

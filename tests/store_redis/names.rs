@@ -25,22 +25,22 @@ async fn nodes_of_one_name_that_both_live_are_told_and_a_restarted_one_is_not() 
     let server = RedisServer::start(&[]);
     let first = store(&tcp(&server));
     for _ in 0..2 {
-        assert!(!first.report("{}").await.unwrap());
+        assert!(!first.registry().report("{}").await.unwrap());
     }
     // It is killed and restarted.
     let [again, second] = [(); 2].map(|()| store(&tcp(&server)));
     for _ in 0..2 {
-        assert!(!again.report("{}").await.unwrap());
+        assert!(!again.registry().report("{}").await.unwrap());
     }
-    assert!(!second.report("{}").await.unwrap());
+    assert!(!second.registry().report("{}").await.unwrap());
     for _ in 0..2 {
-        assert!(again.report("{}").await.unwrap());
-        assert!(second.report("{}").await.unwrap());
+        assert!(again.registry().report("{}").await.unwrap());
+        assert!(second.registry().report("{}").await.unwrap());
     }
     for _ in 0..2 {
-        second.report("{}").await.unwrap();
+        second.registry().report("{}").await.unwrap();
     }
-    assert!(!second.report("{}").await.unwrap());
+    assert!(!second.registry().report("{}").await.unwrap());
     let keys = server.keys();
     assert_eq!(keys, ["{eds:nodes}", "{eds:nodes}:node"]);
     for key in &keys {

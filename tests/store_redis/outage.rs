@@ -146,7 +146,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
             3 => s.unsent(to_send, 0).await.map(drop),
             4 => s.acknowledge(to_send, &[], LEASE).await.map(drop),
             5 => s.quarantine(to_send, &[("s=1", "words")]).await.map(drop),
-            6 => s.extend(partition(), &[to_seal], LEASE).await.map(drop),
+            6 => s.extend(&[to_seal], LEASE).await.map(drop),
             7 => report_lag(s, true).await,
             _ => s.check().await,
         };

@@ -113,7 +113,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
         let named = Settings { node: name.to_owned(), ..node() };
         let named = node_by(named, 2, None);
         named.check().await.unwrap();
-        assert!(!named.report("{}").await.unwrap());
+        assert!(!named.registry().report("{}").await.unwrap());
     }
     let near = node_by(node(), 3, Some((2, "20161204:1118")));
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);

@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Claim, ClaimRequest, Compaction, Draining, Known, OutputName, RecordRequest,
-    Recording, Store, StoreError, Testimony,
+    AdmitRequest, Bucket, CheckIn, Claim, ClaimRequest, Compaction, Draining, Known, OutputName,
+    RecordRequest, Recording, Records, SealRequest, Store, StoreError, Testimony,
 };
 use redis_link::Address;
 use testing::prelude::*;
@@ -106,7 +106,8 @@ pub(crate) async fn record_as_of(
             batch: &batch,
         })
         .collect();
-    store.record(partition(), generation, &recordings, &[]).await.map(|_| ())
+    let records = Records { generation, requests: &recordings, seen: &[] };
+    store.record(partition(), &records).await.map(|_| ())
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
@@ -115,8 +116,9 @@ pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> 
 }
 
 pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), StoreError> {
-    let checked_in = store.check_in(partition(), &NOTHING_KNOWN, lags, LEASE, Duration::ZERO);
-    checked_in.await.map(drop)
+    let alive = Duration::ZERO;
+    let check_in = CheckIn { known: NOTHING_KNOWN, lags, lease: LEASE, alive };
+    store.check_in(partition(), &check_in).await.map(drop)
 }
 
 /// Compacts this many series for the only output.
@@ -125,8 +127,8 @@ pub(crate) async fn compact(
     claim: &Claim,
     series_max: usize,
 ) -> Result<Compaction, StoreError> {
-    let outputs = [OutputName::default()];
-    store.compact(claim, series_max, LEASE, &outputs).await
+    let outputs = &[OutputName::default()];
+    store.compact(claim, &SealRequest { series_max, lease: LEASE, outputs }).await
 }
 
 /// Compacts all series in steps; returns the claim to send.
@@ -175,7 +177,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
         let page = store.unsent(claim, 0).await?;
         let series = &page.items[0].series;
         assert_eq!(store.quarantine(claim, &[(series, "message")]).await?, [true]);
-        assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
+        assert_eq!(store.extend(&[claim], LEASE).await?, 1);
         report_lag(store, true).await?;
         report_lag(store, false).await?;
         store.backlog(partition()).await?;
@@ -191,7 +193,8 @@ pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> 
         AdmitRequest { minute: minute(), series: &["s=1", "s=2"], series_max: 10, overflow: "o=1" };
     store.admit(partition(), &request).await?;
     record(store, minute(), &["s=1", "s=2"], 1).await?;
-    store.users(partition(), minute(), "s=1", &["user"]).await?;
+    let bucket = Bucket { partition: partition(), minute: minute() };
+    store.users(bucket, "s=1", &["user"]).await?;
     store.look_for_leftovers().await?;
     drain_all(store).await
 }

@@ -6,7 +6,7 @@ use super::parameters::{Filter, Range, matches};
 use super::turns::Pace;
 use crate::event::{Minute, Partition, Partitions};
 use crate::http::problem::Problem;
-use crate::store::CountReader;
+use crate::store::{Bucket, CountReader};
 
 /// The most counts, or series, in one answer.
 pub(super) const ANSWER_MAX: usize = 10_000;
@@ -52,8 +52,10 @@ impl Source<'_> {
                     let mut found = BTreeMap::new();
                     let mut cursor = Some(0);
                     while let Some(at) = cursor {
-                        let page =
-                            self.pace.ask(self.reading.sealed_page(partition, minute, at)).await?;
+                        let page = self
+                            .pace
+                            .ask(self.reading.sealed_page(Bucket { partition, minute }, at))
+                            .await?;
                         let counts = page.items.into_iter();
                         let wanted = counts.filter(|it| matches(self.filter, &it.series));
                         found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
@@ -119,7 +121,8 @@ impl Source<'_> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self.pace.ask(self.reading.open_page(partition, minute, at)).await?;
+            let page =
+                self.pace.ask(self.reading.open_page(Bucket { partition, minute }, at)).await?;
             *read += page.items.len() as u64;
             if *read > READ_MAX {
                 return Err(too_much(READ_MAX, "series to look through"));
@@ -141,7 +144,7 @@ impl Source<'_> {
                 bounded(counts.len() + series.len())?;
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
                 for series in series.chunks(LOOKED_AT) {
-                    let asking = self.reading.open_counts(partition, minute, series);
+                    let asking = self.reading.open_counts(Bucket { partition, minute }, series);
                     let found = self.pace.ask(asking).await?;
                     let found = found.into_iter();
                     counts

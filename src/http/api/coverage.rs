@@ -11,7 +11,7 @@ use super::counts::{OPEN_MINUTES_MAX, SIZES_AT_ONCE, Source};
 use super::parameters::Range;
 use crate::event::{Minute, Partition};
 use crate::http::problem::Problem;
-use crate::store::Coverage;
+use crate::store::{Bucket, Coverage};
 
 /// What each node saw of a minute.
 #[derive(Debug, Serialize)]
@@ -87,7 +87,10 @@ impl Source<'_> {
                 open.push(*minute);
             } else if waiting.contains(minute) {
                 // A minute that is counted waits for the output without sets.
-                let page = self.pace.ask(self.reading.open_page(partition, *minute, 0)).await?;
+                let page = self
+                    .pace
+                    .ask(self.reading.open_page(Bucket { partition, minute: *minute }, 0))
+                    .await?;
                 if !page.items.is_empty() || page.next.is_some() {
                     open.push(*minute);
                 }

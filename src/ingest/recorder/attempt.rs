@@ -11,7 +11,7 @@ use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
 use crate::node::{Found, RefusedLine};
-use crate::store::{RecordRequest, StoreError};
+use crate::store::{RecordRequest, Records, StoreError};
 
 /// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl Recorder {
         requests.sort_by_key(|request| request.overflowed_from.is_some());
         let before = origin == Origin::Replay;
         let (seen, brought) = known.coverage.with(&requests, before, Instant::now());
-        let recorded = self.store.record(self.partition, generation, &requests, &seen);
-        let repeated = recorded.await?;
+        let records = Records { generation, requests: &requests, seen: &seen };
+        let repeated = self.store.record(self.partition, &records).await?;
         // A replaced store may lack the users that dedup left out.
         let left_out = known.dedup.as_ref().is_some_and(|dedup| !dedup.is_empty());
         if !is_same_store() && left_out {

@@ -10,10 +10,10 @@ use super::{
     MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms, page, series_counts,
 };
 use crate::event::{Minute, Partition};
-use crate::store::witness::{closed_minutes, kept_for};
 use crate::store::{
-    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining,
-    Known, News, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony, is_recent,
+    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
+    Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts, StoreError,
+    Testimony, closed_minutes, is_recent, kept_for,
 };
 
 /// The approximate bytes of a count without its series.
@@ -94,18 +94,11 @@ impl Draining for MemoryStore {
         Ok(Attested { epoch: 1, ..Attested::default() })
     }
 
-    async fn check_in(
-        &self,
-        partition: Partition,
-        _known: &Known,
-        lags: bool,
-        _lease: Duration,
-        _alive: Duration,
-    ) -> Result<News> {
+    async fn check_in(&self, partition: Partition, check_in: &CheckIn) -> Result<News> {
         let now_ms = now_ms();
         let until_ms = self.closes_until_ms(now_ms);
         let partition = &mut self.lock().partitions[partition.index()];
-        partition.lags = lags;
+        partition.lags = check_in.lags;
         let is_due = partition
             .busy()
             .any(|(minute, state)| !state.waits() || minute.end_millis() <= until_ms);
@@ -172,15 +165,10 @@ impl Draining for MemoryStore {
         Ok(claims)
     }
 
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
-    ) -> Result<Compaction> {
+    async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction> {
         let state = &mut *self.lock();
         state.held(claim)?;
+        let SealRequest { series_max, lease, outputs } = *request;
         let until = Instant::now() + lease;
         let partition = &mut state.partitions[claim.partition.index()];
         let is_closed = partition.since.is_some_and(|since| claim.minute < since)
@@ -240,18 +228,13 @@ impl Draining for MemoryStore {
     }
 
     /// There are no other nodes.
-    async fn announce(
-        &self,
-        at: Partition,
-        _: &Known,
-        claims: &[&Claim],
-    ) -> Result<Vec<Announced>> {
+    async fn announce(&self, _: &Known, claims: &[&Claim]) -> Result<Vec<Announced>> {
         let mut state = self.lock();
         let announced = claims.iter().map(|claim| {
             if state.held(claim).is_err() {
                 return Announced::ClaimLost;
             }
-            state.partitions[at.index()].close(claim.minute, self.retention);
+            state.partitions[claim.partition.index()].close(claim.minute, self.retention);
             Announced::Heard
         });
         Ok(announced.collect())
@@ -299,7 +282,7 @@ impl Draining for MemoryStore {
         Ok(kept.collect())
     }
 
-    async fn extend(&self, _: Partition, claims: &[&Claim], lease: Duration) -> Result<usize> {
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize> {
         let mut state = self.lock();
         let until = Instant::now() + lease;
         let extended = claims.iter().filter(|claim| {

@@ -8,7 +8,7 @@ mod sets;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::iter::once;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use self::sets::{Sets, Users};
 use super::{
-    Admission, AdmitRequest, Admitted, Backlog, Capabilities, CountReader, Coverage, LossRecord,
-    OutputBacklog, OutputName, Page, RecordRequest, Recording, Reported, Seen, SeriesCounts,
-    SeriesUsers, Store, StoreError, Survey, Surveyed,
+    Admission, AdmitRequest, Admitted, Backlog, Bucket, Capabilities, CountReader, Coverage,
+    OutputBacklog, OutputName, Page, Recording, Records, Registry, SeriesCounts, SeriesUsers,
+    Store, StoreError, Survey, Surveyed,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
@@ -139,14 +139,9 @@ impl MemoryStore {
     }
 
     /// Reads a minute. Returns the default when the store does not have it.
-    fn look<T: Default>(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        look: impl FnOnce(&MinuteState) -> T,
-    ) -> T {
-        let state = self.lock();
-        state.partitions[partition.index()].minutes.get(&minute).map(look).unwrap_or_default()
+    fn look<T: Default>(&self, bucket: Bucket, look: impl FnOnce(&MinuteState) -> T) -> T {
+        let minutes = &self.lock().partitions[bucket.partition.index()].minutes;
+        minutes.get(&bucket.minute).map(look).unwrap_or_default()
     }
 
     fn check_room(&self, state: &State) -> Result<()> {
@@ -321,32 +316,19 @@ impl Recording for MemoryStore {
         })
     }
 
-    async fn users(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &str,
-        users: &[&str],
-    ) -> Result<SeriesUsers> {
-        let found = self.look(partition, minute, |minute| {
-            Some(minute.sets.get(series)?.users(&minute.users, users))
-        });
+    async fn users(&self, bucket: Bucket, series: &str, users: &[&str]) -> Result<SeriesUsers> {
+        let found =
+            self.look(bucket, |minute| Some(minute.sets.get(series)?.users(&minute.users, users)));
         let (count, there) = found.unwrap_or_else(|| (0, vec![false; users.len()]));
         Ok(SeriesUsers { count, there })
     }
 
-    async fn record(
-        &self,
-        partition: Partition,
-        _generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64> {
+    async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64> {
         let state = &mut *self.lock();
         self.check_room(state)?;
         let mut repeated = 0;
         let partition = &mut state.partitions[partition.index()];
-        for recording in recordings {
+        for recording in records.requests {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
                 let why = format!(
@@ -367,7 +349,7 @@ impl Recording for MemoryStore {
             minute.arrivals += recording.occurrences.len() as u64;
             partition.busy.insert(recording.minute);
         }
-        for seen in seen {
+        for seen in records.seen {
             if let Some(minute) = partition.minutes.get_mut(&seen.minute) {
                 minute.seen = seen.events;
             }
@@ -378,24 +360,21 @@ impl Recording for MemoryStore {
 
 #[async_trait]
 impl CountReader for MemoryStore {
-    async fn sealed_sizes(&self, at: Partition, minutes: &[Minute]) -> Result<Vec<u64>> {
-        let size = |minute: &Minute| self.look(at, *minute, |minute| minute.counts.len() as u64);
+    async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>> {
+        let size = |&minute: &Minute| {
+            self.look(Bucket { partition, minute }, |minute| minute.counts.len() as u64)
+        };
         Ok(minutes.iter().map(size).collect())
     }
 
-    async fn sealed_page(
-        &self,
-        at: Partition,
-        minute: Minute,
-        cursor: u64,
-    ) -> Result<Page<SeriesCounts>> {
+    async fn sealed_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<SeriesCounts>> {
         let counts = |minute: &MinuteState| page(minute.counts.iter().map(series_counts), cursor);
-        Ok(self.look(at, minute, counts))
+        Ok(self.look(bucket, counts))
     }
 
-    async fn coverage(&self, at: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>> {
-        let coverage = |minute: &Minute| {
-            let seen = self.look(at, *minute, |minute| minute.seen);
+    async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>> {
+        let coverage = |&minute: &Minute| {
+            let seen = self.look(Bucket { partition, minute }, |minute| minute.seen);
             once((self.node.clone(), seen)).filter(|_| seen > 0).collect()
         };
         Ok(minutes.iter().map(coverage).collect())
@@ -408,17 +387,12 @@ impl CountReader for MemoryStore {
         Ok(open.take(most).map(|(minute, _)| *minute).collect())
     }
 
-    async fn open_page(&self, at: Partition, minute: Minute, cursor: u64) -> Result<Page<String>> {
-        Ok(self.look(at, minute, |minute| page(minute.sets.keys().cloned(), cursor)))
+    async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>> {
+        Ok(self.look(bucket, |minute| page(minute.sets.keys().cloned(), cursor)))
     }
 
-    async fn open_counts(
-        &self,
-        at: Partition,
-        minute: Minute,
-        series: &[&str],
-    ) -> Result<Vec<SeriesCounts>> {
-        Ok(self.look(at, minute, |minute| {
+    async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        Ok(self.look(bucket, |minute| {
             let open = series.iter().filter(|series| !minute.counts.contains_key(**series));
             let open = open.filter_map(|series| minute.sets.get_key_value(*series));
             open.map(|(series, sets)| series_counts((series, &sets.counts(&minute.users))))
@@ -427,47 +401,29 @@ impl CountReader for MemoryStore {
     }
 }
 
-impl LossRecord for MemoryStore {
-    fn identity(&self) -> &str {
-        &self.node
-    }
-}
-
-/// No other process sees it, so nothing is reported to it.
 #[async_trait]
 impl Survey for MemoryStore {
     fn place(&self) -> String {
         self.describe()
     }
 
-    async fn report(&self, _report: &str) -> Result<bool> {
-        Ok(false)
-    }
-
-    async fn reports(&self) -> Result<Vec<Reported>> {
-        Ok(Vec::new())
-    }
-
-    async fn withdraw(&self) -> Result<()> {
-        Ok(())
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(Alone(self.node.clone()))
     }
 
     async fn survey(&self, _minutes: &[Minute], old_before: Minute) -> Surveyed {
-        let state = self.lock();
-        Surveyed {
-            servers: Vec::new(),
-            reports: Ok(Vec::new()),
-            relays: Ok(Vec::new()),
-            backlogs: Ok(state
-                .partitions
-                .iter()
-                .map(|partition| partition.backlog(old_before))
-                .collect()),
-            seen: Ok(BTreeMap::new()),
-            losses: Ok(Vec::new()),
-            difference: None,
-            counts_max: 0,
-            in_logs: false,
-        }
+        let partitions = &self.lock().partitions;
+        let backlogs = partitions.iter().map(|partition| partition.backlog(old_before));
+        Surveyed { backlogs: Ok(backlogs.collect()), ..Surveyed::empty() }
+    }
+}
+
+/// The only process of its store.
+#[derive(Debug)]
+struct Alone(String);
+
+impl Registry for Alone {
+    fn identity(&self) -> &str {
+        &self.0
     }
 }

@@ -9,7 +9,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::event::{Batch, Partitions};
 use crate::store::memory::MemoryStore;
-use crate::store::{ClaimRequest, Draining as _, Known, OutputName, Recording as _, Store as _};
+use crate::store::{
+    ClaimRequest, Draining as _, Known, OutputName, Recording as _, Records, SealRequest,
+    Store as _,
+};
 
 fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
@@ -90,8 +93,8 @@ async fn the_store_is_charged_for_what_its_sets_take() {
             batch: &batch,
         });
         let requests: Vec<_> = requests.collect();
-        let recorded = store.record(partitions.of("", minute()), 0, &requests, &[]);
-        recorded.await.unwrap();
+        let records = Records { generation: 0, requests: &requests, seen: &[] };
+        store.record(partitions.of("", minute()), &records).await.unwrap();
         let state = store.lock();
         let minute = &state.partitions[0].minutes[&minute()];
         let sets: u64 = minute.sets.values().map(|sets| sets.bytes).sum();
@@ -118,7 +121,7 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
             occurrences: &batch.groups()[0].occurrences,
             batch: &batch,
         };
-        store.record(partition, 0, &[request], &[]).await
+        store.record(partition, &Records { generation: 0, requests: &[request], seen: &[] }).await
     };
     let request = ClaimRequest {
         generation: 0,
@@ -135,7 +138,8 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
     while record(recorded).await.is_ok() {
         recorded += 1;
         let claims = store.claim(partition, &request, &[]).await.unwrap();
-        let sealed = store.compact(&claims[0], 1, hour, &outputs).await.unwrap();
+        let request = SealRequest { series_max: 1, lease: hour, outputs: &outputs };
+        let sealed = store.compact(&claims[0], &request).await.unwrap();
         sending.extend(sealed.sending);
     }
     assert!((50..100).contains(&recorded), "{recorded} counts");

@@ -10,13 +10,13 @@ use redis_link::{Attempts, Connection, Lane, Lanes, Redis, Server, SettingsError
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::keys::{Keys, PartitionKeys, Place, Scope};
+use super::keys::{Keys, PartitionKeys, Place, Process, Scope};
 use super::scripts::{SHARED, Source, scripts};
 use super::settings::{Agreement, Compared, Key, Shared, Standing};
 use super::{Settings, fault};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Page, Result, StoreError};
+use crate::store::{Bucket, OutputName, Page, Result, StoreError};
 
 /// The least time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,28 +84,69 @@ impl Command<'_> {
     }
 }
 
-/// A minute of a partition, on its server.
+/// A partition, or a minute or an output of it, and the way to its server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) partition: Partition,
-    pub(super) minute: Minute,
     pub(super) place: Place<'a>,
+    pub(super) lane: Lane,
+    /// Commands fail in another generation, unless it is [`ANY`].
+    pub(super) generation: u64,
 }
 
-impl At<'_> {
+impl<'a> At<'a> {
+    pub(super) fn minute(self, minute: Minute) -> Self {
+        Self { place: self.place.minute(minute), ..self }
+    }
+
+    pub(super) fn of(self, output: impl Into<Option<&'a OutputName>>) -> Self {
+        Self { place: self.place.of(output), ..self }
+    }
+
+    pub(super) const fn bound_to(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    pub(super) fn bucket(&self) -> Bucket {
+        let minute = self.place.minute.unwrap_or(Minute::MIN);
+        Bucket { partition: self.partition, minute }
+    }
+
     /// The name of a key of the minute.
     pub(super) fn key(&self, name: &str) -> String {
         self.place.key(Scope::Minute, name)
     }
 
-    /// Asks the server in any generation.
+    /// Asks the server.
     pub(super) async fn ask<T: FromRedisValue>(
         &self,
-        lane: Lane,
         command: impl Into<Command<'_>>,
     ) -> Result<T> {
-        self.gateway.ask(self.partition, lane, ANY, command).await
+        let command = command.into();
+        self.run(async |connection: &mut Connection| command.run(connection).await).await
+    }
+
+    /// Runs more than one command, as [`ask`](Self::ask).
+    pub(super) async fn run<T, F>(&self, command: F) -> Result<T>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        self.gateway.agree().await?;
+        let server = self.gateway.redis.server(self.gateway.keys(self.partition).slot).await?;
+        self.gateway.run_on(&server, self.lane, self.generation, command).await
+    }
+
+    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts each member of the set has its counts.
+    pub(super) async fn page<T: FromRedisValue>(
+        &self,
+        command: &str,
+        (source, counts): (&str, Option<&str>),
+        first: u64,
+    ) -> Result<Page<T>> {
+        let script = ReadPage { source, counts, command, first, bytes_max: PAGE_BYTES };
+        let (next, items): (u64, Vec<T>) = self.ask(script.at(&Place::default())).await?;
+        Ok(Page { items, next: (next != 0).then_some(next) })
     }
 }
 
@@ -116,12 +157,7 @@ pub(super) struct Gateway {
     pub(super) agreement: Agreement,
     pub(super) keys: Keys,
     pub(super) partitions: Partitions,
-    /// The name of the process in the store.
-    pub(super) node: String,
-    /// How long counts are kept after they are sent.
-    pub(super) retention: Duration,
-    /// The most counts that a partition keeps after they are sent.
-    pub(super) counts_max: u64,
+    pub(super) process: Process,
     /// The generation of the server with the cluster-wide settings at the last agreement; 0 before the first.
     agreed: AtomicU64,
     /// Locked while the settings are compared.
@@ -146,9 +182,11 @@ impl Gateway {
             ),
             keys,
             partitions: settings.partitions.clone(),
-            node,
-            retention: settings.retention,
-            counts_max: settings.counts_max / u64::from(settings.partitions.count()),
+            process: Process {
+                node,
+                retention: settings.retention,
+                counts_max: settings.counts_max / u64::from(settings.partitions.count()),
+            },
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
             outdated: std::sync::Mutex::default(),
@@ -161,8 +199,9 @@ impl Gateway {
         self.keys.partition(partition)
     }
 
-    pub(super) fn at(&self, partition: Partition, minute: Minute) -> At<'_> {
-        At { gateway: self, partition, minute, place: self.keys(partition).minute(minute) }
+    pub(super) fn at(&self, partition: Partition, lane: Lane) -> At<'_> {
+        let place = self.keys(partition).place(&self.process);
+        At { gateway: self, partition, place, lane, generation: ANY }
     }
 
     /// See [`Store::generation`](crate::store::Store::generation).
@@ -310,59 +349,6 @@ impl Gateway {
             }
         }
         Ok(())
-    }
-
-    /// Asks the server of a partition on the draining connection.
-    pub(super) async fn drain<T: FromRedisValue>(
-        &self,
-        partition: Partition,
-        command: impl Into<Command<'_>>,
-    ) -> Result<T> {
-        self.ask(partition, DRAINING, ANY, command).await
-    }
-
-    /// Asks the server of a partition if its generation still is this one, or [`ANY`].
-    pub(super) async fn ask<T: FromRedisValue>(
-        &self,
-        partition: Partition,
-        lane: Lane,
-        generation: u64,
-        command: impl Into<Command<'_>>,
-    ) -> Result<T> {
-        let command = command.into();
-        let run = async |connection: &mut Connection| command.run(connection).await;
-        self.run(partition, lane, generation, run).await
-    }
-
-    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts each member of the set has its counts.
-    pub(super) async fn page<T: FromRedisValue>(
-        &self,
-        partition: Partition,
-        lane: Lane,
-        command: &str,
-        (source, counts): (&str, Option<&str>),
-        first: u64,
-    ) -> Result<Page<T>> {
-        let script = ReadPage { source, counts, command, first, bytes_max: PAGE_BYTES };
-        let script = script.at(&Place::default());
-        let (next, items): (u64, Vec<T>) = self.ask(partition, lane, ANY, script).await?;
-        Ok(Page { items, next: (next != 0).then_some(next) })
-    }
-
-    /// Runs more than one command, as [`ask`](Self::ask).
-    pub(super) async fn run<T, F>(
-        &self,
-        partition: Partition,
-        lane: Lane,
-        generation: u64,
-        command: F,
-    ) -> Result<T>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        self.agree().await?;
-        let server = self.redis.server(self.keys(partition).slot).await?;
-        self.run_on(&server, lane, generation, command).await
     }
 
     async fn ask_server<T: FromRedisValue>(

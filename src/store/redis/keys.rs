@@ -8,11 +8,13 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use redis_link::slot;
 
+use super::millis;
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::OutputName;
+use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, closed_minutes};
 
 /// The slots of a Redis Cluster.
 const SLOTS: u32 = 16384;
@@ -49,12 +51,24 @@ pub(super) enum Scope {
     OutputOfMinute,
 }
 
+/// The process, as its scripts know it.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// Name and number.
+    pub(super) node: String,
+    /// How long counts are kept after they are sent.
+    pub(super) retention: Duration,
+    /// The most counts that a partition keeps after they are sent.
+    pub(super) counts_max: u64,
+}
+
 /// The owner of keys: a partition, or a minute or an output of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Place<'a> {
     tag: &'a str,
-    minute: Option<Minute>,
+    pub(super) minute: Option<Minute>,
     output: Option<&'a OutputName>,
+    process: Option<&'a Process>,
 }
 
 /// The partitions of a store: `count`, and before a minute another number. Partitions of both numbers with the same hash tag are
@@ -130,19 +144,10 @@ impl Keys {
     }
 }
 
-/// The record of losses under a prefix.
-pub(super) fn losses(prefix: &str) -> String {
-    format!("{{{prefix}:losses}}")
-}
-
-/// The names of all nodes under a prefix. A colon and the name of a node follow in the key of its report.
-pub(super) fn nodes(prefix: &str) -> String {
-    format!("{{{prefix}:nodes}}")
-}
-
-/// The names of all relays under a prefix, as [`nodes`].
-pub(super) fn relays(prefix: &str) -> String {
-    format!("{{{prefix}:relays}}")
+/// A key that belongs to no partition: `nodes`, `relays` or `losses`. A colon and the name of a process follow in the key of its
+/// report.
+pub(super) fn of_all(prefix: &str, name: &str) -> String {
+    format!("{{{prefix}:{name}}}")
 }
 
 impl PartitionKeys {
@@ -156,16 +161,16 @@ impl PartitionKeys {
         format!("{}:{name}", self.tag)
     }
 
-    pub(super) fn place(&self) -> Place<'_> {
-        Place { tag: &self.tag, ..Place::default() }
-    }
-
-    pub(super) fn minute(&self, minute: Minute) -> Place<'_> {
-        Place { minute: Some(minute), ..self.place() }
+    pub(super) fn place<'a>(&'a self, process: &'a Process) -> Place<'a> {
+        Place { tag: &self.tag, process: Some(process), ..Place::default() }
     }
 }
 
 impl<'a> Place<'a> {
+    pub(super) fn minute(self, minute: Minute) -> Self {
+        Self { minute: Some(minute), ..self }
+    }
+
     /// The place of an output; `None`: of no output.
     pub(super) fn of(self, output: impl Into<Option<&'a OutputName>>) -> Self {
         Self { output: output.into(), ..self }
@@ -194,6 +199,29 @@ impl<'a> Place<'a> {
             key.push_str(output.as_str());
         }
         key
+    }
+
+    /// The value of a script's argument that depends on the place only.
+    pub(super) fn argument(&self, name: &str) -> String {
+        let minute = self.minute.unwrap_or(Minute::MIN);
+        let Some(Process { node, retention, counts_max }) = self.process else {
+            return String::new();
+        };
+        match name {
+            "name" => minute.to_string(),
+            "minute" => minute.epoch_minutes().to_string(),
+            "minute_end_ms" => minute.end_millis().to_string(),
+            "base" => self.base(),
+            "tag" => self.tag.to_owned(),
+            "output" => self.output.map_or_else(String::new, OutputName::to_string),
+            "node" => node.clone(),
+            "kept_ms" => millis(*retention).to_string(),
+            "kept_counts" => counts_max.to_string(),
+            "listed_minutes" => closed_minutes(*retention).to_string(),
+            "tolerance_ms" => CLOCK_TOLERANCE_MS.to_string(),
+            "looked_max" => LOOKED_AT_MAX.to_string(),
+            _ => String::new(),
+        }
     }
 }
 
@@ -239,7 +267,8 @@ mod tests {
         let keys = keys(1);
         let partition = &keys.partitions[0];
         let output: OutputName = "backup".parse().unwrap();
-        let place = partition.minute("20161204:1118".parse().unwrap()).of(&output);
+        let process = Process { node: "n#1".to_owned(), retention: Duration::ZERO, counts_max: 1 };
+        let place = partition.place(&process).minute("20161204:1118".parse().unwrap()).of(&output);
         assert_eq!(place.base(), "{eds:0}:20161204:1118:");
         for (scope, name) in [
             (Scope::Partition, "{eds:0}:x"),

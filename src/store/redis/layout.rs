@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::time::Duration;
 
 use ::redis::{Pipeline, ScriptInvocation};
 use async_trait::async_trait;
 
-use super::gateway::{At, Gateway};
-use super::keys::{PartitionKeys, Place, Scope};
+use super::gateway::At;
+use super::keys::{Place, Process, Scope};
 use super::millis;
-use crate::event::{Minute, Partition};
+use crate::event::Minute;
 use crate::store::{
-    Claim, Compaction, OutputName, Page, REQUEST_BYTES_MAX, RecordRequest, Result, Seen,
-    SeriesCounts, SeriesUsers, StoreError,
+    Claim, Compaction, OutputName, Page, REQUEST_BYTES_MAX, RecordRequest, Records, Result,
+    SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError,
 };
 
 /// Functions of the scripts that seal.
@@ -32,23 +31,14 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn users(&self, at: At<'_>, series: &str, users: &[&str]) -> Result<SeriesUsers>;
 
-    async fn record(
-        &self,
-        gateway: &Gateway,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64>;
+    async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64>;
 
     /// See [`Draining::compact`](crate::store::Draining::compact); the claim is to seal.
     async fn seal(
         &self,
         at: At<'_>,
         claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
+        request: &SealRequest<'_>,
     ) -> Result<Compaction>;
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
@@ -73,24 +63,18 @@ pub(super) fn events_of<'a>(recordings: impl IntoIterator<Item = &'a RecordReque
 }
 
 /// Adds the commands by which a node that claims finds the minute.
-pub(super) fn announce(pipeline: &mut Pipeline, keys: &PartitionKeys, minute: Minute) {
-    let minutes = pipeline.cmd("ZADD").arg(keys.key("minutes")).arg("NX");
+pub(super) fn announce(pipeline: &mut Pipeline, place: &Place<'_>, minute: Minute) {
+    let minutes = pipeline.cmd("ZADD").arg(place.key(Scope::Partition, "minutes")).arg("NX");
     minutes.arg(minute.epoch_minutes()).arg(minute.to_string()).ignore();
-    pipeline.persist(keys.minute(minute).key(Scope::Minute, "counts")).ignore();
+    pipeline.persist(place.key(Scope::Minute, "counts")).ignore();
 }
 
 /// Adds the commands that keep the coverage of minutes.
-pub(super) fn cover(
-    pipeline: &mut Pipeline,
-    keys: &PartitionKeys,
-    process: &str,
-    seen: &[Seen],
-    retention: Duration,
-) {
+pub(super) fn cover(pipeline: &mut Pipeline, place: Place<'_>, process: &Process, seen: &[Seen]) {
     for seen in seen {
-        let coverage = keys.minute(seen.minute).key(Scope::Minute, "coverage");
-        pipeline.hset(&coverage, process, seen.events).ignore();
-        let expire = pipeline.cmd("PEXPIRE").arg(coverage).arg(millis(retention)).ignore();
+        let coverage = place.minute(seen.minute).key(Scope::Minute, "coverage");
+        pipeline.hset(&coverage, &process.node, seen.events).ignore();
+        let expire = pipeline.cmd("PEXPIRE").arg(coverage).arg(millis(process.retention)).ignore();
         if !seen.renew {
             // A Redis that lost the key unnoticed gets it with a time to live.
             expire.arg("NX");
@@ -98,20 +82,7 @@ pub(super) fn cover(
     }
 }
 
-/// Adds the keys of the outputs that a step of sealing seals for.
-pub(super) fn seal_for(
-    script: &mut ScriptInvocation<'_>,
-    place: Place<'_>,
-    outputs: &[OutputName],
-) {
-    for output in outputs {
-        let of = place.of(output);
-        script.key(&[of.key(Scope::Output, "claims"), of.key(Scope::Output, "tokens")]);
-        script.key(of.key(Scope::OutputOfMinute, "unsent"));
-    }
-}
-
-/// The names of outputs as an argument.
+/// Returns the names of outputs as an argument of a step of sealing.
 pub(super) fn names(outputs: &[OutputName]) -> String {
     outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
 }
@@ -119,8 +90,19 @@ pub(super) fn names(outputs: &[OutputName]) -> String {
 /// Sealed, late in total, left, the token of the claims to send, their outputs.
 type Sealed = (u64, u64, u64, String, Vec<String>);
 
-/// The result of a step of sealing.
-pub(super) fn compaction(claim: &Claim, answer: Option<Sealed>) -> Result<Compaction> {
+/// Takes a step of sealing for these outputs.
+pub(super) async fn seal(
+    at: At<'_>,
+    claim: &Claim,
+    mut script: ScriptInvocation<'_>,
+    outputs: &[OutputName],
+) -> Result<Compaction> {
+    for output in outputs {
+        let of = at.place.of(output);
+        script.key(&[of.key(Scope::Output, "claims"), of.key(Scope::Output, "tokens")]);
+        script.key(of.key(Scope::OutputOfMinute, "unsent"));
+    }
+    let answer: Option<Sealed> = at.ask(script).await?;
     let (sealed, late, left, token, granted) = held(answer)?;
     let sending = granted.iter().filter_map(|output| {
         Some(Claim {

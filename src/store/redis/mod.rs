@@ -17,7 +17,7 @@ mod settings;
 mod survey;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,10 +26,11 @@ use redis_link::{Address, SettingsError};
 use self::gateway::Gateway;
 pub use self::keys::partitions;
 use self::layout::OpenMinutes;
+pub use self::life::{Dropped, Quarantined};
 pub use self::settings::{ChangeError, FORMATS};
 use self::settings::{RESTS, field};
 pub use self::survey::Register;
-use super::{Capabilities, LossRecord as _, Result, Store};
+use super::{Capabilities, Registry as _, Result, Store};
 use crate::diagnosis::Diagnosis;
 use crate::event::{Partition, Partitions};
 
@@ -92,7 +93,7 @@ pub struct RedisStore {
     gateway: Gateway,
     layout: Box<dyn OpenMinutes>,
     /// For operators, in any state of the servers.
-    register: Register,
+    register: Arc<Register>,
     is_cluster: bool,
     /// The leftovers that were found.
     left: Mutex<Option<Diagnosis>>,
@@ -104,14 +105,14 @@ impl RedisStore {
     /// A store by these settings. Connects with the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let (redis, prefix) = (settings.redis.clone(), &settings.prefix);
-        let register = Register::new(redis, keys::nodes(prefix), prefix, &settings.node)?;
+        let register = Register::new(redis, keys::of_all(prefix, "nodes"), prefix, &settings.node)?;
         Ok(Self {
             gateway: Gateway::new(settings, register.identity().to_owned())?,
             layout: match settings.layout {
                 Layout::Sets => Box::new(sets::Sets),
                 Layout::Log => Box::new(log::Logs::new(settings.redis.timeouts.response)),
             },
-            register,
+            register: Arc::new(register),
             is_cluster: matches!(settings.redis.address, Address::Cluster { .. }),
             left: Mutex::default(),
             warned: Mutex::default(),

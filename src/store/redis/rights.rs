@@ -28,7 +28,7 @@ impl RedisStore {
         let keys = self.gateway.keys(partition);
         let transaction = transaction(&keys.tag);
         let run = async |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
-        let done: Result<(), RedisError> = self.register.run(keys.slot, run).await?;
+        let done: Result<(), RedisError> = self.register.run(&keys.tag, run).await?;
         let Err(error) = done else {
             return Ok(Vec::new());
         };

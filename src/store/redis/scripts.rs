@@ -1,7 +1,8 @@
 //! The Lua scripts, with their keys and arguments by name. Each script is atomic and works on one slot.
 //!
 //! A row of [`scripts!`] is what Rust and Lua share: Lua gets a local variable for each key and argument, and Rust a struct with a
-//! field for each. Arguments without a name follow these; the first has the index `REST` in Lua.
+//! field for each that does not follow from the [`Place`]. Arguments without a name follow these; the first has the index `REST` in
+//! Lua.
 
 use std::fmt::Write as _;
 
@@ -20,6 +21,8 @@ pub(super) struct Source {
     pub(super) text: String,
     pub(super) script: Script,
     pub(super) keys: &'static [(Scope, &'static str)],
+    /// The arguments that follow from the place.
+    placed: &'static [&'static str],
 }
 
 impl Source {
@@ -28,7 +31,8 @@ impl Source {
         file: &'static str,
         texts: &[&str],
         keys: &'static [(Scope, &'static str)],
-        args: &[&str],
+        placed: &'static [&'static str],
+        named: &[&str],
     ) -> Self {
         let (code, parts) = texts.split_last().unwrap_or((&"", &[]));
         let (flags, code) = code.split_once('\n').unwrap_or((code, ""));
@@ -38,10 +42,10 @@ impl Source {
             // Writing to a text cannot fail.
             let _ = writeln!(text, "local {own}{name} = KEYS[{number}]");
         }
-        for (number, name) in (1..).zip(args) {
+        for (number, name) in (1..).zip(placed.iter().chain(named)) {
             let _ = writeln!(text, "local {name} = ARGV[{number}]");
         }
-        let _ = writeln!(text, "local REST = {}", args.len() + 1);
+        let _ = writeln!(text, "local REST = {}", placed.len() + named.len() + 1);
         text.extend(parts.iter().copied().chain([code]));
         let script = Script::new(&text);
         Self {
@@ -50,40 +54,48 @@ impl Source {
             text,
             script,
             keys,
+            placed,
         }
     }
 
-    /// Adds the keys that the caller does not name.
-    pub(super) fn add_keys(&self, call: &mut ScriptInvocation<'_>, place: &Place<'_>) {
+    /// Adds the keys and arguments that follow from the place.
+    pub(super) fn put_at(&self, call: &mut ScriptInvocation<'_>, place: &Place<'_>) {
         for (scope, name) in self.keys.iter().filter(|(scope, _)| *scope != Scope::Given) {
             call.key(place.key(*scope, name));
+        }
+        for name in self.placed {
+            call.arg(place.argument(name));
         }
     }
 }
 
-/// `NAME Call = PARTS + "file.lua"(keys that the caller names) scopes[keys] => (arguments);`
+/// `NAME Call = PARTS + "file.lua"(keys that the caller names) scopes[keys] => arguments of the place (arguments of the caller);`
 macro_rules! scripts {
     ($(
         $source:ident $call:ident = $($part:ident +)* $file:literal
-        ($($given:ident)*) $($scope:ident[$($key:ident)*])* => ($($arg:ident)*);
+        ($($given:ident)*) $($scope:ident[$($key:ident)*])* => $($placed:ident)* ($($arg:ident)*);
     )*) => {
         $(
             pub(in crate::store::redis) static $source: std::sync::LazyLock<Source> =
                 std::sync::LazyLock::new(|| {
+                    use $crate::store::redis::keys::Scope;
+
                     let keys = &[
                         $((Scope::Given, stringify!($given)),)*
                         $($((Scope::$scope, stringify!($key)),)*)*
                     ];
-                    Source::new($file, &[$($part,)* include_str!($file)], keys, &[$(stringify!($arg)),*])
+                    let texts = &[$($part,)* include_str!($file)];
+                    let placed = &[$(stringify!($placed)),*];
+                    Source::new($file, texts, keys, placed, &[$(stringify!($arg)),*])
                 });
 
-            #[expect(non_camel_case_types, reason = "each field has a type of its name")]
+            #[allow(non_camel_case_types, reason = "each field has a type of its name")]
             pub(in crate::store::redis) struct $call<$($given,)* $($arg),*> {
                 $(pub(in crate::store::redis) $given: $given,)*
                 $(pub(in crate::store::redis) $arg: $arg,)*
             }
 
-            #[expect(non_camel_case_types, reason = "each field has a type of its name")]
+            #[allow(non_camel_case_types, reason = "each field has a type of its name")]
             impl<$($given: redis::ToRedisArgs,)* $($arg: redis::ToRedisArgs),*>
                 $call<$($given,)* $($arg),*>
             {
@@ -93,7 +105,7 @@ macro_rules! scripts {
                 ) -> redis::ScriptInvocation<'static> {
                     let mut call = $source.script.prepare_invoke();
                     $(call.key(self.$given);)*
-                    $source.add_keys(&mut call, place);
+                    $source.put_at(&mut call, place);
                     $(call.arg(self.$arg);)*
                     call
                 }

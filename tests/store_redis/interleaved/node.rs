@@ -6,7 +6,7 @@ use event_data_service::event::{Batch, Minute};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
     AdmitRequest, Claim, Compaction, Draining as _, OutputName, RecordRequest, Recording as _,
-    Seen, Store as _, StoreError,
+    Records, SealRequest, Seen, Store as _, StoreError,
 };
 use redis_link::Address;
 use testing::prelude::*;
@@ -218,9 +218,10 @@ impl Node {
         let (store, outputs) = (Arc::clone(&self.store), self.outputs.clone());
         self.begin(done, Task::Drain, async move {
             match work {
-                Work::Extend => Ended::Extended(store.extend(partition(), &[&claim], LEASE).await),
+                Work::Extend => Ended::Extended(store.extend(&[&claim], LEASE).await),
                 Work::Go(most) if claim.output.is_none() => {
-                    let step = store.compact(&claim, most, LEASE, &outputs).await;
+                    let request = SealRequest { series_max: most, lease: LEASE, outputs: &outputs };
+                    let step = store.compact(&claim, &request).await;
                     Ended::Sealed(claim, step)
                 }
                 Work::Go(most) => {
@@ -257,9 +258,9 @@ async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreErro
             batch: &batch,
         });
     }
-    let (generation, seen) = (recorded.generation, &recorded.seen);
-    let recorded = store.record(partition(), generation, &recordings, seen);
-    recorded.await.map(drop)
+    let Recorded { generation, seen, .. } = recorded;
+    let records = Records { generation: *generation, requests: &recordings, seen };
+    store.record(partition(), &records).await.map(drop)
 }
 
 /// Reads unsent counts and acknowledges at most this many.

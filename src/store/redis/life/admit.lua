@@ -3,7 +3,7 @@
 -- Returns the arrivals of the minute, and the number of users of the overflow series and of each series, -1 when it is refused, -2
 -- when only its log tells; or nothing when the minute is divided into another number of partitions.
 --
--- `user_sets` is the beginning of the names of the sets of users; empty without such sets. `retention_ms` is for counts of series that
+-- `user_sets` is the beginning of the names of the sets of users; empty without such sets. `kept_ms` is for counts of series that
 -- no node records.
 --
 -- A series is admitted when it has a field in `counts`, which is empty until it is counted; none leaves it before
@@ -73,6 +73,6 @@ if expires ~= -1 then
   local _, now = clock()
   local ahead = math.max(0, minute_end_ms - now)
   -- Never sooner: another node may keep counts for longer.
-  redis.call('PEXPIRE', counts, math.max(expires, retention_ms + ahead))
+  redis.call('PEXPIRE', counts, math.max(expires, kept_ms + ahead))
 end
 return {arrived, answers}

@@ -3,8 +3,8 @@
 -- Returns how many were dropped.
 local dropped = 0
 for i = REST, #ARGV, 2 do
-  if redis.call('HGET', quarantine, ARGV[i]) == ARGV[i + 1] then
-    redis.call('HDEL', quarantine, ARGV[i])
+  if redis.call('HGET', own_quarantine, ARGV[i]) == ARGV[i + 1] then
+    redis.call('HDEL', own_quarantine, ARGV[i])
     dropped = dropped + 1
   end
 end

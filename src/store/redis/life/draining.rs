@@ -6,19 +6,17 @@ use ::redis::cmd;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 
-use super::reading::series_counts;
-use super::{Acknowledge, Announce, Attest, CheckIn, Extend, Refuse, TakeClaims};
+use super::{Acknowledge, Announce, Attest, CheckInAt, Extend, Refuse, TakeClaims, series_counts};
 use crate::event::{Minute, Partition};
-use crate::store::redis::gateway::{ANY, DRAINING};
-use crate::store::redis::keys::{Place, Scope};
+use crate::store::redis::gateway::{ANY, At, DRAINING};
+use crate::store::redis::keys::Scope;
 use crate::store::redis::layout::{held, pieces};
 use crate::store::redis::survey::{ask_backlog, read_backlog};
 use crate::store::redis::{RedisStore, millis};
-use crate::store::witness::closed_minutes;
 use crate::store::{
-    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining,
-    Known, LOOKED_AT_MAX, News, OutputName, Page, QUARANTINE_MAX, Result, SeriesCounts, StoreError,
-    Testimony, recent_for,
+    Announced, Attested, Backlog, CheckIn, Claim, ClaimRequest, Compaction, Draining, Known, News,
+    OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, StoreError, Testimony,
+    recent_for,
 };
 
 /// Minute's name, token, whether it was taken over, output.
@@ -29,47 +27,37 @@ type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, String, bool, u64);
 #[async_trait]
 impl Draining for RedisStore {
     async fn attest(&self, partition: Partition, testimony: &Testimony) -> Result<Attested> {
-        let place = self.gateway.keys(partition).place();
+        let at = self.gateway.at(partition, DRAINING);
         let since = testimony.since.map(|since| since.epoch_minutes().to_string());
         let mut attested = Attested::default();
         for (is_announced, minutes) in testimony.parts() {
             let mut script = Attest {
-                node: &self.gateway.node,
                 known_epoch: testimony.epoch,
                 known_stamp: testimony.stamp,
                 new_epoch: new_epoch(),
                 known_since: since.as_deref().unwrap_or_default(),
                 is_announced: i32::from(is_announced),
             }
-            .at(&place);
+            .at(&at.place);
             script.arg(minutes);
-            let (epoch, stamp, forgot_from, forgot_from_ms) =
-                self.gateway.drain(partition, script).await?;
+            let (epoch, stamp, forgot_from, forgot_from_ms) = at.ask(script).await?;
             attested = Attested { epoch, stamp, forgot_from, forgot_from_ms };
         }
         Ok(attested)
     }
 
-    async fn check_in(
-        &self,
-        partition: Partition,
-        known: &Known,
-        lags: bool,
-        lease: Duration,
-        alive: Duration,
-    ) -> Result<News> {
-        let script = CheckIn {
-            node: &self.gateway.node,
+    async fn check_in(&self, partition: Partition, check_in: &CheckIn) -> Result<News> {
+        let at = self.gateway.at(partition, DRAINING);
+        let CheckIn { known, lags, lease, alive } = *check_in;
+        let script = CheckInAt {
             lags: i32::from(lags),
             lease_ms: millis(lease),
             known_epoch: known.epoch,
             known_stamp: known.stamp,
             heard: known.sequence,
-            tolerance_ms: CLOCK_TOLERANCE_MS,
             alive_ms: millis(alive),
         };
-        let script = script.at(&self.gateway.keys(partition).place());
-        let answer: Option<Heard> = self.gateway.drain(partition, script).await?;
+        let answer: Option<Heard> = at.ask(script.at(&at.place)).await?;
         let (stamp, now_ms, sequence, closed, announced, since, is_due, late) =
             answer.ok_or_else(|| self.gateway.forgot(partition))?;
         let minute = |number: &i64| Minute::from_epoch_minutes(*number);
@@ -91,28 +79,25 @@ impl Draining for RedisStore {
         request: &ClaimRequest,
         sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>> {
-        let (keys, known) = (self.gateway.keys(partition), &request.known);
+        let at = self.gateway.at(partition, DRAINING).bound_to(request.generation);
+        let known = &request.known;
         let mut script = TakeClaims {
-            node: &self.gateway.node,
             grace_ms: millis(request.grace),
             max_hold_ms: millis(request.max_hold),
             lease_ms: millis(request.lease),
             lapsed_max: request.lapsed_max,
             finished_max: request.finished_max,
-            looked_max: LOOKED_AT_MAX,
             known_epoch: known.epoch,
             known_stamp: known.stamp,
             expected_ms: known.expected_ms.unwrap_or_default(),
-            tolerance_ms: CLOCK_TOLERANCE_MS,
             old_max: request.old_max,
             recent_ms: millis(recent_for(request.grace)),
         }
-        .at(&keys.place());
+        .at(&at.place);
         for (output, most) in sending {
             script.arg(output.as_str()).arg(most);
         }
-        let granted: Option<Vec<Granted>> =
-            self.gateway.ask(partition, DRAINING, request.generation, script).await?;
+        let granted: Option<Vec<Granted>> = at.ask(script).await?;
         let granted = granted.ok_or_else(|| self.gateway.forgot(partition))?;
         let generation = match request.generation {
             ANY => self.gateway.generation(partition),
@@ -128,33 +113,24 @@ impl Draining for RedisStore {
                 taken_over,
             }),
             Err(error) => {
-                tracing::error!(key = keys.key("claims"), %error, "a foreign member in the claims");
+                tracing::error!(key = at.place.key(Scope::Partition, "claims"), %error, "a foreign member in the claims");
                 None
             }
         };
         Ok(granted.into_iter().filter_map(claim).collect())
     }
 
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
-    ) -> Result<Compaction> {
+    async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction> {
         if claim.output.is_some() {
             return Err(StoreError::ClaimLost);
         }
-        let at = self.gateway.at(claim.partition, claim.minute);
-        self.layout.seal(at, claim, series_max, lease, outputs).await
+        self.layout.seal(self.at(claim).bound_to(claim.generation), claim, request).await
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>> {
-        let place = self.place(claim).of(claim.output.as_ref());
-        let unsent = place.key(Scope::OutputOfMinute, "unsent");
-        let counts = place.key(Scope::Minute, "counts");
-        let keys = (&*unsent, Some(&*counts));
-        let page = self.gateway.page(claim.partition, DRAINING, "SSCAN", keys, cursor);
+        let at = self.at(claim);
+        let (unsent, counts) = (at.place.key(Scope::OutputOfMinute, "unsent"), at.key("counts"));
+        let page = at.page("SSCAN", (&unsent, Some(&counts)), cursor);
         let Page { items, next } = page.await?;
         let counts = items.into_iter();
         // A series without counts is about to be compacted.
@@ -164,29 +140,21 @@ impl Draining for RedisStore {
         Ok(Page { items: counts.collect(), next })
     }
 
-    async fn announce(
-        &self,
-        partition: Partition,
-        known: &Known,
-        claims: &[&Claim],
-    ) -> Result<Vec<Announced>> {
+    async fn announce(&self, known: &Known, claims: &[&Claim]) -> Result<Vec<Announced>> {
         let Some(first) = claims.first() else {
             return Ok(Vec::new());
         };
-        let mut script = Announce {
-            node: &self.gateway.node,
-            known_epoch: known.epoch,
-            known_stamp: known.stamp,
-        }
-        .at(&self.sending(first)?.1);
+        let at = self.sending(first)?;
+        let script = Announce { known_epoch: known.epoch, known_stamp: known.stamp };
+        let mut script = script.at(&at.place);
         for claim in claims {
             script
                 .arg(claim.minute.to_string())
                 .arg(&claim.token)
                 .arg(claim.minute.epoch_minutes());
         }
-        let states: Option<Vec<u8>> = self.gateway.drain(partition, script).await?;
-        let states = states.ok_or_else(|| self.gateway.forgot(partition))?.into_iter();
+        let states: Option<Vec<u8>> = at.ask(script).await?;
+        let states = states.ok_or_else(|| self.gateway.forgot(first.partition))?.into_iter();
         let announced = states.map(|state| match state {
             0 => Announced::ClaimLost,
             1 => Announced::Unheard,
@@ -196,22 +164,17 @@ impl Draining for RedisStore {
     }
 
     async fn acknowledge(&self, claim: &Claim, series: &[&str], lease: Duration) -> Result<bool> {
-        let (_, place) = self.sending(claim)?;
+        let at = self.sending(claim)?;
         let mut pieces = pieces(series, |series| series.len()).peekable();
         loop {
             let mut script = Acknowledge {
-                to_seal: place.key(Scope::Minute, self.layout.to_seal()),
-                name: claim.minute.to_string(),
-                minute: claim.minute.epoch_minutes(),
+                to_seal: at.key(self.layout.to_seal()),
                 token: &claim.token,
                 lease_ms: millis(lease),
-                kept_ms: millis(self.gateway.retention),
-                kept_counts: self.gateway.counts_max,
-                listed_minutes: closed_minutes(self.gateway.retention),
             }
-            .at(&place);
+            .at(&at.place);
             script.arg(pieces.next().unwrap_or_default());
-            let has_all = held(self.gateway.drain(claim.partition, script).await?)?;
+            let has_all = held(at.ask(script).await?)?;
             if has_all || pieces.peek().is_none() {
                 return Ok(has_all);
             }
@@ -219,38 +182,30 @@ impl Draining for RedisStore {
     }
 
     async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)]) -> Result<Vec<bool>> {
-        let (output, place) = self.sending(claim)?;
-        let mut script = Refuse {
-            quarantine: self.quarantine_of(claim.partition, output),
-            name: claim.minute.to_string(),
-            token: &claim.token,
-            entries_max: QUARANTINE_MAX,
-        }
-        .at(&place);
+        let at = self.sending(claim)?;
+        let script = Refuse { token: &claim.token, entries_max: QUARANTINE_MAX };
+        let mut script = script.at(&at.place);
         for (series, message) in refused {
             script.arg(series).arg(message);
         }
-        held(self.gateway.drain(claim.partition, script).await?)
+        held(at.ask(script).await?)
     }
 
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize> {
-        let output = claims.first().and_then(|claim| claim.output.as_ref());
-        let place = self.gateway.keys(partition).place().of(output);
-        let mut script = Extend { lease_ms: millis(lease) }.at(&place);
+    async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize> {
+        let Some(first) = claims.first() else {
+            return Ok(0);
+        };
+        let at = self.at(first);
+        let mut script = Extend { lease_ms: millis(lease) }.at(&at.place);
         for claim in claims {
             script.arg(claim.minute.to_string()).arg(&claim.token);
         }
-        self.gateway.drain(partition, script).await
+        at.ask(script).await
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog> {
-        let ask = ask_backlog(self.gateway.keys(partition), Minute::MIN);
-        Ok(read_backlog(self.gateway.drain(partition, ask).await?))
+        let at = self.gateway.at(partition, DRAINING);
+        Ok(read_backlog(at.ask(ask_backlog(&at.place, Minute::MIN)).await?))
     }
 
     async fn have_work(
@@ -274,23 +229,22 @@ impl RedisStore {
         };
         let mut exists = cmd("EXISTS");
         for partition in partitions {
-            let place = self.gateway.keys(*partition).place();
+            let At { place, .. } = self.gateway.at(*partition, DRAINING);
             exists.arg(place.key(Scope::Partition, "minutes"));
             for output in [None].into_iter().chain(outputs.iter().map(Some)) {
                 exists.arg(place.of(output).key(Scope::Output, "claims"));
             }
         }
-        self.gateway.drain(first, exists).await
+        self.gateway.at(first, DRAINING).ask(exists).await
     }
 
-    fn place(&self, claim: &Claim) -> Place<'_> {
-        self.gateway.at(claim.partition, claim.minute).place
+    fn at<'a>(&'a self, claim: &'a Claim) -> At<'a> {
+        self.gateway.at(claim.partition, DRAINING).minute(claim.minute).of(claim.output.as_ref())
     }
 
-    /// The output of a claim to send, and its place; a claim to seal is none.
-    fn sending<'a>(&'a self, claim: &'a Claim) -> Result<(&'a OutputName, Place<'a>)> {
-        let output = claim.output.as_ref().ok_or(StoreError::ClaimLost)?;
-        Ok((output, self.place(claim).of(output)))
+    /// Refuses a claim to seal.
+    fn sending<'a>(&'a self, claim: &'a Claim) -> Result<At<'a>> {
+        claim.output.as_ref().map(|_| self.at(claim)).ok_or(StoreError::ClaimLost)
     }
 }
 

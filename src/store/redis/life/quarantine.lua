@@ -5,18 +5,18 @@ if redis.call('HGET', own_tokens, name) ~= token then
   return false
 end
 local now = redis.call('TIME')[1]
-local most, entries = tonumber(entries_max), redis.call('HLEN', quarantine)
+local most, entries = tonumber(entries_max), redis.call('HLEN', own_quarantine)
 local kept = {}
 for i = REST, #ARGV, 2 do
   local series = ARGV[i]
   local entry = name .. ':' .. series
-  local is_there = redis.call('HEXISTS', quarantine, entry) == 1
+  local is_there = redis.call('HEXISTS', own_quarantine, entry) == 1
   local count = redis.call('HGET', counts, series)
   if not count or count == '' then
     -- Redis forgot the counts: they are sealed again, or closed.
     kept[#kept + 1] = 1
   elseif is_there or entries < most then
-    redis.call('HSET', quarantine, entry, string.format('%s|%s|%s', count, now, ARGV[i + 1]))
+    redis.call('HSET', own_quarantine, entry, string.format('%s|%s|%s', count, now, ARGV[i + 1]))
     entries = entries + (is_there and 0 or 1)
     kept[#kept + 1] = 1
   else

@@ -1,29 +1,58 @@
-//! Quarantines, and the removal of outputs.
+//! Quarantines, and the removal of outputs: operators read refused counts, send them again or drop them.
+//! [`Draining::quarantine`](crate::store::Draining::quarantine) adds the counts.
 
 use ::redis::cmd;
-use async_trait::async_trait;
 
 use super::{Discard, DropOutput, Requeue};
 use crate::event::{Minute, Partition};
+use crate::store::redis::RedisStore;
 use crate::store::redis::gateway::DRAINING;
-use crate::store::redis::keys::{Place, Scope};
-use crate::store::redis::{RedisStore, millis};
-use crate::store::{Dropped, OutputName, Page, Quarantine, Quarantined, Result};
+use crate::store::redis::keys::Scope;
+use crate::store::{Bucket, OutputName, Page, Result};
 
 /// The most minutes that are dropped by one call, which blocks Redis.
 const DROPPED_AT_ONCE: usize = 100;
 
-#[async_trait]
-impl Quarantine for RedisStore {
-    async fn quarantined_page(
+/// Counts of one series in one minute that an output refused.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quarantined {
+    /// The minute.
+    pub minute: Minute,
+    /// The canonical series.
+    pub series: String,
+    /// Different users.
+    pub unique: u64,
+    /// Different events.
+    pub cumulative: u64,
+    /// The time of the last refusal in seconds since the epoch, by the store's clock.
+    pub since: i64,
+    /// The server's message.
+    pub message: String,
+}
+
+/// The counts dropped with an output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Minutes with unsent counts.
+    pub minutes: u64,
+    /// Unsent counts.
+    pub counts: u64,
+    /// Quarantined counts.
+    pub quarantined: u64,
+}
+
+impl RedisStore {
+    /// Reads a page of an output's quarantine of a partition. The first cursor is 0.
+    pub async fn quarantined_page(
         &self,
         partition: Partition,
         output: &OutputName,
         cursor: u64,
     ) -> Result<Page<Quarantined>> {
-        let key = &*self.quarantine_of(partition, output);
-        let page = self.gateway.page(partition, DRAINING, "HSCAN", (key, None), cursor);
-        let Page::<(String, String)> { items, next } = page.await?;
+        let at = self.gateway.at(partition, DRAINING).of(output);
+        let key = &*at.place.key(Scope::Output, "quarantine");
+        let Page::<(String, String)> { items, next } =
+            at.page("HSCAN", (key, None), cursor).await?;
         let known = items.iter().filter_map(|(entry, content)| {
             let parsed = parse(entry, content);
             if parsed.is_none() {
@@ -34,61 +63,55 @@ impl Quarantine for RedisStore {
         Ok(Page { items: known.collect(), next })
     }
 
-    async fn requeue(
+    /// Makes the counts of these series unsent again, and lets any node claim their minute. Counts that the store has are kept;
+    /// counts that it forgot are restored from the quarantine, so that no point gets a second value. Returns how many of the series
+    /// were quarantined.
+    pub async fn requeue(
         &self,
-        partition: Partition,
+        bucket: Bucket,
         output: &OutputName,
-        minute: Minute,
         series: &[&str],
     ) -> Result<u64> {
-        let place = self.gateway.keys(partition).minute(minute).of(output);
-        let quarantine = self.quarantine_of(partition, output);
-        let script = Requeue { quarantine, name: minute.to_string(), output: output.as_str() };
-        let mut script = script.at(&place);
+        let at = self.bucket(bucket, DRAINING).of(output);
+        let mut script = Requeue {}.at(&at.place);
         script.arg(series);
-        self.gateway.drain(partition, script).await
+        at.ask(script).await
     }
 
-    async fn discard(
+    /// Drops these counts if they did not change since the caller saw them. Returns the number of counts dropped.
+    pub async fn discard(
         &self,
         partition: Partition,
         output: &OutputName,
         seen: &[Quarantined],
     ) -> Result<u64> {
-        let quarantine = self.quarantine_of(partition, output);
-        let mut script = Discard { quarantine }.at(&Place::default());
+        let at = self.gateway.at(partition, DRAINING).of(output);
+        let mut script = Discard {}.at(&at.place);
         for seen in seen {
             let (entry, content) = written(seen);
             script.arg(entry).arg(content);
         }
-        self.gateway.drain(partition, script).await
+        at.ask(script).await
     }
 
-    async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped> {
-        let keys = self.gateway.keys(partition);
-        let claims = keys.place().of(output).key(Scope::Output, "claims");
+    /// Drops the unsent and quarantined counts and the name of an output that no node has. A minute that no other output
+    /// lacks is closed.
+    pub async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped> {
+        let at = self.gateway.at(partition, DRAINING).of(output);
         let mut first = cmd("ZRANGE");
-        first.arg(claims).arg(0).arg(DROPPED_AT_ONCE - 1);
+        first.arg(at.place.key(Scope::Output, "claims")).arg(0).arg(DROPPED_AT_ONCE - 1);
         let mut dropped = Dropped::default();
         loop {
-            let names: Vec<String> = self.gateway.drain(partition, first.clone()).await?;
+            let names: Vec<String> = at.ask(first.clone()).await?;
             // Malformed names are dropped, too. Minutes close in their order, not in that of their leases.
             let mut minutes: Vec<(Minute, String)> =
                 names.into_iter().map(|name| (name.parse().unwrap_or(Minute::MIN), name)).collect();
             minutes.sort_unstable();
-            let mut script = DropOutput {
-                output: output.as_str(),
-                tag: &keys.tag,
-                kept_ms: millis(self.gateway.retention),
-                kept_counts: self.gateway.counts_max,
-                to_seal: self.layout.to_seal(),
-            }
-            .at(&keys.place());
+            let mut script = DropOutput { to_seal: self.layout.to_seal() }.at(&at.place);
             for (minute, name) in &minutes {
                 script.arg(name).arg(minute.epoch_minutes());
             }
-            let (counts, quarantined, is_all): (u64, u64, bool) =
-                self.gateway.drain(partition, script).await?;
+            let (counts, quarantined, is_all): (u64, u64, bool) = at.ask(script).await?;
             dropped.minutes += minutes.len() as u64;
             dropped.counts += counts;
             dropped.quarantined += quarantined;
@@ -96,13 +119,6 @@ impl Quarantine for RedisStore {
                 return Ok(dropped);
             }
         }
-    }
-}
-
-impl RedisStore {
-    /// The key of an output's quarantine of a partition.
-    pub(super) fn quarantine_of(&self, partition: Partition, output: &OutputName) -> String {
-        self.gateway.keys(partition).place().of(output).key(Scope::Output, "quarantine")
     }
 }
 

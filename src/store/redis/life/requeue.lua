@@ -8,7 +8,7 @@
 local taken = 0
 for i = REST, #ARGV do
   local series = ARGV[i]
-  local kept = redis.call('HGET', quarantine, name .. ':' .. series)
+  local kept = redis.call('HGET', own_quarantine, name .. ':' .. series)
   local count = kept and string.match(kept, '^(%d+:%d+)|')
   if count then
     redis.call('SADD', outputs, output)
@@ -19,7 +19,7 @@ for i = REST, #ARGV do
     end
     redis.call('PERSIST', counts)
     redis.call('SADD', unsent, series)
-    redis.call('HDEL', quarantine, name .. ':' .. series)
+    redis.call('HDEL', own_quarantine, name .. ':' .. series)
     taken = taken + 1
   end
 end

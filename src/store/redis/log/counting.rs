@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ::redis::cmd;
-use redis_link::Lane;
 use tokio::time::Instant;
 
 use super::frame::{self, Events, FRAME_BYTES, Piece};
@@ -21,47 +20,37 @@ const UNTRIED_BYTES: usize = 64 << 10;
 /// A log, and the number of its frames that count.
 pub(super) type Length = (String, u64);
 
-/// How logs of a minute are read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reading<'a> {
-    pub(super) at: At<'a>,
-    pub(super) lane: Lane,
-    pub(super) generation: u64,
-    /// Whether logs may be gone, as after a seal: they are skipped.
-    pub(super) may_go: bool,
-}
-
 impl ReadBudget {
-    /// Returns the next frames of a log from this position on, which it moves; `None`: there are no more.
+    /// Returns the next frames of a log from this position on, which it moves; `None`: there are no more. `may_go`: the log may be
+    /// gone, as after a seal.
     pub(super) async fn read(
         &mut self,
-        source: Reading<'_>,
+        at: At<'_>,
         (name, length): &Length,
         position: &mut u64,
+        may_go: bool,
     ) -> Result<Option<Vec<Vec<u8>>>> {
         let left = length.saturating_sub(*position);
         if left == 0 {
             return Ok(None);
         }
-        let log = log_key(source.at.place, name);
+        let log = log_key(at.place, name);
         let wanted = left.min(self.frames());
         let mut range = cmd("LRANGE");
         range.arg(&log).arg(*position).arg(*position + wanted - 1);
         let began = Instant::now();
-        let At { gateway, partition, .. } = source.at;
-        let ask = gateway.ask(partition, source.lane, source.generation, range);
-        let frames: Vec<Vec<u8>> = ask.await?;
+        let frames: Vec<Vec<u8>> = at.ask(range).await?;
         self.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
         let read = frames.len() as u64;
         *position += read;
-        if read < wanted {
-            if source.may_go {
-                return Ok(None);
-            }
-            let message = format!("{log} has {position} frames of {length}");
-            return Err(StoreError::unavailable(message));
+        if read == wanted {
+            return Ok(Some(frames));
         }
-        Ok(Some(frames))
+        if may_go {
+            return Ok(None);
+        }
+        let message = format!("{log} has {position} frames of {length}");
+        Err(StoreError::unavailable(message))
     }
 }
 
@@ -103,8 +92,9 @@ impl Logs {
     /// Returns the counts of all series in these logs, in the order of their names, and the number of events, copies included.
     pub(super) async fn count(
         &self,
-        source: Reading<'_>,
+        at: At<'_>,
         logs: &[Length],
+        may_go: bool,
     ) -> Result<(Vec<SeriesCounts>, u64)> {
         // The semaphore is never closed.
         let _turn = self.counting.acquire().await;
@@ -114,7 +104,7 @@ impl Logs {
             for log in logs {
                 let mut numbers = Numbers::default();
                 let mut position = 0;
-                while let Some(frames) = budget.read(source, log, &mut position).await? {
+                while let Some(frames) = budget.read(at, log, &mut position, may_go).await? {
                     let take = move || {
                         for frame in &frames {
                             tally.take(&mut numbers, frame);
@@ -146,8 +136,7 @@ async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// The place of each series in the tally, by its number in a log.
-#[derive(Debug, Default)]
-struct Numbers(HashMap<u64, usize>);
+type Numbers = HashMap<u64, usize>;
 
 /// Different fingerprints of all series.
 #[derive(Debug, Default)]
@@ -167,23 +156,16 @@ struct Tally {
     is_foreign: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Users,
-    Events,
-}
-
-impl Kind {
-    const ALL: [Self; 2] = [Self::Users, Self::Events];
-}
+/// The kinds of fingerprints.
+const USERS: usize = 0;
+const EVENTS: usize = 1;
 
 #[derive(Debug, Default)]
 struct Series {
-    /// The fingerprints of this pass, with copies.
-    users: Vec<u64>,
-    events: Vec<u64>,
+    /// The fingerprints of this pass by kind, with copies.
+    lists: [Vec<u64>; 2],
     /// The numbers of the former passes.
-    counted: (u64, u64),
+    counted: [u64; 2],
 }
 
 impl Tally {
@@ -195,7 +177,7 @@ impl Tally {
         let is_frame = frame::read(bytes, |piece| match piece {
             Piece::Entry(number, series) => {
                 let place = self.place(series);
-                numbers.0.insert(number, place);
+                numbers.insert(number, place);
             }
             Piece::Part(number, from, events) => self.add(numbers, number, from, events),
         });
@@ -214,7 +196,7 @@ impl Tally {
     }
 
     fn add(&mut self, numbers: &Numbers, number: u64, from: u64, events: Events<'_>) {
-        let Some(&place) = numbers.0.get(&number) else {
+        let Some(&place) = numbers.get(&number) else {
             tracing::error!(
                 number,
                 "a log does not name the series of events, which are not counted"
@@ -224,51 +206,62 @@ impl Tally {
         if self.first == 0 {
             self.events += events.count() as u64;
         }
-        for kind in Kind::ALL {
+        for kind in [USERS, EVENTS] {
             self.make_room(place, kind, events.count());
             let pass = self.first..=self.last;
             let fingerprints = events.iter().map(|event| match kind {
-                Kind::Users => event.user,
-                Kind::Events => event.fingerprint(from),
+                USERS => event.user,
+                _ => event.fingerprint(from),
             });
-            let list = self.series[place].list(kind);
+            let list = &mut self.series[place].lists[kind];
             list.extend(fingerprints.filter(|it| pass.contains(it)));
         }
     }
 
     /// Makes room for `more` fingerprints of a series. When the memory is used up, drops the copies in all lists, and then the upper
     /// half of the range, which is left to another pass.
-    fn make_room(&mut self, place: usize, kind: Kind, more: usize) {
-        let mut growth = growth(self.series[place].list(kind), more);
+    fn make_room(&mut self, place: usize, kind: usize, more: usize) {
+        let mut growth = growth(&self.series[place].lists[kind], more);
         if growth > 0 && self.held + growth > self.held_max {
-            self.each(Series::distinct);
+            self.each(distinct);
             while self.held > self.held_max / 2 && self.first < self.last {
                 self.last = self.first + (self.last - self.first) / 2;
                 let last = self.last;
-                self.each(|series| series.keep_to(last));
+                self.each(|list| {
+                    list.retain(|it| *it <= last);
+                    list.shrink_to_fit();
+                });
             }
-            growth = self::growth(self.series[place].list(kind), more);
+            growth = self::growth(&self.series[place].lists[kind], more);
         }
-        let list = self.series[place].list(kind);
+        let list = &mut self.series[place].lists[kind];
         let before = list.capacity();
         list.reserve_exact(before - list.len() + growth);
         self.held += list.capacity() - before;
     }
 
-    fn each(&mut self, change: impl Fn(&mut Series)) {
-        self.series.iter_mut().for_each(change);
-        self.held = self.series.iter().map(Series::held).sum();
+    fn each(&mut self, change: impl Fn(&mut Vec<u64>)) {
+        self.held = 0;
+        for list in self.series.iter_mut().flat_map(|series| &mut series.lists) {
+            change(list);
+            self.held += list.capacity();
+        }
     }
 
     /// Counts the fingerprints of this pass, and begins the next range, as large as this one, or larger after a pass with few.
     fn end_pass(&mut self) {
         self.is_done = self.last == u64::MAX;
         let mut size = self.last - self.first;
-        self.each(Series::distinct);
+        self.each(distinct);
         if self.held < self.held_max / 4 {
             size = size.saturating_mul(2).saturating_add(1);
         }
-        self.each(Series::end_pass);
+        for Series { lists, counted } in &mut self.series {
+            for (list, counted) in lists.iter_mut().zip(counted) {
+                *counted += std::mem::take(list).len() as u64;
+            }
+        }
+        self.held = 0;
         self.first = self.last.wrapping_add(1);
         self.last = self.first.saturating_add(size);
     }
@@ -278,7 +271,7 @@ impl Tally {
             .places
             .into_iter()
             .map(|(series, place)| {
-                let (unique, cumulative) = self.series[place].counted;
+                let [unique, cumulative] = self.series[place].counted;
                 SeriesCounts { series: series.into(), unique, cumulative }
             })
             .collect();
@@ -297,39 +290,10 @@ fn growth(list: &Vec<u64>, more: usize) -> usize {
     (more - spare).max(list.capacity() / 4).max(LIST_MIN)
 }
 
-impl Series {
-    const fn list(&mut self, kind: Kind) -> &mut Vec<u64> {
-        match kind {
-            Kind::Users => &mut self.users,
-            Kind::Events => &mut self.events,
-        }
-    }
-
-    const fn held(&self) -> usize {
-        self.users.capacity() + self.events.capacity()
-    }
-
-    fn distinct(&mut self) {
-        for fingerprints in [&mut self.users, &mut self.events] {
-            fingerprints.sort_unstable();
-            fingerprints.dedup();
-            fingerprints.shrink_to_fit();
-        }
-    }
-
-    fn keep_to(&mut self, last: u64) {
-        for fingerprints in [&mut self.users, &mut self.events] {
-            fingerprints.retain(|it| *it <= last);
-            fingerprints.shrink_to_fit();
-        }
-    }
-
-    fn end_pass(&mut self) {
-        self.counted.0 += self.users.len() as u64;
-        self.counted.1 += self.events.len() as u64;
-        self.users = Vec::new();
-        self.events = Vec::new();
-    }
+fn distinct(fingerprints: &mut Vec<u64>) {
+    fingerprints.sort_unstable();
+    fingerprints.dedup();
+    fingerprints.shrink_to_fit();
 }
 
 #[cfg(test)]

@@ -19,60 +19,55 @@ use std::time::Duration;
 use ::redis::{Cmd, pipe};
 use async_trait::async_trait;
 use hashbrown::HashSet;
-use redis_link::Lane;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
-use self::counting::{Length, ReadBudget, Reading};
+use self::counting::{Length, ReadBudget};
 use self::frame::Piece;
 use self::recording::Log;
-use super::gateway::{ANY, At, DRAINING, Gateway, READING, RECORDING};
+use super::gateway::At;
 use super::keys::{Place, Scope};
-use super::layout::{OpenMinutes, SEALING, compaction, held, names, pieces, seal_for};
+use super::layout::{OpenMinutes, SEALING, held, names, pieces, seal};
 use super::millis;
 use super::scripts::{SHARED, Source, scripts};
-use crate::event::{Minute, Partition};
+use crate::event::Partition;
 use crate::store::{
-    Claim, Compaction, OutputName, Page, RecordRequest, Result, Seen, SeriesCounts, SeriesUsers,
+    Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
 };
 
 scripts! {
-    APPEND Append = "append.lua"(log) Partition[arrivals] Minute[cut] => (name log_name length added events);
-    CUT Cut = "cut.lua"() Partition[tokens] Minute[logs cut] => (name base token);
+    APPEND Append = "append.lua"(log) Partition[arrivals] Minute[cut] => name (log_name length added events);
+    CUT Cut = "cut.lua"() Partition[tokens] Minute[logs cut] => name base (token);
     SEAL Seal = SHARED + SEALING + "seal.lua"()
         Partition[claims tokens witness closed arrivals outputs stamps] Minute[logs counts cut]
-        => (name minute base token lease_ms kept_ms kept_counts sealed_for from all);
+        => name minute base kept_ms kept_counts (token lease_ms sealed_for from all);
 }
 
 /// The counts that run at the same time, each in bounded memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// The reads of a series' users that run at the same time.
-const ASKED_AT_ONCE: usize = 1;
 /// The series of a page.
 const PAGE: usize = 500;
-/// The most cuts that are kept for claims whose holder does not continue.
-const KEPT_MAX: usize = 64;
 /// The greatest age of counts, as a multiple of the time that counting all partitions takes: readers use at most a tenth of a core,
 /// however large the minute is.
 const AGE_MAX: u32 = 10;
-/// The time for which counts, users and logs are known after their last use.
+/// The time for which counts, users, cuts and logs are known after their last use.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
-/// The layout, with the process's knowledge of the logs. A task takes the part that it works with out, and puts it back after
-/// success: a part that a failure loses is read again, or begun anew.
+/// The layout, with the process's knowledge of the logs.
 #[derive(Debug)]
 pub(super) struct Logs {
     /// The process's own logs, and the number of the next one.
-    own: Taken<(Partition, Minute), Log>,
+    own: Taken<Bucket, Log>,
     next: AtomicU64,
     /// The generation in which `append.lua` was loaded on the server of a partition.
     given: Taken<Partition, u64>,
-    sealing: Taken<(Partition, Minute), Sealing>,
-    users: Taken<(Partition, Minute, String), KnownUsers>,
-    looks: Looks,
+    sealing: Taken<Bucket, Sealing>,
+    /// By minute, generation and series. One task at a time reads users.
+    users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
+    /// The counts of open minutes for readers. One task at a time counts.
+    looks: AsyncMutex<HashMap<Bucket, Look>>,
     counting: Semaphore,
-    asking: Semaphore,
-    /// The time-out of an answer.
+    /// The timeout of an answer.
     response: Duration,
 }
 
@@ -83,10 +78,9 @@ impl Logs {
             next: AtomicU64::new(0),
             given: Taken::default(),
             sealing: Taken::default(),
-            users: Taken::default(),
-            looks: Looks::default(),
+            users: AsyncMutex::default(),
+            looks: AsyncMutex::default(),
             counting: Semaphore::new(COUNTED_AT_ONCE),
-            asking: Semaphore::new(ASKED_AT_ONCE),
             response,
         }
     }
@@ -103,30 +97,26 @@ impl OpenMinutes for Logs {
     }
 
     async fn counts(&self, at: At<'_>) -> Result<Vec<SeriesCounts>> {
-        self.count_now(at, RECORDING).await
+        Ok(self.count(at, &lengths(at).await?, true).await?.0)
     }
 
     async fn users(&self, at: At<'_>, series: &str, asked: &[&str]) -> Result<SeriesUsers> {
         let generation = at.gateway.generation(at.partition);
-        let place = (at.partition, at.minute, series.to_owned());
-        let known = self.users.take(&place);
-        let known = known.filter(|known| known.generation == generation);
-        let mut known = known.unwrap_or_else(|| KnownUsers {
-            generation,
+        let mut users = self.users.lock().await;
+        users.retain(|_, known| known.last_used.elapsed() < UNUSED_FOR);
+        let place = (at.bucket(), generation, series.to_owned());
+        let known = users.entry(place).or_insert_with(|| KnownUsers {
             logs: HashMap::new(),
             users: HashSet::new(),
             last_used: Instant::now(),
         });
-        // The semaphore is never closed.
-        let _turn = self.asking.acquire().await;
-        let lengths = lengths(at, RECORDING).await?;
-        let reading = Reading { at, lane: RECORDING, generation: ANY, may_go: true };
+        known.last_used = Instant::now();
         let mut budget = ReadBudget::new(self.response);
-        for log in &lengths {
+        for log in &lengths(at).await? {
             let read = known.logs.entry(log.0.clone()).or_default();
             let users = &mut known.users;
             let mut position = read.frames;
-            while let Some(frames) = budget.read(reading, log, &mut position).await? {
+            while let Some(frames) = budget.read(at, log, &mut position, true).await? {
                 for bytes in frames {
                     frame::read(&bytes, |piece| match piece {
                         Piece::Entry(number, text) if text == series => read.number = Some(number),
@@ -141,22 +131,12 @@ impl OpenMinutes for Logs {
         }
         let key = at.gateway.fingerprint_key().await?;
         let there = asked.iter().map(|user| known.users.contains(&key.user(user)));
-        let found = SeriesUsers { count: known.users.len() as u64, there: there.collect() };
-        known.last_used = Instant::now();
-        self.users.put(place, known, |known| known.last_used.elapsed() < UNUSED_FOR);
-        Ok(found)
+        Ok(SeriesUsers { count: known.users.len() as u64, there: there.collect() })
     }
 
     /// Copies are found when the minute is counted.
-    async fn record(
-        &self,
-        gateway: &Gateway,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64> {
-        self.append(gateway, partition, generation, recordings, seen).await.map(|()| 0)
+    async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64> {
+        self.append(at, records).await.map(|()| 0)
     }
 
     /// A cut of which a part is sealed stays as it is until all of it is sealed, by whichever node. Later logs belong to the next cut.
@@ -164,46 +144,34 @@ impl OpenMinutes for Logs {
         &self,
         at: At<'_>,
         claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
+        request: &SealRequest<'_>,
     ) -> Result<Compaction> {
-        let key = (claim.partition, claim.minute);
-        let begun = self.sealing.take(&key).filter(|begun| begun.token == claim.token);
+        let begun = self.sealing.take(&at.bucket()).filter(|begun| begun.token == claim.token);
         let mut sealing = match begun {
             Some(sealing) => sealing,
             None => self.cut(at, claim).await?,
         };
         let (from, all) = (sealing.done, sealing.counts.len());
-        let next = &sealing.counts[from..all.min(from + series_max)];
+        let next = &sealing.counts[from..all.min(from + request.series_max)];
         let next = pieces(next, |counts| counts.series.len()).next().unwrap_or_default();
         let to = from + next.len();
-        let At { gateway, place, .. } = at;
         let mut script = Seal {
-            name: claim.minute.to_string(),
-            minute: claim.minute.epoch_minutes(),
-            base: place.base(),
             token: &claim.token,
-            lease_ms: millis(lease),
-            kept_ms: millis(gateway.retention),
-            kept_counts: gateway.counts_max,
-            sealed_for: names(outputs),
+            lease_ms: millis(request.lease),
+            sealed_for: names(request.outputs),
             from,
             all,
         }
-        .at(&place);
-        seal_for(&mut script, place, outputs);
+        .at(&at.place);
         for counts in next {
             let value = format!("{}:{}", counts.unique, counts.cumulative);
             script.arg(&counts.series).arg(value);
         }
-        let answer = gateway.ask(claim.partition, DRAINING, claim.generation, script).await?;
-        let mut compaction = compaction(claim, answer)?;
+        let mut compaction = seal(at, claim, script, request.outputs).await?;
         compaction.repeated = std::mem::take(&mut sealing.repeated);
         if to < all {
             sealing.done = to;
-            let is_room = self.sealing.lock().len() < KEPT_MAX;
-            self.sealing.put(key, sealing, |_| is_room);
+            self.sealing.put(at.bucket(), sealing);
         }
         Ok(compaction)
     }
@@ -222,7 +190,7 @@ impl OpenMinutes for Logs {
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
         let counts = self.look_at(at).await?;
         let ask = Cmd::hmget(at.key("counts"), series);
-        let sealed: Vec<Option<String>> = at.ask(READING, ask).await?;
+        let sealed: Vec<Option<String>> = at.ask(ask).await?;
         let open = series.iter().zip(sealed).filter_map(|(name, sealed)| {
             let place = counts.binary_search_by(|counts| counts.series.as_str().cmp(name)).ok()?;
             sealed.unwrap_or_default().is_empty().then(|| counts[place].clone())
@@ -231,36 +199,16 @@ impl OpenMinutes for Logs {
     }
 }
 
-/// The counts of open minutes for readers. One task at a time counts a minute; the others wait for it.
-#[derive(Debug, Default)]
-struct Looks(Mutex<ByPlace>);
-
-type ByPlace = HashMap<(Partition, Minute), Arc<AsyncMutex<Look>>>;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Look {
     counts: Arc<Vec<SeriesCounts>>,
-    counted: Option<(Instant, Duration)>,
-}
-
-impl Looks {
-    fn of(&self, place: (Partition, Minute)) -> Arc<AsyncMutex<Look>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_used = |look: &Arc<AsyncMutex<Look>>| {
-            let counted = look.try_lock().ok().and_then(|look| look.counted);
-            // A task that counts holds the look, too. A look without counts is dropped.
-            Arc::strong_count(look) > 1
-                || counted.is_some_and(|(counted, _)| counted.elapsed() < UNUSED_FOR)
-        };
-        all.retain(|_, look| is_used(look));
-        Arc::clone(all.entry(place).or_default())
-    }
+    counted: Instant,
+    took: Duration,
 }
 
 /// The users of a series in the frames that were read.
 #[derive(Debug)]
 struct KnownUsers {
-    generation: u64,
     logs: HashMap<String, Read>,
     users: HashSet<u64>,
     last_used: Instant,
@@ -273,9 +221,10 @@ struct Read {
     number: Option<u64>,
 }
 
-/// Items that a task takes out while it works with them.
+/// Items that a task takes out while it works with them, and puts back after success: an item that a failure loses is read again, or
+/// begun anew.
 #[derive(Debug)]
-struct Taken<K, V>(Mutex<HashMap<K, V>>);
+struct Taken<K, V>(Mutex<HashMap<K, (V, Instant)>>);
 
 impl<K, V> Default for Taken<K, V> {
     fn default() -> Self {
@@ -284,19 +233,18 @@ impl<K, V> Default for Taken<K, V> {
 }
 
 impl<K: Eq + std::hash::Hash, V> Taken<K, V> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, V>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, (V, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, key: &K) -> Option<V> {
-        self.lock().remove(key)
+        self.lock().remove(key).map(|(value, _)| value)
     }
 
-    /// Puts an item back, and drops other items that are not to be kept.
-    fn put(&self, key: K, value: V, is_kept: impl Fn(&V) -> bool) {
+    fn put(&self, key: K, value: V) {
         let mut all = self.lock();
-        all.retain(|_, other| is_kept(other));
-        all.insert(key, value);
+        all.retain(|_, (_, last_used)| last_used.elapsed() < UNUSED_FOR);
+        all.insert(key, (value, Instant::now()));
     }
 }
 
@@ -316,8 +264,8 @@ struct Sealing {
 }
 
 /// The logs of a minute with their present lengths.
-async fn lengths(at: At<'_>, lane: Lane) -> Result<Vec<Length>> {
-    let names: Vec<String> = at.ask(lane, Cmd::smembers(at.key("logs"))).await?;
+async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
+    let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -325,48 +273,39 @@ async fn lengths(at: At<'_>, lane: Lane) -> Result<Vec<Length>> {
     for name in &names {
         lengths.llen(log_key(at.place, name));
     }
-    let lengths: Vec<u64> = at.ask(lane, lengths).await?;
+    let lengths: Vec<u64> = at.ask(lengths).await?;
     Ok(names.into_iter().zip(lengths).collect())
 }
 
 impl Logs {
     /// Returns the recent counts of a minute in the order of the series.
     async fn look_at(&self, at: At<'_>) -> Result<Arc<Vec<SeriesCounts>>> {
-        let look = self.looks.of((at.partition, at.minute));
-        let mut look = look.lock().await;
+        let mut looks = self.looks.lock().await;
+        looks.retain(|_, look| look.counted.elapsed() < UNUSED_FOR);
         let age_max = AGE_MAX * u32::from(at.gateway.partitions.count());
-        if let Some((counted, took)) = look.counted
-            && counted.elapsed() < took * age_max
+        if let Some(look) = looks.get(&at.bucket())
+            && look.counted.elapsed() < look.took * age_max
         {
             return Ok(Arc::clone(&look.counts));
         }
         let began = Instant::now();
-        look.counts = Arc::new(self.count_now(at, READING).await?);
-        look.counted = Some((Instant::now(), began.elapsed()));
-        Ok(Arc::clone(&look.counts))
-    }
-
-    /// Returns the present counts of a minute in the order of the series.
-    async fn count_now(&self, at: At<'_>, lane: Lane) -> Result<Vec<SeriesCounts>> {
-        let lengths = lengths(at, lane).await?;
-        let reading = Reading { at, lane, generation: ANY, may_go: true };
-        Ok(self.count(reading, &lengths).await?.0)
+        let counts = Arc::new(self.counts(at).await?);
+        let look = Look { counts: counts.clone(), counted: Instant::now(), took: began.elapsed() };
+        looks.insert(at.bucket(), look);
+        Ok(counts)
     }
 
     async fn cut(&self, at: At<'_>, claim: &Claim) -> Result<Sealing> {
         let token = claim.token.clone();
-        let script = Cut { name: claim.minute.to_string(), base: at.place.base(), token: &token };
-        let script = script.at(&at.place);
-        let answer = at.gateway.ask(at.partition, DRAINING, claim.generation, script).await?;
-        let mut cut: HashMap<String, i64> = held(answer)?;
+        let script = Cut { token: &token }.at(&at.place);
+        let mut cut: HashMap<String, i64> = held(at.ask(script).await?)?;
         let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
             // The whole cut is sealed, and its logs are about to be dropped.
             return Ok(Sealing { token, counts: Vec::new(), repeated: 0, done: 0 });
         };
         let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
         let cut: Vec<Length> = cut.into_iter().map(length).collect();
-        let reading = Reading { at, lane: DRAINING, generation: claim.generation, may_go: false };
-        let (counts, events) = self.count(reading, &cut).await?;
+        let (counts, events) = self.count(at, &cut, false).await?;
         let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
         // The node that sealed the first part has returned them.
         let repeated = if done == 0 { events - different } else { 0 };

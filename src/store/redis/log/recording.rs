@@ -5,16 +5,14 @@ use std::sync::atomic::Ordering;
 
 use ::redis::pipe;
 use redis_link::Connection;
-use tokio::time::Instant;
 
 use super::frame::{Event, Frame};
-use super::{APPEND, Append, Logs, UNUSED_FOR, log_key};
-use crate::event::{Minute, Partition, series_fingerprint};
-use crate::store::redis::gateway::{ANY, Gateway, RECORDING};
-use crate::store::redis::keys::Scope;
+use super::{APPEND, Append, Logs, log_key};
+use crate::event::{Minute, series_fingerprint};
+use crate::store::redis::gateway::{ANY, At};
 use crate::store::redis::layout::{announce, by_minute, cover, events_of};
 use crate::store::redis::settings::Key;
-use crate::store::{RecordRequest, Result, Seen, StoreError};
+use crate::store::{RecordRequest, Records, Result, Seen, StoreError};
 
 /// The most minutes of one transaction: a thousand would occupy a slow link.
 const MINUTES_AT_ONCE: usize = 16;
@@ -29,50 +27,40 @@ pub(super) struct Log {
     generation: u64,
     frames: u64,
     numbers: HashMap<Box<str>, u32>,
-    last_used: Instant,
 }
 
 impl Logs {
-    pub(super) async fn append(
-        &self,
-        gateway: &Gateway,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<()> {
-        let generation = match generation {
+    pub(super) async fn append(&self, at: At<'_>, records: &Records<'_>) -> Result<()> {
+        let At { gateway, partition, .. } = at;
+        let at = match at.generation {
             ANY => {
                 gateway.redis.server(gateway.keys(partition).slot).await?;
-                gateway.generation(partition)
+                at.bound_to(gateway.generation(partition))
             }
-            bound => bound,
+            _ => at,
         };
-        if self.given.take(&partition) != Some(generation) {
-            let give =
-                async |connection: &mut Connection| APPEND.script.load_async(connection).await;
-            gateway.run(partition, RECORDING, generation, give).await?;
+        if self.given.take(&partition) != Some(at.generation) {
+            at.run(async |connection: &mut Connection| APPEND.script.load_async(connection).await)
+                .await?;
         }
-        let minutes: Vec<_> = by_minute(recordings).into_iter().collect();
+        let minutes: Vec<_> = by_minute(records.requests).into_iter().collect();
         for minutes in minutes.chunks(MINUTES_AT_ONCE) {
             let mut left = minutes.to_vec();
             while !left.is_empty() {
-                let appended = self.append_to(gateway, partition, generation, left, seen);
-                left = appended.await?;
+                left = self.append_to(at, left, records.seen).await?;
             }
         }
-        self.given.put(partition, generation, |_| true);
+        self.given.put(partition, at.generation);
         Ok(())
     }
 
-    fn new_log(&self, node: &str, generation: u64) -> Log {
+    fn new_log(&self, at: At<'_>) -> Log {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Log {
-            name: format!("{node}.{number}"),
-            generation,
+            name: format!("{}.{number}", at.gateway.process.node),
+            generation: at.generation,
             frames: 0,
             numbers: HashMap::new(),
-            last_used: Instant::now(),
         }
     }
 
@@ -80,63 +68,56 @@ impl Logs {
     /// was appended, and their next log is a new one.
     async fn append_to<'a, 'b>(
         &self,
-        gateway: &Gateway,
-        partition: Partition,
-        generation: u64,
+        at: At<'_>,
         minutes: Vec<OfMinute<'a, 'b>>,
         seen: &[Seen],
     ) -> Result<Vec<OfMinute<'a, 'b>>> {
-        let keys = gateway.keys(partition);
-        let key = gateway.fingerprint_key().await?;
+        let key = at.gateway.fingerprint_key().await?;
         let mut transaction = pipe();
         transaction.atomic();
         let (mut appended_to, mut scripts) = (Vec::new(), Vec::new());
         for (minute, recordings) in minutes {
-            let known = self.own.take(&(partition, minute));
-            let known = known.filter(|log| log.generation == generation);
+            let at = at.minute(minute);
+            let known = self.own.take(&at.bucket());
+            let known = known.filter(|log| log.generation == at.generation);
             let is_new = known.is_none();
-            let mut log = known.unwrap_or_else(|| self.new_log(&gateway.node, generation));
+            let mut log = known.unwrap_or_else(|| self.new_log(at));
             let frames = log.frames(key, &recordings);
             log.frames += frames.len() as u64;
-            let place = keys.minute(minute);
-            let list = log_key(place, &log.name);
+            let list = log_key(at.place, &log.name);
             let script = Append {
                 log: &list,
-                name: minute.to_string(),
                 log_name: &log.name,
                 length: log.frames,
                 added: frames.len(),
                 events: events_of(recordings.iter().copied()),
             };
-            scripts.push(script.at(&place));
-            announce(&mut transaction, keys, minute);
+            scripts.push(script.at(&at.place));
+            announce(&mut transaction, &at.place, minute);
             if is_new {
-                transaction.sadd(place.key(Scope::Minute, "logs"), &log.name).ignore();
+                transaction.sadd(at.key("logs"), &log.name).ignore();
             }
             let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
             push.arg(list).arg(frames).ignore();
             let seen: Vec<_> = seen.iter().copied().filter(|it| it.minute == minute).collect();
-            cover(&mut transaction, keys, &gateway.node, &seen, gateway.retention);
-            appended_to.push((minute, recordings, log, is_new));
+            cover(&mut transaction, at.place, &at.gateway.process, &seen);
+            appended_to.push((at.bucket(), recordings, log, is_new));
         }
         // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it.
         for script in &scripts {
             transaction.invoke_script(script);
         }
-        let answers: Vec<bool> = gateway.ask(partition, RECORDING, generation, transaction).await?;
+        let answers: Vec<bool> = at.ask(transaction).await?;
         let mut refused = Vec::new();
-        for ((minute, recordings, mut log, is_new), is_appended) in
-            appended_to.into_iter().zip(answers)
+        for ((bucket, recordings, log, is_new), is_appended) in appended_to.into_iter().zip(answers)
         {
             if is_appended {
-                log.last_used = Instant::now();
-                let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
-                self.own.put((partition, minute), log, is_used);
+                self.own.put(bucket, log);
             } else if is_new {
                 let message = format!("the new log {:?} is there already", log.name);
                 return Err(StoreError::unavailable(message));
             } else {
-                refused.push((minute, recordings));
+                refused.push((bucket.minute, recordings));
             }
         }
         Ok(refused)
@@ -212,13 +193,8 @@ mod tests {
                 batch: &batch,
             })
             .collect();
-        let mut log = Log {
-            name: "n#1.0".to_owned(),
-            generation: 1,
-            frames: 0,
-            numbers: HashMap::new(),
-            last_used: Instant::now(),
-        };
+        let mut log =
+            Log { name: "n#1.0".to_owned(), generation: 1, frames: 0, numbers: HashMap::new() };
         let mut names: HashMap<u64, String> = HashMap::new();
         let mut found: HashMap<String, usize> = HashMap::new();
         for frame in log.frames(Key(1), &requests.iter().collect::<Vec<_>>()) {

@@ -12,29 +12,26 @@
 //! series.
 
 use std::io;
-use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use redis_link::Connection;
 
-use super::gateway::{At, DRAINING, Gateway, READING, RECORDING};
-use super::keys::{PartitionKeys, Place, Scope};
-use super::layout::{
-    OpenMinutes, SEALING, announce, by_minute, compaction, cover, events_of, names, seal_for,
-};
+use super::gateway::At;
+use super::keys::{Place, Scope};
+use super::layout::{OpenMinutes, SEALING, announce, by_minute, cover, events_of, names, seal};
 use super::millis;
 use super::scripts::{SHARED, Source, scripts};
-use crate::event::{Batch, Partition, series_fingerprint};
+use crate::event::{Batch, series_fingerprint};
 use crate::store::{
-    Claim, Compaction, OutputName, Page, RecordRequest, Result, Seen, SeriesCounts, SeriesUsers,
+    Claim, Compaction, Page, RecordRequest, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
 };
 
 scripts! {
     COMPACT Compact = SHARED + SEALING + "compact.lua"()
         Partition[claims tokens witness closed arrivals outputs stamps] Minute[event_types counts]
-        => (name minute base token lease_ms kept_ms kept_counts sealed_for series_max);
-    RECORD Record = "record.lua"() Minute[event_types] => (base);
+        => name minute base kept_ms kept_counts (token lease_ms sealed_for series_max);
+    RECORD Record = "record.lua"() Minute[event_types] => base ();
 }
 
 /// The bytes of most members of a set of events.
@@ -70,21 +67,13 @@ impl OpenMinutes for Sets {
         let mut pipeline = pipe();
         pipeline.scard(&key);
         pipeline.cmd("SMISMEMBER").arg(&key).arg(users);
-        let (count, there) = at.ask(RECORDING, pipeline).await?;
+        let (count, there) = at.ask(pipeline).await?;
         Ok(SeriesUsers { count, there })
     }
 
-    async fn record(
-        &self,
-        gateway: &Gateway,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-        seen: &[Seen],
-    ) -> Result<u64> {
-        let keys = gateway.keys(partition);
-        let mut recorded = pipeline(keys, recordings);
-        cover(&mut recorded, keys, &gateway.node, seen, gateway.retention);
+    async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64> {
+        let mut recorded = pipeline(at.place, records.requests);
+        cover(&mut recorded, at.place, &at.gateway.process, records.seen);
         let record = async |connection: &mut Connection| {
             let added = recorded.query_async::<Vec<u64>>(connection).await;
             match added {
@@ -96,41 +85,28 @@ impl OpenMinutes for Sets {
                 added => added.map(Some),
             }
         };
-        let added = gateway.run(partition, RECORDING, generation, record).await?;
-        let repeated =
-            |added: Vec<u64>| (events_of(recordings) as u64).saturating_sub(added.iter().sum());
-        Ok(added.map_or(0, repeated))
+        let added = at.run(record).await?;
+        let events = events_of(records.requests) as u64;
+        Ok(added.map_or(0, |added| events.saturating_sub(added.iter().sum())))
     }
 
     async fn seal(
         &self,
         at: At<'_>,
         claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-        outputs: &[OutputName],
+        request: &SealRequest<'_>,
     ) -> Result<Compaction> {
-        let At { gateway, place, .. } = at;
-        let mut script = Compact {
-            name: claim.minute.to_string(),
-            minute: claim.minute.epoch_minutes(),
-            base: place.base(),
+        let script = Compact {
             token: &claim.token,
-            lease_ms: millis(lease),
-            kept_ms: millis(gateway.retention),
-            kept_counts: gateway.counts_max,
-            sealed_for: names(outputs),
-            series_max,
-        }
-        .at(&place);
-        seal_for(&mut script, place, outputs);
-        let answer = gateway.ask(claim.partition, DRAINING, claim.generation, script).await?;
-        compaction(claim, answer)
+            lease_ms: millis(request.lease),
+            sealed_for: names(request.outputs),
+            series_max: request.series_max,
+        };
+        seal(at, claim, script.at(&at.place), request.outputs).await
     }
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
-        let key = at.key("event_types");
-        at.gateway.page(at.partition, READING, "SSCAN", (&key, None), cursor).await
+        at.page("SSCAN", (&at.key("event_types"), None), cursor).await
     }
 
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
@@ -145,7 +121,7 @@ impl OpenMinutes for Sets {
                     .scard(format!("{base}cumulative_user:{name}"));
                 pipeline.cmd("HSTRLEN").arg(format!("{base}counts")).arg(*name);
             }
-            let numbers: Vec<u64> = at.ask(READING, pipeline).await?;
+            let numbers: Vec<u64> = at.ask(pipeline).await?;
             for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
                 if let &[unique, cumulative, 0] = numbers {
                     open.push(SeriesCounts { series: (*name).to_owned(), unique, cumulative });
@@ -157,16 +133,16 @@ impl OpenMinutes for Sets {
 }
 
 /// The transaction that records. Its answers are the numbers of new events of each series.
-pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -> Pipeline {
+pub(super) fn pipeline(of: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
     for (minute, recordings) in by_minute(recordings) {
-        let place = keys.minute(minute);
+        let place = of.minute(minute);
         let base = place.base();
         let mut arrivals = 0;
         let mut all_series = cmd("SADD");
         all_series.arg(place.key(Scope::Minute, "event_types"));
-        let mut named_once = Record { base: &base }.at(&place);
+        let mut named_once = Record {}.at(&place);
         let (mut is_in_sets, mut is_scripted) = (false, false);
         // An overflow series has many successive recordings.
         for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
@@ -208,9 +184,9 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
         if is_in_sets {
             pipeline.add_command(all_series).ignore();
         }
-        announce(&mut pipeline, keys, minute);
-        let arrived = pipeline.hincr(keys.key("arrivals"), minute.to_string(), arrivals);
-        arrived.ignore();
+        announce(&mut pipeline, &place, minute);
+        let arrived = place.key(Scope::Partition, "arrivals");
+        pipeline.hincr(arrived, minute.to_string(), arrivals).ignore();
     }
     pipeline
 }

@@ -17,7 +17,7 @@ use super::{FORMAT, FORMAT_BY, FORMATS, LAYOUT, now, unreadable};
 use crate::event::Minute;
 use crate::store::redis::RedisStore;
 use crate::store::redis::keys::{PartitionKeys, tags};
-use crate::store::{REPORT_KEPT, Result, StoreError, Survey as _};
+use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 
 /// A field of the settings during a change: the fence of its end.
 const DIVIDING: &str = "dividing";
@@ -116,7 +116,7 @@ impl RedisStore {
             (None, Some((before, from))) if before == theirs.count => Some(from),
             (Some((before, from)), None) if before == ours.count => Some(from),
             (Some((_, from)), None) if ours.count == theirs.count => {
-                let retention = self.gateway.retention.as_secs() / 60 + 1;
+                let retention = self.gateway.process.retention.as_secs() / 60 + 1;
                 let until = from.epoch_minutes().saturating_add_unsigned(retention);
                 if until > now().epoch_minutes() {
                     let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
@@ -145,7 +145,7 @@ impl RedisStore {
             }
         };
         if let Some(from) = from {
-            let nodes = self.reports().await?;
+            let nodes = self.register.reports().await?;
             if let Some(old) = nodes.iter().find(|node| node.version.is_empty()) {
                 return refused(format!(
                     "node {} runs a version that knows nothing of such a change; upgrade it first",
@@ -195,7 +195,7 @@ impl RedisStore {
                 "the nodes of this Redis use store.layout = \"{before}\", and this configuration \"{ours}\": {why}"
             )))
         };
-        let nodes = self.reports().await?;
+        let nodes = self.register.reports().await?;
         if let Some(first) = nodes.first() {
             return refused(format!(
                 "{} nodes live, the first {}; keep events from them, wait until `eds status` shows no open minute, stop \

@@ -15,7 +15,7 @@ use redis_link::{
 };
 
 use super::gateway::Command;
-use super::keys::{self, PartitionKeys, Place, Scope};
+use super::keys::{self, Place};
 use super::scripts::{SHARED, Source, scripts};
 use super::settings::Compared;
 use super::{RedisStore, fault, millis};
@@ -24,7 +24,7 @@ use crate::event::{Minute, Partition};
 use crate::store::Store as _;
 use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
 use crate::store::{
-    Backlog, Coverage, Loss, LossRecord, OutputBacklog, Persistence, Reported, Result, ServerFound,
+    Backlog, Coverage, Loss, OutputBacklog, Persistence, Registry, Reported, Result, ServerFound,
     ServerSeen, Survey, Surveyed,
 };
 use crate::text::beginning;
@@ -48,8 +48,8 @@ type OfOutput = (String, Vec<String>, u64);
 /// Waiting minutes, old ones among them, the first of them, minutes claimed to be sealed, and the backlog of each output.
 pub(super) type Waits = (u64, u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 
-pub(super) fn ask_backlog(keys: &PartitionKeys, old_before: Minute) -> ScriptInvocation<'static> {
-    AskBacklog { old_before: old_before.epoch_minutes() }.at(&keys.place())
+pub(super) fn ask_backlog(place: &Place<'_>, old_before: Minute) -> ScriptInvocation<'static> {
+    AskBacklog { old_before: old_before.epoch_minutes() }.at(place)
 }
 
 pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits) -> Backlog {
@@ -92,7 +92,7 @@ impl Register {
         prefix: &str,
         name: &str,
     ) -> Result<Self, SettingsError> {
-        Self::new(settings, keys::relays(prefix), prefix, name)
+        Self::new(settings, keys::of_all(prefix, "relays"), prefix, name)
     }
 
     pub(super) fn new(
@@ -104,7 +104,7 @@ impl Register {
         Ok(Self {
             redis: Redis::new(settings, LANES, Arc::new(|_| Ok(())))?,
             all,
-            losses: keys::losses(prefix),
+            losses: keys::of_all(prefix, "losses"),
             identity: format!("{name}#{:08x}", rand::random::<u32>()),
             registered: AtomicBool::new(false),
         })
@@ -126,66 +126,38 @@ impl Register {
         })
     }
 
+    /// Asks the server of a key.
     async fn ask<T: FromRedisValue>(
         &self,
-        slot: u16,
+        key: &str,
         command: impl Into<Command<'_>>,
     ) -> Result<T> {
         let command = command.into();
-        self.run(slot, async |connection: &mut Connection| command.run(connection).await).await
+        self.run(key, async |connection: &mut Connection| command.run(connection).await).await
     }
 
     /// Runs more than one command, as [`ask`](Self::ask).
-    pub(super) async fn run<T, F>(&self, slot: u16, command: F) -> Result<T>
+    pub(super) async fn run<T, F>(&self, key: &str, command: F) -> Result<T>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let server = self.redis.server(slot).await?;
+        let server = self.redis.server(slot(key.as_bytes())).await?;
         self.see(&server, command).await
-    }
-
-    async fn ask_of<T: FromRedisValue>(
-        &self,
-        key: &str,
-        command: ScriptInvocation<'_>,
-    ) -> Result<T> {
-        self.ask(slot(key.as_bytes()), command).await
     }
 
     /// Replaces the last report under this name, or removes it if `report` is empty. Returns the last report.
     async fn put(&self, report: &str) -> Result<Option<String>> {
-        let name = self.name();
+        let name = self.identity.rsplit_once('#').map_or(&*self.identity, |(name, _)| name);
         let node = format!("{}:{name}", self.all);
         let script = PutReport { node, all: &self.all, name, report, kept_ms: millis(REPORT_KEPT) };
-        self.ask_of(&self.all, script.at(&Place::default())).await
-    }
-
-    fn name(&self) -> &str {
-        self.identity.rsplit_once('#').map_or(&*self.identity, |(name, _)| name)
-    }
-
-    /// Keeps the report of this process for [`REPORT_KEPT`]. Returns whether another process reports under its name. Each of two
-    /// processes of one name that live overwrites the other's report, repeatedly; a process that was started in the place of
-    /// another finds that report once, before its own first one.
-    pub async fn report(&self, report: &str) -> Result<bool> {
-        // With the version: a change of the cluster-wide settings is refused while a node does not know it.
-        let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
-        let was_there = self.registered.swap(true, Ordering::AcqRel);
-        let is_other =
-            |before: String| before.split([' ', '\n']).next() != Some(self.identity.as_str());
-        Ok(was_there && before.is_some_and(is_other))
-    }
-
-    /// Removes the report at an orderly end of the process.
-    pub async fn withdraw(&self) -> Result<()> {
-        self.put("").await.map(drop)
+        self.ask(&self.all, script.at(&Place::default())).await
     }
 
     /// Returns the last reports of the processes under this key.
-    async fn reports(&self, all: &str) -> Result<Vec<Reported>> {
+    async fn reports_of(&self, all: &str) -> Result<Vec<Reported>> {
         let script = Reports { all, nodes_max: REPORTS_MAX, bytes_max: REPORT_BYTES_MAX };
         let found: Vec<(Vec<u8>, i64, Vec<u8>)> =
-            self.ask_of(all, script.at(&Place::default())).await?;
+            self.ask(all, script.at(&Place::default())).await?;
         let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
             let said = String::from_utf8_lossy(&said);
             let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
@@ -212,16 +184,35 @@ impl Register {
             for loss in some {
                 script.arg(loss.key()).arg(loss.amount);
             }
-            self.ask_of::<()>(&self.losses, script).await?;
+            self.ask::<()>(&self.losses, script).await?;
         }
         Ok(())
     }
 }
 
 #[async_trait]
-impl LossRecord for Register {
+impl Registry for Register {
     fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Each of two processes of one name that live overwrites the other's report, repeatedly; a process that was started in the place
+    /// of another finds that report once, before its own first one.
+    async fn report(&self, report: &str) -> Result<bool> {
+        // With the version: a change of the cluster-wide settings is refused while a node does not know it.
+        let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
+        let was_there = self.registered.swap(true, Ordering::AcqRel);
+        let is_other =
+            |before: String| before.split([' ', '\n']).next() != Some(self.identity.as_str());
+        Ok(was_there && before.is_some_and(is_other))
+    }
+
+    async fn withdraw(&self) -> Result<()> {
+        self.put("").await.map(drop)
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>> {
+        self.reports_of(&self.all).await
     }
 
     async fn lose(&self, losses: &[Loss]) -> Result<bool> {
@@ -235,28 +226,13 @@ impl LossRecord for Register {
 
     async fn losses(&self) -> Result<Vec<Loss>> {
         let all = Cmd::hgetall(&self.losses);
-        let all: Vec<(Vec<u8>, Vec<u8>)> = self.ask(slot(self.losses.as_bytes()), all).await?;
+        let all: Vec<(Vec<u8>, Vec<u8>)> = self.ask(&self.losses, all).await?;
         let oldest_ms = Utc::now().timestamp_millis()
             - i64::try_from(LOSS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let mut losses: Vec<_> =
             all.iter().filter_map(|(name, entry)| loss(name, entry, oldest_ms)).collect();
         losses.sort();
         Ok(losses)
-    }
-}
-
-#[async_trait]
-impl LossRecord for RedisStore {
-    fn identity(&self) -> &str {
-        self.register.identity()
-    }
-
-    async fn lose(&self, losses: &[Loss]) -> Result<bool> {
-        self.register.lose(losses).await
-    }
-
-    async fn losses(&self) -> Result<Vec<Loss>> {
-        self.register.losses().await
     }
 }
 
@@ -302,12 +278,12 @@ impl RedisStore {
 
     async fn seen(&self, minutes: &[Minute]) -> Result<BTreeMap<Minute, Coverage>> {
         let of_partition = async |partition: Partition| -> Result<Vec<Coverage>> {
-            let keys = self.gateway.keys(partition);
+            let at = self.gateway.at(partition, ONLY);
             let mut pipeline = pipe();
             for minute in minutes {
-                pipeline.hgetall(keys.minute(*minute).key(Scope::Minute, "coverage"));
+                pipeline.hgetall(at.minute(*minute).key("coverage"));
             }
-            self.register.ask(keys.slot, pipeline).await
+            self.register.ask(&self.gateway.keys(partition).tag, pipeline).await
         };
         if minutes.is_empty() {
             return Ok(BTreeMap::new());
@@ -327,8 +303,7 @@ impl RedisStore {
     /// How the settings differ from those in Redis.
     async fn differs(&self) -> Option<Diagnosis> {
         let agreement = &self.gateway.agreement;
-        let read = Cmd::hgetall(&agreement.key);
-        let shared = self.register.ask(slot(agreement.key.as_bytes()), read).await.ok()?;
+        let shared = self.register.ask(&agreement.key, Cmd::hgetall(&agreement.key)).await.ok()?;
         agreement.difference(&shared, Compared::All)
     }
 }
@@ -339,16 +314,8 @@ impl Survey for RedisStore {
         self.register.redis.describe()
     }
 
-    async fn report(&self, report: &str) -> Result<bool> {
-        self.register.report(report).await
-    }
-
-    async fn withdraw(&self) -> Result<()> {
-        self.register.withdraw().await
-    }
-
-    async fn reports(&self) -> Result<Vec<Reported>> {
-        self.register.reports(&self.register.all).await
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::clone(&self.register) as Arc<dyn Registry>
     }
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
@@ -367,16 +334,17 @@ impl Survey for RedisStore {
         });
         let servers = join_all(servers).await;
         let backlogs = join_all(self.gateway.partitions.iter().map(async |partition| {
-            let keys = self.gateway.keys(partition);
-            register.ask(keys.slot, ask_backlog(keys, old_before)).await.map(read_backlog)
+            let place = self.gateway.at(partition, ONLY).place;
+            let tag = &self.gateway.keys(partition).tag;
+            register.ask(tag, ask_backlog(&place, old_before)).await.map(read_backlog)
         }));
-        let relays = keys::relays(&self.gateway.keys.prefix);
+        let relays = keys::of_all(&self.gateway.keys.prefix, "relays");
         let (reports, relays, backlogs, seen, losses, difference) = futures_util::join!(
-            register.reports(&register.all),
-            register.reports(&relays),
+            register.reports(),
+            register.reports_of(&relays),
             backlogs,
             self.seen(minutes),
-            self.losses(),
+            register.losses(),
             self.differs()
         );
         Surveyed {
@@ -387,7 +355,8 @@ impl Survey for RedisStore {
             seen,
             losses,
             difference,
-            counts_max: self.gateway.counts_max * u64::from(self.gateway.partitions.count()),
+            counts_max: self.gateway.process.counts_max
+                * u64::from(self.gateway.partitions.count()),
             in_logs: self.capabilities().finds_new_users,
         }
     }
