@@ -35,7 +35,7 @@ fn counted(datagram: &str) -> String {
         }
     }
     let rejected = batcher.take_samples();
-    let rejected = rejected.iter().map(|sample| sample.reason.label());
+    let rejected = rejected.keys().map(|reason| reason.label());
     shown.extend(rejected.map(|reason| format!("rejected: `{reason}`")));
     shown.join("<br>")
 }

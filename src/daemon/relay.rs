@@ -5,15 +5,15 @@
 //! up.
 
 use std::fmt::Write as _;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
 use chrono::Utc;
+use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,15 +25,15 @@ use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::http::{Readiness, RelayVitals, Vitals};
 use crate::ingest::{Inherited, Opened, Sockets};
-use crate::node::{Clock, Progress};
+use crate::node::Progress;
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
-    Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Passthrough, PassthroughSettings, Queue,
-    READ_MAX, READ_TIMEOUT, Reader, Sorter, Stamps, Writer, follow_name,
+    Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX, READ_TIMEOUT,
+    Routes, Sorter, Stamps, follow_name, metrics, write_queue,
 };
 use crate::status::{History, LossReporter};
 use crate::store::redis::Register;
-use crate::telemetry::{Format, gauge, per_second};
+use crate::telemetry::{Format, encode, per_second};
 
 /// The time limit for the readers to read the data that the kernel holds, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
@@ -64,14 +64,31 @@ impl Relay {
         let opened = sockets.open(inherited)?;
         let parts = Parts { addresses: opened.addresses.clone(), ..Parts::default() };
         let outlet = |to: &String| Arc::new(Outlet::new(to, &parts.addresses));
-        let rest_outlet = match &config.passthrough {
-            PassthroughSettings::Udp(to) => Some(outlet(to)),
-            PassthroughSettings::Nowhere | PassthroughSettings::Http(_) => None,
-        };
         let nodes = config.relay.to.iter().map(outlet).collect();
-        let view = Arc::new(view(config, &parts, nodes, rest_outlet)?);
+        let passthrough = match &config.passthrough {
+            PassthroughSettings::Nowhere => Passthrough::Nowhere,
+            PassthroughSettings::Udp(to) => Passthrough::Udp(outlet(to)),
+            PassthroughSettings::Http(http) => {
+                Passthrough::Server(Arc::new(Queue::new(http.queue_bytes)))
+            }
+        };
+        let number = match config.relay.number {
+            0 => rand::random(),
+            number => number,
+        };
+        let stamps = Stamps::new(number, config.rules.precision);
+        let routes = Arc::new(Routes::new(nodes, passthrough, stamps));
+        let view = Arc::new(view(config, &parts, &opened, Arc::clone(&routes))?);
         let mut relay = Self { parts, view };
-        let passthrough = relay.start_passthrough(&config.passthrough)?;
+        if let (PassthroughSettings::Http(http), Passthrough::Server(queue)) =
+            (&config.passthrough, &routes.passthrough)
+        {
+            let server = LineWriter::new(&http.server, &http.precision);
+            let server = server.context("rest.url or rest.ca_file")?;
+            let stop = relay.parts.intake_ended.clone();
+            let (queue, routes) = (Arc::clone(queue), Arc::clone(&routes));
+            relay.parts.outlet.spawn(write_queue(queue, server, routes, stop));
+        }
         let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
         let server =
             relay.parts.bind_http(config.http.listen, &config.http.hosts, connections).await?;
@@ -79,89 +96,43 @@ impl Relay {
             relay.parts.side.spawn(server.serve_relay(Arc::clone(&relay.view)));
         }
         relay.parts.side.spawn(Arc::clone(&relay.view).run(relay.parts.stop_side.clone()));
-        relay.follow_names().await?;
-        relay.start_readers(config, opened, &passthrough);
+        relay.follow_names(&routes).await?;
+        relay.start_readers(config, opened, &routes);
         Ok(relay)
     }
 
-    /// Starts the task that writes passthrough lines to a server, if there is one.
-    fn start_passthrough(&mut self, settings: &PassthroughSettings) -> anyhow::Result<Passthrough> {
-        let PassthroughSettings::Http(http) = settings else {
-            let outlet = self.view.rest_outlet.clone();
-            return Ok(outlet.map_or(Passthrough::Nowhere, Passthrough::Udp));
-        };
-        let queue = Arc::new(Queue::new(http.queue_bytes));
-        let server = LineWriter::new(&http.server, &http.precision);
-        let writer = Writer::new(
-            Arc::clone(&queue),
-            server.context("rest.url or rest.ca_file")?,
-            Arc::clone(&self.view.ledger),
-            self.view.metrics.passthrough_up.clone(),
-            self.view.progress.watch("the writer of the rest"),
-            self.parts.intake_ended.clone(),
-        );
-        self.parts.outlet.spawn(writer.run());
-        Ok(Passthrough::Server(queue))
-    }
-
     /// Resolves all names, and fails if one leads back to this relay. The wait is short, because the kernel's buffer is small.
-    async fn follow_names(&mut self) -> anyhow::Result<()> {
-        let (nodes, rest) = (&self.view.nodes, &self.view.rest_outlet);
-        let all: Vec<_> = nodes.iter().chain(rest).cloned().collect();
-        let (first, mut known) = mpsc::channel(1);
-        for outlet in all.clone() {
-            let first = first.clone();
-            self.parts.spawn_side(follow_name(outlet, move || drop(first)));
-        }
-        drop::<mpsc::Sender<()>>(first);
-        // The channel closes when the last task has dropped its sender.
-        if tokio::time::timeout(UNREAD_MAX, known.recv()).await.is_err() {
+    async fn follow_names(&mut self, routes: &Routes) -> anyhow::Result<()> {
+        let outlets: Vec<_> = routes.nodes.iter().chain(routes.passthrough.outlet()).collect();
+        let look_ups = join_all(outlets.iter().map(|outlet| outlet.look_up()));
+        if tokio::time::timeout(UNREAD_MAX, look_ups).await.is_err() {
             tracing::warn!(
-                "not all names of relay.to and rest.url could be looked up yet; going on with the others"
+                "some names of relay.to and rest.url are not resolved yet; starting with the others"
             );
         }
-        let keys = nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
-        for (key, outlet) in keys.zip(&all) {
+        let keys = routes.nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
+        for (key, outlet) in keys.zip(outlets) {
             if let Some(address) = outlet.leads_back() {
                 anyhow::bail!(
-                    "{key} names {}, which is {address}, where this relay itself listens: whatever it sends there would come back. Name \
+                    "{key} names {}, which resolves to {address}, where this relay itself listens: its lines would come back. Name \
                      the nodes, or a relay nearer to them",
                     outlet.name()
                 );
             }
+            self.parts.spawn_side(follow_name(Arc::clone(outlet)));
         }
         Ok(())
     }
 
-    fn start_readers(&mut self, config: &RelayConfig, opened: Opened, passthrough: &Passthrough) {
-        let metrics = &self.view.metrics;
-        metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
-        metrics.kernel_drops_inherited.set(gauge(opened.drops_before));
-        let number = match config.relay.number {
-            0 => rand::random(),
-            number => number,
-        };
-        let stamps = Arc::new(Stamps::new(number, config.rules.precision));
-        let clock = Arc::new(Clock::default());
+    fn start_readers(&mut self, config: &RelayConfig, opened: Opened, routes: &Arc<Routes>) {
         for (index, receiver) in opened.receivers.into_iter().enumerate() {
-            let forwarder = Forwarder::new(
-                Sorter::new(&config.rules, config.relay.events.clone()),
-                config.relay.datagram_max,
-                Arc::clone(&stamps),
-                self.view.nodes.clone(),
-                passthrough.clone(),
-                Arc::clone(&self.view.ledger),
-            );
-            let reader = Reader {
-                receiver,
-                forwarder,
-                linger: config.relay.linger,
-                clock: Arc::clone(&clock),
-                metrics: Arc::clone(metrics),
-                heartbeat: self.view.progress.watch(format!("reader {index}")),
-                stop: self.parts.stop.clone(),
-            };
-            self.parts.intake.spawn_blocking(move || reader.run());
+            let sorter = Sorter::new(&config.rules, config.relay.events.clone());
+            let (datagram_max, linger) = (config.relay.datagram_max, config.relay.linger);
+            let forwarder = Forwarder::new(Arc::clone(routes), sorter, datagram_max);
+            let heartbeat = routes.progress.watch(format!("reader {index}"));
+            let stop = self.parts.stop.clone();
+            (self.parts.intake)
+                .spawn_blocking(move || forwarder.run(receiver, linger, &heartbeat, &stop));
         }
     }
 }
@@ -169,10 +140,10 @@ impl Relay {
 fn view(
     config: &RelayConfig,
     parts: &Parts,
-    nodes: Vec<Arc<Outlet>>,
-    rest_outlet: Option<Arc<Outlet>>,
+    opened: &Opened,
+    routes: Arc<Routes>,
 ) -> anyhow::Result<RelayView> {
-    let ledger = Arc::new(Ledger::new(nodes.len()));
+    let http_connections = Gauge::default();
     let register = config.store.as_ref().map(|(redis, prefix)| {
         let register = Register::of_relay(redis.clone(), prefix, &config.name);
         let register = Arc::new(register.context(build::STORE_KEYS)?);
@@ -187,11 +158,9 @@ fn view(
             PassthroughSettings::Udp(to) => format!("udp://{to}"),
             PassthroughSettings::Http(http) => http.server.url.to_string(),
         },
-        metrics: Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone())),
-        nodes,
-        rest_outlet,
-        ledger,
-        progress: Progress::default(),
+        registry: metrics(Arc::clone(&routes), opened, http_connections.clone()),
+        http_connections,
+        routes,
         history: Mutex::new(History::new(Utc::now())),
         name_taken: AtomicBool::new(false),
         register: register.transpose()?,
@@ -201,11 +170,11 @@ fn view(
 
 impl Running for Relay {
     fn progress(&self) -> Progress {
-        self.view.progress.clone()
+        self.view.routes.progress.clone()
     }
 
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
-        status_line(Arc::clone(&self.view.ledger), self.view.nodes.clone())
+        status_line(Arc::clone(&self.view.routes))
     }
 
     fn parts(&mut self) -> &mut Parts {
@@ -220,29 +189,27 @@ impl Running for Relay {
             tracing::error!("a reader does not end; leaving it");
         }
         self.parts.end(deadline, at_once).await;
-        let totals = self.view.ledger.totals().at_end();
+        let totals = self.view.routes.totals().at_end();
         self.view.end(&totals).await;
-        log_totals(&totals, &self.view.nodes);
+        log_totals(&totals, &self.view.routes.nodes);
         totals.lost()
     }
 }
 
-fn status_line(
-    ledger: Arc<Ledger>,
-    nodes: Vec<Arc<Outlet>>,
-) -> impl FnMut(Duration) -> String + Send {
-    let mut before = ledger.totals();
+fn status_line(routes: Arc<Routes>) -> impl FnMut(Duration) -> String + Send {
+    let mut before = routes.totals();
     move |elapsed| {
-        let now = ledger.totals();
+        let now = routes.totals();
+        let nodes = &routes.nodes;
         let mut line = format!(
             "{}/s received, {}/s of them events; {} of the rest queued",
-            per_second(now.received, before.received, elapsed),
+            per_second(now.received(), before.received(), elapsed),
             per_second(now.events, before.events, elapsed),
-            now.passthrough.queued,
+            now.passthrough.queued(),
         );
-        for (node, place) in nodes.iter().zip(&now.nodes) {
-            if place.lost() > 0 {
-                let _ = write!(line, ", {} dropped for {}", place.lost(), node.name());
+        for (node, events) in nodes.iter().zip(&now.nodes) {
+            if events.lost() > 0 {
+                let _ = write!(line, ", {} dropped for {}", events.lost(), node.name());
             }
         }
         if now.passthrough.lost() > 0 {
@@ -259,14 +226,14 @@ fn status_line(
 }
 
 /// Writes the last line of the log.
-fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
+fn log_totals(totals: &Ledger, nodes: &[Arc<Outlet>]) {
     let dropped: Vec<_> = nodes
         .iter()
         .zip(&totals.nodes)
-        .filter(|(_, place)| place.lost() > 0)
-        .map(|(node, place)| format!("{} of {}", place.lost(), node.name()))
+        .filter(|(_, events)| events.lost() > 0)
+        .map(|(node, events)| format!("{} of {}", events.lost(), node.name()))
         .collect();
-    let (received, events) = (totals.received, totals.events);
+    let (received, events) = (totals.received(), totals.events);
     let (rest, rest_dropped) = (totals.passthrough.sent, totals.passthrough.lost());
     let rejected: u64 = totals.rejected.iter().sum();
     let dropped = dropped.join(", ");
@@ -297,13 +264,14 @@ impl RelayVitals for RelayView {
 #[async_trait]
 impl Vitals for RelayView {
     fn progress(&self) -> &Progress {
-        &self.progress
+        &self.routes.progress
     }
 
     async fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::default();
-        let down: Vec<_> = self.nodes.iter().filter(|node| !node.is_up()).collect();
-        let trouble = if down.len() == self.nodes.len() {
+        let nodes = &self.routes.nodes;
+        let down: Vec<_> = nodes.iter().filter(|node| !node.is_up()).collect();
+        let trouble = if down.len() == nodes.len() {
             &mut readiness.reasons
         } else {
             &mut readiness.warnings
@@ -315,17 +283,17 @@ impl Vitals for RelayView {
         if self.draining.is_cancelled() {
             readiness.reasons.push("the relay is shutting down".to_owned());
         }
-        if self.metrics.sockets_failing() > 0 {
+        if self.routes.listeners_failing.load(Ordering::Relaxed) > 0 {
             readiness.reasons.push(Cause::SocketFails.to_string());
         }
         readiness
     }
 
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error> {
-        self.metrics.encode(format)
+        encode(&self.registry, format)
     }
 
     fn connections(&self) -> Gauge {
-        self.metrics.http_connections.clone()
+        self.http_connections.clone()
     }
 }

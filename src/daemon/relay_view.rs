@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{SecondsFormat, Utc};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::diagnosis::Cause;
-use crate::node::{Example, Progress, Throttle};
-use crate::relay::{Ledger, LedgerTotals, Metrics, Outlet, Place};
+use crate::node::{Example, Throttle};
+use crate::relay::{Destination, Ledger, Routes};
 use crate::status::{
     History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
     RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_losses, relay_page,
@@ -28,11 +30,9 @@ pub(super) struct RelayView {
     pub(super) listen: Vec<String>,
     /// `rest.url` without secrets.
     pub(super) rest: String,
-    pub(super) nodes: Vec<Arc<Outlet>>,
-    pub(super) rest_outlet: Option<Arc<Outlet>>,
-    pub(super) ledger: Arc<Ledger>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) progress: Progress,
+    pub(super) routes: Arc<Routes>,
+    pub(super) registry: Registry,
+    pub(super) http_connections: Gauge,
     pub(super) history: Mutex<History<RelayTotals>>,
     pub(super) name_taken: AtomicBool,
     /// Where it reports itself and its losses, if the configuration names a Redis.
@@ -82,7 +82,7 @@ impl RelayView {
     async fn record_losses(&self, totals: &RelayTotals) {
         let lost = relay_losses(totals);
         for (cause, total) in lost {
-            self.metrics.notices.lost(cause, total);
+            self.routes.notices.lost(cause, total);
         }
         if let Some((_, losses)) = &self.register {
             let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or_default();
@@ -92,8 +92,8 @@ impl RelayView {
     }
 
     /// Records the losses after the last line.
-    pub(super) async fn end(&self, counts: &LedgerTotals) {
-        self.record_losses(&self.totals(counts)).await;
+    pub(super) async fn end(&self, counts: &Ledger) {
+        self.record_losses(&Self::totals(counts)).await;
     }
 
     pub(super) fn page(&self) -> String {
@@ -105,9 +105,9 @@ impl RelayView {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn totals(&self, counts: &LedgerTotals) -> RelayTotals {
+    fn totals(counts: &Ledger) -> RelayTotals {
         RelayTotals {
-            received: counts.received,
+            received: counts.received(),
             events: counts.events,
             nowhere: counts.nowhere,
             rejected: counts.rejected.iter().sum(),
@@ -115,14 +115,14 @@ impl RelayView {
             rest_sent: counts.passthrough.sent,
             rest_discarded: counts.passthrough.discarded(),
             rest_dropped: counts.passthrough.lost(),
-            rest_queued: counts.passthrough.queued,
-            kernel_drops: self.metrics.kernel_drops(),
+            rest_queued: counts.passthrough.queued(),
+            kernel_drops: counts.kernel_drops,
         }
     }
 
     fn report(&self) -> RelayReport {
-        let counts = self.ledger.totals();
-        let totals = self.totals(&counts);
+        let counts = self.routes.totals();
+        let totals = Self::totals(&counts);
         let history = self.history();
         let (before, recent_seconds) = history.recent();
         let identity =
@@ -130,24 +130,21 @@ impl RelayView {
         let process = ProcessReport {
             received_per_second: history.rate(&totals, |totals| totals.received),
             recent_seconds,
-            sockets_failing: self.metrics.sockets_failing(),
-            stalled: self.progress.stalled(STALLED_AFTER),
+            sockets_failing: self.routes.listeners_failing.load(Ordering::Relaxed) as u64,
+            stalled: self.routes.progress.stalled(STALLED_AFTER),
             name_taken: self.name_taken.load(Ordering::Relaxed),
             ..history.process(identity)
         };
-        let target = |to: &str, up: bool, place: &Place| TargetReport {
+        let target = |to: &str, up: bool, lines: &Destination| TargetReport {
             to: to.to_owned(),
             up,
             is_loop: false,
-            sent: place.sent,
-            dropped: place.lost(),
-            queued: place.queued,
+            sent: lines.sent,
+            dropped: lines.lost(),
+            queued: lines.queued(),
         };
-        let nodes = self.nodes.iter().zip(&counts.nodes);
-        let rest_up = match &self.rest_outlet {
-            Some(outlet) => outlet.is_up(),
-            None => self.metrics.is_passthrough_up(),
-        };
+        let nodes = self.routes.nodes.iter().zip(&counts.nodes);
+        let passthrough = &self.routes.passthrough;
         let unsent = |(reason, Example { source, line }): (&str, Example)| UnsentReport {
             reason: reason.to_owned(),
             source: source.map(|source| source.to_string()),
@@ -158,12 +155,12 @@ impl RelayView {
             events_per_second: history.rate(&totals, |totals| totals.events),
             recent: totals.since(&before),
             totals,
-            to: nodes.map(|(node, place)| target(node.name(), node.is_up(), place)).collect(),
+            to: nodes.map(|(node, events)| target(node.name(), node.is_up(), events)).collect(),
             rest: TargetReport {
-                is_loop: self.rest_outlet.as_ref().is_some_and(|outlet| outlet.is_loop()),
-                ..target(&self.rest, rest_up, &counts.passthrough)
+                is_loop: passthrough.outlet().is_some_and(|outlet| outlet.is_loop()),
+                ..target(&self.rest, passthrough.is_up(), &counts.passthrough)
             },
-            unsent: self.metrics.notices.examples().into_iter().map(unsent).collect(),
+            unsent: self.routes.notices.examples().into_iter().map(unsent).collect(),
         };
         RelayReport { process, details }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::MissedTickBehavior;
 
-use crate::node::Node;
+use crate::node::{Node, lock};
 use crate::output::influxdb::LineWriter;
 use crate::store::OutputName;
 use crate::telemetry::{Format, Metrics, of_output, points};
@@ -35,7 +35,7 @@ impl SelfMetrics {
                 continue;
             };
             let points = points(&text, &name, SystemTime::now());
-            if node.outputs_down.names().iter().any(|name| name == output) {
+            if lock(&node.outputs_down).contains_key(output) {
                 dropped.inc_by(points.len() as u64);
                 continue;
             }

@@ -3,7 +3,7 @@
 macro_rules! rejections {
     ($($variant:ident => $label:literal, $message:literal, $remedy:literal;)*) => {
         /// Why a line is not counted.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
         #[expect(missing_docs, reason = "each reason has a message")]
         pub enum Rejection {
             $(#[error($message)] $variant,)*

@@ -27,7 +27,7 @@ use super::partitions::PartitionStates;
 use super::schedule::{SETTLE_MIN, looked_within};
 use crate::diagnosis::{Cause, Diagnosis, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{Heartbeat, Node};
+use crate::node::{Heartbeat, Node, lock};
 use crate::output::delivery::{Batch, Delivery, Refusal};
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Announced, Claim, Draining, OutputName, Store, StoreError, is_recent};
@@ -465,7 +465,11 @@ impl Sender {
 
     fn set_trouble(&self, trouble: Option<Diagnosis>) {
         self.metrics.output_up.set(trouble.is_none().into());
-        self.node.outputs_down.set(self.name.as_str(), trouble);
+        let mut down = lock(&self.node.outputs_down);
+        match trouble {
+            Some(trouble) => down.insert(self.name.to_string(), trouble),
+            None => down.remove(self.name.as_str()),
+        };
     }
 
     fn write_failed(&mut self, error: &WriteError) {

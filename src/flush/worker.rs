@@ -27,7 +27,7 @@ use super::schedule::{AskTimes, looked_within};
 use super::sender::{STEP_MAX, log_claim_error};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition, Partitions};
-use crate::node::{Heartbeat, Node, Throttle};
+use crate::node::{Heartbeat, Node, PartitionState, Throttle};
 use crate::store::{
     self, Claim, ClaimRequest, Draining, OutputName, SealRequest, StoreError, is_recent,
 };
@@ -338,7 +338,7 @@ impl Worker {
     /// Returns whether a partition has work, or this node has to check in there.
     fn is_due(&self, partition: Partition, has_work: bool) -> bool {
         let FlushSettings { interval, grace, .. } = self.settings;
-        let lags = self.node.lag.is_lagging(partition);
+        let lags = self.node.partitions.of(partition).lags;
         let generation = self.store.generation(partition);
         let now = Instant::now();
         let mut state = self.states.of(partition);
@@ -381,7 +381,7 @@ impl Worker {
         }
         // A server that does not know that this node lags may have taken over.
         let is_another = self.store.generation(partition) != generation;
-        let began_to_lag = !answer.lags && self.node.lag.is_lagging(partition);
+        let began_to_lag = !answer.lags && self.node.partitions.of(partition).lags;
         match wanting {
             Some(wanting) if answer.is_due && !is_another && !began_to_lag => {
                 self.claim(partition, generation, wanting).await
@@ -401,8 +401,7 @@ impl Worker {
             return Ok(());
         };
         let attested = self.store.attest(partition, &testimony).await?;
-        let confirmed = &self.node.confirmed;
-        let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
+        let PartitionState { recorded, kept, .. } = self.node.partitions.of(partition);
         let mut state = self.states.of(partition);
         if let Some(mut rollback) = state.witness.attested(generation, attested, recorded) {
             state.settling.went_back(Instant::now());
@@ -415,11 +414,11 @@ impl Worker {
     /// Reports whether this node lags, and records the answer of the store.
     async fn check_in(&self, partition: Partition) -> Result<CheckIn, StoreError> {
         let FlushSettings { interval, grace, max_hold, lease } = self.settings;
-        let recorded = self.node.confirmed.recorded(partition);
+        let recorded = self.node.partitions.of(partition).recorded;
         let asked = Instant::now();
         let (lags, known) = {
             let mut state = self.states.of(partition);
-            let lags = self.node.lag.is_lagging(partition);
+            let lags = self.node.partitions.of(partition).lags;
             (state.settling.reports_lag(lags, asked, grace), state.witness.known(asked))
         };
         let asked_nanos = self.node.clock.now_nanos();

@@ -440,7 +440,7 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
     let (site, node) = (Site::new(Duration::ZERO), Arc::<Node>::default());
     let partition = site.partition();
     record(&site.store("nobody"), partition).await;
-    node.lag.set(partition, true);
+    node.partitions.change(partition, |state| state.lags = true);
     let store = site.start("node", &node, 10 * LEASE);
     store.compacting.notified().await;
     let lagging_for = || {
@@ -453,7 +453,7 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
     tokio::time::sleep(3 * LEASE).await;
     assert_eq!(site.output.writes.load(Relaxed), 0, "it is in one round");
     assert!(lagging_for() > 0, "{} ms", lagging_for());
-    node.lag.set(partition, false);
+    node.partitions.change(partition, |state| state.lags = false);
     tokio::time::sleep(3 * LEASE).await;
     assert!(lagging_for() <= 0, "{} ms", lagging_for());
 }

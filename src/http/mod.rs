@@ -31,7 +31,7 @@ pub use self::api::{Queries, QuerySources};
 use self::hosts::Hosts;
 use self::problem::Problem;
 use crate::diagnosis::Cause;
-use crate::node::{Node, Progress};
+use crate::node::{Node, Progress, lock};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
 
@@ -210,7 +210,7 @@ impl Vitals for Health {
         if self.node.listeners_failing.load(Ordering::Relaxed) > 0 {
             reasons.push(Cause::SocketFails.to_string());
         }
-        let outputs = self.node.outputs_down.all();
+        let outputs = lock(&self.node.outputs_down).clone();
         warnings.extend(outputs.values().map(ToString::to_string));
         if self.node.name_taken.load(Ordering::Relaxed) {
             warnings.push(Cause::NameTaken.to_string());

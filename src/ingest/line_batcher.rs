@@ -4,6 +4,7 @@
 //! events go to the disk, or are dropped. Batches that are due go to the recorders and to the disk, after the ledger has their
 //! events. It reads no clock and waits for nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::event::datagram::{Piece, pieces};
 use crate::event::{
     LineRules, Minute, OpenBatch, Parser, Partitions, Precision, Rejection, Window,
 };
-use crate::node::{Intake, LedgerTotals, Node, RefusedLine, Samples};
+use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
 /// The most bytes that wait for the disk.
@@ -28,8 +29,6 @@ const BATCH_EVENTS: usize = 16_384;
 const SERIES_EVENTS: usize = 4096;
 /// A batch for the disk of this number of bytes is due although it is young.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
-/// The bytes of a line or a datagram that the log shows.
-const SAMPLE_BYTES: usize = 120;
 
 /// How lines become batches.
 #[derive(Debug, Clone)]
@@ -123,7 +122,8 @@ pub struct LineBatcher {
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
-    samples: Samples<Rejection>,
+    /// The first rejected line of each reason since they were last taken.
+    samples: BTreeMap<Rejection, Example>,
 }
 
 /// The events that do not fit into memory, on their way to the disk.
@@ -164,7 +164,7 @@ impl LineBatcher {
             node,
             intake: Intake::default(),
             totals: LedgerTotals::default(),
-            samples: Samples::default(),
+            samples: BTreeMap::new(),
         }
     }
 
@@ -208,10 +208,9 @@ impl LineBatcher {
             };
             if let Err(reason) = added {
                 self.intake.rejected[reason.index()] += 1;
-                self.samples.add(reason, source.address(), || {
-                    let line = if let Piece::Line(line) = piece { line } else { bytes };
-                    beginning(line).to_string()
-                });
+                let line = if let Piece::Line(line) = piece { line } else { bytes };
+                (self.samples.entry(reason))
+                    .or_insert_with(|| Example::new(source.address(), line));
             }
         }
     }
@@ -339,15 +338,9 @@ impl LineBatcher {
     }
 
     /// Returns the first rejected line of each reason since the last call.
-    pub fn take_samples(&mut self) -> Vec<RefusedLine<Rejection>> {
-        self.samples.take()
+    pub fn take_samples(&mut self) -> BTreeMap<Rejection, Example> {
+        std::mem::take(&mut self.samples)
     }
-}
-
-/// Returns the beginning of a line or a datagram, escaped for the log.
-#[must_use]
-pub fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
-    bytes.get(..SAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::line_batcher::beginning;
 use super::{LineBatcher, Linger, Receiver, SourceRates};
 use crate::diagnosis::Cause;
 use crate::event::datagram::pieces;
-use crate::node::{Heartbeat, Node, Throttle};
+use crate::node::{Heartbeat, Node, Throttle, beginning};
 use crate::telemetry::Metrics;
 
 /// The interval at which the listener asks the kernel for its drops, and logs rejected lines.
@@ -152,9 +151,8 @@ impl Listener {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
         let totals = self.node.ledger.totals();
-        for sample in self.batcher.take_samples() {
-            let rejected = totals.rejected[sample.reason.index()];
-            self.node.notices.refused(sample, rejected);
+        for (reason, example) in self.batcher.take_samples() {
+            self.node.notices.rejected(reason, totals.rejected[reason.index()], example);
         }
     }
 

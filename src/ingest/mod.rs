@@ -31,7 +31,7 @@ pub use address::{ListenAddress, SocketFile};
 pub use caps::CapSettings;
 pub use dedup::DedupBudget;
 pub use holder::{Table, explained, holder};
-pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits, beginning};
+pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::{Receiver, Source};

@@ -151,7 +151,8 @@ impl Recorder {
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
             state.replay.expire(generation, Instant::now());
-            self.node.confirmed.keep(self.partition, state.replay.events());
+            let kept = state.replay.events();
+            self.node.partitions.change(self.partition, |state| state.kept = kept);
             if self.batches.is_empty() {
                 self.set_lags(&mut state.lags, false);
             }
@@ -279,7 +280,7 @@ impl Recorder {
     fn set_lags(&self, lags: &mut bool, now_lags: bool) {
         if *lags != now_lags {
             *lags = now_lags;
-            self.node.lag.set(self.partition, now_lags);
+            self.node.partitions.change(self.partition, |state| state.lags = now_lags);
         }
     }
 

@@ -45,36 +45,32 @@ impl Clock {
     }
 
     /// Returns the offset of the store's clock, in ms, once it is known.
-    #[must_use]
-    pub fn store_ahead_ms(&self) -> Option<i64> {
+    pub(crate) fn store_ahead_ms(&self) -> Option<i64> {
         Some(self.store_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN_MS)
     }
 
     /// Returns the offset of the store's clock in seconds; 0 until it is known.
-    #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         reason = "a difference of clocks in ms is far below 2^52"
     )]
-    pub fn store_ahead_seconds(&self) -> f64 {
+    pub(crate) fn store_ahead_seconds(&self) -> f64 {
         self.store_ahead_ms().unwrap_or(0) as f64 / 1000.0
     }
 
     /// Returns the time of the store's clock, in ms since the epoch.
-    #[must_use]
-    pub fn store_now_ms(&self) -> i64 {
+    pub(crate) fn store_now_ms(&self) -> i64 {
         self.store_ms_at(self.now_nanos())
     }
 
     /// Converts a time of this clock to a time of the store's clock, in ms since the epoch.
-    #[must_use]
-    pub fn store_ms_at(&self, nanos: i64) -> i64 {
+    pub(crate) fn store_ms_at(&self, nanos: i64) -> i64 {
         let ahead_ms = self.store_ahead_ms.load(Ordering::Relaxed);
         nanos.div_euclid(1_000_000).saturating_add(ahead_ms)
     }
 
     /// Sets the offset of the store's clock.
-    pub fn set_store_ahead_ms(&self, ms: i64) {
+    pub(crate) fn set_store_ahead_ms(&self, ms: i64) {
         self.store_ahead_ms.store(ms, Ordering::Relaxed);
     }
 }
@@ -97,28 +93,26 @@ impl Rng {
     }
 
     /// Returns a random factor from 0.5 to 1 for a pause, so that nodes do not retry in step.
-    #[must_use]
-    pub fn jitter(&self) -> f64 {
+    pub(crate) fn jitter(&self) -> f64 {
         lock(&self.0).random_range(0.5..1.0)
     }
 }
 
 /// Limits how often something is logged or done.
 #[derive(Debug)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     interval: Duration,
     last: Option<Instant>,
 }
 
 impl Throttle {
     /// Creates a throttle that is due at once, and then at most once per interval.
-    #[must_use]
-    pub const fn new(interval: Duration) -> Self {
+    pub(crate) const fn new(interval: Duration) -> Self {
         Self { interval, last: None }
     }
 
     /// Returns whether it is due, and if so, begins the next interval.
-    pub fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.last.is_none_or(|at| at.elapsed() >= self.interval);
         if is_due {
             self.last = Some(Instant::now());
@@ -127,7 +121,7 @@ impl Throttle {
     }
 
     /// Makes it due at once. Returns whether it was due since the last reset.
-    pub const fn reset(&mut self) -> bool {
+    pub(crate) const fn reset(&mut self) -> bool {
         self.last.take().is_some()
     }
 }

@@ -44,8 +44,7 @@ impl LedgerTotals {
     }
 
     /// Returns the totals at the end of the process: events that are not on disk are dropped.
-    #[must_use]
-    pub const fn at_end(mut self, unpublished: u64) -> Self {
+    pub(crate) const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
         self.dropped[LossCause::Shutdown as usize] += self.queued.saturating_sub(on_disk);
         self.queued = on_disk;
@@ -54,14 +53,12 @@ impl LedgerTotals {
     }
 
     /// Returns the number of lost events.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() + self.unpublished
     }
 
     /// Returns the number of queued events in memory.
-    #[must_use]
-    pub const fn in_memory(&self) -> u64 {
+    pub(crate) const fn in_memory(&self) -> u64 {
         self.queued.saturating_sub(self.spooled)
     }
 }
@@ -116,51 +113,51 @@ impl Ledger {
     }
 
     /// Counts recorded events of an overflow series.
-    pub fn overflowed(&self, events: usize) {
+    pub(crate) fn overflowed(&self, events: usize) {
         if events > 0 {
             lock(&self.0).overflowed += events as u64;
         }
     }
 
     /// Moves queued events to the rejected ones.
-    pub fn rejected(&self, reason: Rejection, events: usize) {
+    pub(crate) fn rejected(&self, reason: Rejection, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.rejected[reason.index()] += events as u64;
     }
 
     /// Moves queued events to the dropped ones.
-    pub fn dropped(&self, reason: LossCause, events: usize) {
+    pub(crate) fn dropped(&self, reason: LossCause, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.dropped[reason as usize] += events as u64;
     }
 
     /// Marks queued events as to be spooled; their memory is released separately.
-    pub fn to_be_spooled(&self, events: usize) {
+    pub(crate) fn to_be_spooled(&self, events: usize) {
         let mut totals = lock(&self.0);
         totals.spooled += events as u64;
         totals.unwritten += events as u64;
     }
 
     /// Returns events from the spool to it; their memory is released separately.
-    pub fn stay_spooled(&self, events: usize) {
+    pub(crate) fn stay_spooled(&self, events: usize) {
         lock(&self.0).spooled += events as u64;
     }
 
     /// Marks spooled events as written.
-    pub fn written(&self, events: usize) {
+    pub(crate) fn written(&self, events: usize) {
         lock(&self.0).unwritten -= events as u64;
     }
 
     /// Drops events that the spool could not write.
-    pub fn refused_by_spool(&self, reason: LossCause, events: usize) {
+    pub(crate) fn refused_by_spool(&self, reason: LossCause, events: usize) {
         self.written(events);
         self.lost_in_spool(reason, events);
     }
 
     /// Drops events of the spool that cannot be read.
-    pub fn lost_in_spool(&self, reason: LossCause, events: usize) {
+    pub(crate) fn lost_in_spool(&self, reason: LossCause, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.spooled -= events as u64;
@@ -168,7 +165,7 @@ impl Ledger {
     }
 
     /// Adds events that an earlier process left in the spool.
-    pub fn restored(&self, events: u64) {
+    pub(crate) fn restored(&self, events: u64) {
         let mut totals = lock(&self.0);
         totals.received += events;
         totals.queued += events;
@@ -176,7 +173,7 @@ impl Ledger {
     }
 
     /// Moves events from the spool to memory, where they take `bytes`.
-    pub fn unspooled(&self, events: u64, bytes: usize) {
+    pub(crate) fn unspooled(&self, events: u64, bytes: usize) {
         let mut totals = lock(&self.0);
         totals.spooled -= events;
         totals.queued_bytes += bytes as u64;

@@ -14,26 +14,22 @@ const ENTRIES_MAX: usize = 256;
 
 /// The loss of a minute for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost {
+pub(crate) struct Lost {
     /// The minute of the events, or, if unknown, of the loss; `None`: an earlier one.
-    pub minute: Option<Minute>,
-    /// The cause.
-    pub cause: LossCause,
-    /// The total number of events.
-    pub amount: u64,
+    pub(crate) minute: Option<Minute>,
+    pub(crate) cause: LossCause,
+    pub(crate) amount: u64,
 }
 
 /// The losses of this process.
 #[derive(Debug, Default)]
-pub struct Losses(Mutex<State>);
+pub(crate) struct Losses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<(Option<Minute>, LossCause), Amount>,
     /// The newest minute whose entry was merged.
     given_up: Option<Minute>,
-    /// The last totals that were passed to [`Losses::count`].
-    counted: ByCause,
     totals: ByCause,
     unacknowledged: ByCause,
 }
@@ -47,26 +43,24 @@ struct Amount {
 
 impl Losses {
     /// Adds lost events of this minute.
-    pub fn add(&self, cause: LossCause, minute: Minute, amount: u64) {
+    pub(crate) fn add(&self, cause: LossCause, minute: Minute, amount: u64) {
         lock(&self.0).add(cause, minute, amount);
     }
 
-    /// Adds the increase of a counter since the last call as a loss in this minute.
-    pub fn count(&self, cause: LossCause, total: u64, minute: Minute) {
+    /// Adds the increase of a counter since the last call as a loss in this minute. Nothing else adds losses of this cause.
+    pub(crate) fn count(&self, cause: LossCause, total: u64, minute: Minute) {
         let mut state = lock(&self.0);
-        let before = std::mem::replace(&mut state.counted[cause as usize], total);
+        let before = state.totals[cause as usize];
         state.add(cause, minute, total.saturating_sub(before));
     }
 
     /// Returns the total losses of this process.
-    #[must_use]
-    pub fn totals(&self) -> ByCause {
+    pub(crate) fn totals(&self) -> ByCause {
         lock(&self.0).totals
     }
 
     /// Returns the entries that the record lacks, completely or in part.
-    #[must_use]
-    pub fn unrecorded(&self) -> Vec<Lost> {
+    pub(crate) fn unrecorded(&self) -> Vec<Lost> {
         let state = lock(&self.0);
         let unrecorded = state.entries.iter().filter(|(_, amount)| amount.lost > amount.recorded);
         unrecorded
@@ -75,7 +69,7 @@ impl Losses {
     }
 
     /// Marks entries as recorded.
-    pub fn recorded(&self, entries: &[Lost]) {
+    pub(crate) fn recorded(&self, entries: &[Lost]) {
         let mut state = lock(&self.0);
         for entry in entries {
             if let Some(amount) = state.entries.get_mut(&(entry.minute, entry.cause)) {
@@ -85,13 +79,12 @@ impl Losses {
     }
 
     /// Returns the unacknowledged losses of all nodes, as last read from the store.
-    #[must_use]
-    pub fn unacknowledged(&self) -> ByCause {
+    pub(crate) fn unacknowledged(&self) -> ByCause {
         lock(&self.0).unacknowledged
     }
 
     /// Sets the unacknowledged losses of all nodes.
-    pub fn set_unacknowledged(&self, amounts: impl Iterator<Item = (LossCause, u64)>) {
+    pub(crate) fn set_unacknowledged(&self, amounts: impl Iterator<Item = (LossCause, u64)>) {
         let mut unacknowledged = ByCause::default();
         for (cause, amount) in amounts {
             let sum = &mut unacknowledged[cause as usize];

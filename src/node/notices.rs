@@ -4,6 +4,7 @@
 //! last example of each cause. A cause is a label of a metric, so their number is fixed.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,63 +16,32 @@ use crate::event::Rejection;
 /// The minimum interval of log lines of one cause.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A reason to refuse lines.
-pub trait Refusal: Copy + PartialEq {
-    /// Returns its label in the metrics.
-    fn label(self) -> &'static str;
-    /// Returns the message for the log: the effect, the reason and the remedy.
-    fn message(self) -> String;
-}
-
-impl Refusal for Rejection {
-    fn label(self) -> &'static str {
-        self.label()
-    }
-
-    fn message(self) -> String {
-        let remedy = self.remedy();
-        format!("rejected lines, which are not counted: {self}; {remedy}")
-    }
-}
+/// The bytes of a line or a datagram that are shown.
+const EXAMPLE_BYTES: usize = 120;
 
 /// A refused line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedLine<R> {
-    /// The reason.
-    pub reason: R,
+#[derive(Debug, Clone)]
+pub struct Example {
     /// The source address that it claims, if known.
     pub source: Option<SocketAddr>,
     /// The beginning of the line, escaped.
     pub line: String,
 }
 
-/// The first refused line of each reason since the last [`Samples::take`].
-#[derive(Debug)]
-pub struct Samples<R>(Vec<RefusedLine<R>>);
-
-impl<R> Default for Samples<R> {
-    fn default() -> Self {
-        Self(Vec::new())
+impl Example {
+    pub(crate) fn new(source: Option<SocketAddr>, line: &[u8]) -> Self {
+        Self { source, line: beginning(line).to_string() }
     }
 }
 
-impl<R: Refusal> Samples<R> {
-    /// Keeps the line if it is the first one of its reason.
-    pub fn add(&mut self, reason: R, source: Option<SocketAddr>, line: impl FnOnce() -> String) {
-        if self.0.iter().all(|sample| sample.reason != reason) {
-            self.0.push(RefusedLine { reason, source, line: line() });
-        }
-    }
-
-    /// Takes the samples.
-    pub fn take(&mut self) -> Vec<RefusedLine<R>> {
-        std::mem::take(&mut self.0)
-    }
+/// Returns the beginning of a line or a datagram, escaped for the log.
+pub(crate) fn beginning(bytes: &[u8]) -> impl Display {
+    bytes.get(..EXAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 
 /// Refused lines and losses by cause.
 #[derive(Debug, Default)]
-pub struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
+pub(crate) struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 
 #[derive(Debug)]
 struct Notice {
@@ -79,15 +49,6 @@ struct Notice {
     /// The total that was logged last.
     logged: u64,
     example: Option<Example>,
-}
-
-/// The last refused line of a cause.
-#[derive(Debug, Clone)]
-pub struct Example {
-    /// The source address that it claims, if known.
-    pub source: Option<SocketAddr>,
-    /// The beginning of the line, escaped.
-    pub line: String,
 }
 
 impl Default for Notice {
@@ -98,7 +59,7 @@ impl Default for Notice {
 
 impl Notices {
     /// Returns the increase of `total` since the cause was last logged, if there is one and the cause is due.
-    pub fn due(&self, cause: &'static str, total: u64) -> Option<u64> {
+    fn due(&self, cause: &'static str, total: u64) -> Option<u64> {
         let mut all = lock(&self.0);
         let notice = all.entry(cause).or_default();
         let new = total.saturating_sub(notice.logged);
@@ -109,27 +70,31 @@ impl Notices {
     }
 
     /// Returns the last example of each cause that has one.
-    #[must_use]
-    pub fn examples(&self) -> BTreeMap<&'static str, Example> {
+    pub(crate) fn examples(&self) -> BTreeMap<&'static str, Example> {
         let all = lock(&self.0);
         all.iter().filter_map(|(cause, notice)| Some((*cause, notice.example.clone()?))).collect()
     }
 
-    /// Keeps a line as the example of its reason, and logs it if due; `total` lines were refused for that reason.
-    pub fn refused<R: Refusal>(&self, sample: RefusedLine<R>, total: u64) {
-        let RefusedLine { reason, source, line } = sample;
-        let (label, shown) = (reason.label(), source.map(tracing::field::display));
-        if let Some(lines) = self.due(label, total) {
-            let message = reason.message();
-            tracing::warn!(reason = label, lines, source = shown, line, "{message}");
+    /// Keeps a line as the example of its cause, and logs it if due; `total` lines were refused for this cause.
+    pub(crate) fn refused(&self, cause: &'static str, message: &str, total: u64, example: Example) {
+        let (source, line) = (example.source.map(tracing::field::display), &example.line);
+        if let Some(lines) = self.due(cause, total) {
+            tracing::warn!(reason = cause, lines, source, line, "{message}");
         } else {
-            tracing::debug!(reason = label, source = shown, line, "refused a line");
+            tracing::debug!(reason = cause, source, line, "refused a line");
         }
-        lock(&self.0).entry(label).or_default().example = Some(Example { source, line });
+        lock(&self.0).entry(cause).or_default().example = Some(example);
+    }
+
+    /// Logs rejected lines if due; `total` were rejected for this reason.
+    pub(crate) fn rejected(&self, reason: Rejection, total: u64, example: Example) {
+        let message =
+            format!("rejected lines, which are not counted: {reason}; {}", reason.remedy());
+        self.refused(reason.label(), &message, total, example);
     }
 
     /// Logs a loss if due; `total` were lost for this cause. Must be called repeatedly, also without new losses.
-    pub fn lost(&self, cause: LossCause, total: u64) {
+    pub(crate) fn lost(&self, cause: LossCause, total: u64) {
         if let Some(amount) = self.due(cause.label(), total) {
             let reason = cause.label();
             tracing::error!(reason, amount, "{cause}");
@@ -162,7 +127,7 @@ mod tests {
             (Rejection::UserMissing, "other"),
             (Rejection::TagsMissing, "last"),
         ] {
-            notices.refused(RefusedLine { reason, source: None, line: line.to_owned() }, 1);
+            notices.rejected(reason, 1, Example::new(None, line.as_bytes()));
         }
         let examples = notices.examples();
         assert_eq!(examples.len(), 2, "{examples:?}");

@@ -1,6 +1,5 @@
 //! Heartbeats: each worker beats in every round of its loop, and the watchdog is fed only while all of them do.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -18,49 +17,32 @@ pub struct Heartbeat(Arc<Worker>);
 #[derive(Debug)]
 struct Worker {
     name: String,
-    began: Instant,
-    /// When it beat last, in ms since `began`.
-    last_ms: AtomicU64,
+    /// `None`: it is not watched until the next beat.
+    last: Mutex<Option<Instant>>,
 }
 
 /// The heartbeats of all workers.
-#[derive(Debug, Clone)]
-pub struct Progress {
-    began: Instant,
-    workers: Arc<Mutex<Vec<Weak<Worker>>>>,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self { began: Instant::now(), workers: Arc::default() }
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Mutex<Vec<Weak<Worker>>>>);
 
 impl Progress {
     /// Begins to watch a worker of this name.
     #[must_use]
     pub fn watch(&self, name: impl Into<String>) -> Heartbeat {
-        let worker = Worker { name: name.into(), began: self.began, last_ms: AtomicU64::new(0) };
-        let heartbeat = Heartbeat(Arc::new(worker));
-        heartbeat.beat();
-        let mut workers = lock(&self.workers);
+        let last = Mutex::new(Some(Instant::now()));
+        let worker = Arc::new(Worker { name: name.into(), last });
+        let mut workers = lock(&self.0);
         workers.retain(|worker| worker.strong_count() > 0);
-        workers.push(Arc::downgrade(&heartbeat.0));
-        heartbeat
+        workers.push(Arc::downgrade(&worker));
+        Heartbeat(worker)
     }
 
     /// Returns the workers without a heartbeat for longer than this.
     pub(crate) fn stalled(&self, limit: Duration) -> Vec<String> {
-        let (now_ms, limit_ms) = (millis(self.began.elapsed()), millis(limit));
-        let workers = lock(&self.workers);
+        let workers = lock(&self.0);
         let workers = workers.iter().filter_map(Weak::upgrade);
-        let stalled = workers.filter(|worker| {
-            now_ms.saturating_sub(worker.last_ms.load(Ordering::Relaxed)) > limit_ms
-        });
+        let stalled =
+            workers.filter(|worker| lock(&worker.last).is_some_and(|at| at.elapsed() > limit));
         stalled.map(|worker| worker.name.clone()).collect()
     }
 }
@@ -68,7 +50,7 @@ impl Progress {
 impl Heartbeat {
     /// Suspends the watch until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
     pub(crate) fn rest(&self) {
-        self.0.last_ms.store(u64::MAX, Ordering::Relaxed);
+        *lock(&self.0.last) = None;
     }
 
     /// Beats while it waits for work that has its own time limits.
@@ -85,8 +67,8 @@ impl Heartbeat {
     }
 
     /// Records that the worker makes progress.
-    pub fn beat(&self) {
-        self.0.last_ms.store(millis(self.0.began.elapsed()), Ordering::Relaxed);
+    pub(crate) fn beat(&self) {
+        *lock(&self.0.last) = Some(Instant::now());
     }
 }
 

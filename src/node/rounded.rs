@@ -99,23 +99,18 @@ impl Rounded {
         let shown: String = series.chars().take(SERIES_CHARS).collect();
         collected.example = Some((unit, shown));
         let Found { rounded, coinciding } = collected.found;
-        let mut is_due = |kind: usize| {
+        for (kind, cause, events, events_min) in [
+            (0, Cause::StampsCoincide, coinciding, COINCIDING_MIN),
+            (1, Cause::StampsRounded, rounded, ROUNDED_MIN),
+        ] {
             let warned = &mut collected.warned[kind];
-            let is_due = warned.is_none_or(|at| now - at >= WARN_INTERVAL);
-            if is_due {
+            if events >= events_min && warned.is_none_or(|at| now - at >= WARN_INTERVAL) {
                 *warned = Some(now);
+                tracing::warn!(events, unit, series, "{cause}");
+                return true;
             }
-            is_due
-        };
-        let (cause, events) = if coinciding >= COINCIDING_MIN && is_due(0) {
-            (Cause::StampsCoincide, coinciding)
-        } else if rounded >= ROUNDED_MIN && is_due(1) {
-            (Cause::StampsRounded, rounded)
-        } else {
-            return false;
-        };
-        tracing::warn!(events, unit, series, "{cause}");
-        true
+        }
+        false
     }
 
     /// Describes coarse timestamps by their unit and a series that has them.

@@ -1,45 +1,55 @@
-//! [`Forwarder`]: splits datagrams into lines, and sends each kind where it belongs.
+//! [`Forwarder`]: the thread that reads a socket, splits datagrams into lines, and forwards each kind to its destination.
 //!
-//! Events go into the open [`Pack`], which goes to every node when it is full or [`Forwarder::flush`] is called. All other lines go
-//! the way of [`Passthrough`]: a datagram without events as it came. A datagram that has passed too many relays goes no
-//! further. A forwarder reads no clock and never waits.
+//! Events are added to the open [`Pack`], which is sent to every node when it is full or its linger has passed. All other lines go
+//! to [`Passthrough`]; a datagram without events is forwarded unchanged. A datagram that has passed too many relays is not
+//! forwarded. While the pack has events the thread does not wait for datagrams: it reads those that have arrived, and sleeps until
+//! the linger has passed, so that the next read finds many. When `stop` is cancelled it reads the datagrams in the kernel (unless the
+//! socket outlives the process, and the next one reads them), sends the open pack, and ends.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::ledger::Intake;
+use chrono::Utc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
 use super::pack::{HOPS_MAX, hops};
 use super::passthrough_line::{check_end, check_passthrough_line};
 use super::passthrough_loop::PassthroughLoop;
-use super::{Kind, Ledger, LedgerTotals, Loss, Outlet, Pack, Passthrough, Place, Sorter};
+use super::writer::Lines;
+use super::{Kind, Ledger, Loss, Pack, Passthrough, Routes, Sorter};
 use crate::diagnosis::Cause;
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
-use crate::ingest::{ArrivalStamps, Received, beginning};
-use crate::node::{Refusal, RefusedLine, Samples};
+use crate::ingest::{ArrivalStamps, Received, Receiver};
+use crate::node::{Example, Heartbeat, lock};
 
+/// The timeout of a read of the socket, and the pause while it fails.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
+/// The interval at which dropped datagrams are counted and returning passthrough lines are detected.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time of reading after the stop.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// The number of relays, and of nanoseconds between two timestamps of a relay: one for each relay.
 const NUMBERS: i64 = 1000;
 
-/// Timestamps for lines that have none. No two of a relay are equal, unless its clock was set back, so that two events of a user
-/// in one datagram stay two; nor are two of relays with different numbers.
+/// Timestamps for lines that have none. In nanoseconds no two of a relay are equal, unless its clock was set back, so that two events
+/// of a user in one datagram stay two; nor are two of relays with different numbers.
 #[derive(Debug)]
-pub struct Stamps {
+pub(crate) struct Stamps {
     arrivals: ArrivalStamps,
     number: i64,
     precision: Precision,
 }
 
 impl Stamps {
-    /// Returns the stamps of the relay with this number, below 1000. In another unit than nanoseconds they repeat.
-    #[must_use]
-    pub fn new(number: u16, precision: Precision) -> Self {
+    pub(crate) fn new(number: u16, precision: Precision) -> Self {
         Self { arrivals: ArrivalStamps::default(), number: i64::from(number) % NUMBERS, precision }
     }
 
-    /// Returns a timestamp close to this time, which is in nanoseconds since the epoch.
-    #[must_use]
-    pub fn stamp(&self, now_nanos: i64) -> i64 {
+    fn stamp(&self, now_nanos: i64) -> i64 {
         match self.precision {
             Precision::Nanoseconds => {
                 let arrival = self.arrivals.stamp(now_nanos, NUMBERS);
@@ -51,9 +61,8 @@ impl Stamps {
 }
 
 /// Why a line is sent nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsent {
-    /// No node or server can read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Unsent {
     Rejected(Rejection),
     /// It is no event, and `rest.url` is `none:`.
     Discarded,
@@ -61,152 +70,156 @@ pub enum Unsent {
     Looped,
 }
 
-impl Unsent {
-    /// Returns the number of lines that were sent nowhere for this reason.
-    #[must_use]
-    pub fn total(self, totals: &LedgerTotals) -> u64 {
-        match self {
-            Self::Rejected(reason) => totals.rejected[reason.index()],
-            Self::Discarded => totals.passthrough.discarded(),
-            Self::Looped => totals.looped,
-        }
-    }
-}
-
-impl Refusal for Unsent {
-    fn label(self) -> &'static str {
-        match self {
-            Self::Rejected(reason) => reason.label(),
-            Self::Discarded => Loss::Discarded.label(),
-            Self::Looped => "looped",
-        }
-    }
-
-    fn message(self) -> String {
-        match self {
-            Self::Rejected(reason) => reason.message(),
-            Self::Discarded => Cause::RelayDiscards.to_string(),
-            Self::Looped => Cause::RelayLoop.to_string(),
-        }
-    }
-}
-
 /// Forwards the lines of one reader.
 #[derive(Debug)]
-pub struct Forwarder {
+pub(crate) struct Forwarder {
+    routes: Arc<Routes>,
     sorter: Sorter,
-    stamps: Arc<Stamps>,
-    nodes: Vec<Arc<Outlet>>,
-    passthrough: Passthrough,
     passthrough_loop: PassthroughLoop,
-    ledger: Arc<Ledger>,
     /// The open pack of events.
     pack: Pack,
-    lines: PassthroughLines,
-    /// The lines that were added since the last commit.
-    intake: Intake,
-    /// The first line of each reason since the last call of [`Self::take_samples`].
-    samples: Samples<Unsent>,
-    /// Kept for their capacity.
-    outcomes: Vec<Place>,
-    taken: Vec<bool>,
-}
-
-/// The passthrough lines of a datagram.
-#[derive(Debug, Default)]
-struct PassthroughLines {
-    /// Each with its line end.
-    bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
-    /// The ends of those after which a server might read on.
-    cuts: Vec<usize>,
+    /// The passthrough lines of a datagram.
+    lines: Lines,
+    /// The counts since the last commit.
+    counts: Ledger,
+    /// The first unsent line of each reason since the last report.
+    samples: BTreeMap<Unsent, Example>,
 }
 
 impl Forwarder {
-    /// Sends events to these nodes, packed into datagrams of at most `datagram_max` bytes, and all other lines through.
-    #[must_use]
-    pub fn new(
-        sorter: Sorter,
-        datagram_max: usize,
-        stamps: Arc<Stamps>,
-        nodes: Vec<Arc<Outlet>>,
-        passthrough: Passthrough,
-        ledger: Arc<Ledger>,
-    ) -> Self {
+    /// Returns a forwarder that packs events into datagrams of at most `datagram_max` bytes.
+    pub(crate) fn new(routes: Arc<Routes>, sorter: Sorter, datagram_max: usize) -> Self {
         Self {
+            counts: Ledger::new(routes.nodes.len()),
+            routes,
             sorter,
-            stamps,
-            nodes,
-            passthrough,
             passthrough_loop: PassthroughLoop::default(),
-            ledger,
             pack: Pack::new(datagram_max),
-            lines: PassthroughLines::default(),
-            intake: Intake::default(),
-            samples: Samples::default(),
-            outcomes: Vec::new(),
-            taken: Vec::new(),
+            lines: Lines::default(),
+            samples: BTreeMap::new(),
         }
     }
 
+    /// Reads a socket until it is stopped. Blocks. An event waits for others for at most `linger`.
+    pub(crate) fn run(
+        mut self,
+        mut receiver: Receiver,
+        linger: Duration,
+        heartbeat: &Heartbeat,
+        stop: &CancellationToken,
+    ) {
+        let mut now = Instant::now();
+        let mut reported = now;
+        // The arrival of the first event of the open pack.
+        let mut since = None;
+        while !stop.is_cancelled() {
+            let mut arrived = Some(false);
+            if !receiver.is_resting(now) {
+                let read = if since.is_none() { receiver.wait() } else { receiver.poll() };
+                now = Instant::now();
+                arrived = receiver.note(read, &self.routes.listeners_failing, now);
+            }
+            if arrived.is_some() {
+                heartbeat.beat();
+            }
+            if arrived == Some(true) {
+                self.add_all(&receiver);
+                // An event may be younger after a full pack was sent, which does no harm.
+                since = (!self.pack.is_empty()).then(|| since.unwrap_or(now));
+            }
+            let due = since.map(|since| since + linger);
+            match due {
+                Some(due) if now >= due => {
+                    self.flush();
+                    since = None;
+                }
+                Some(due) if arrived != Some(true) => {
+                    std::thread::sleep(due - now);
+                    now = Instant::now();
+                }
+                None if receiver.is_resting(now) => {
+                    std::thread::sleep(READ_TIMEOUT);
+                    now = Instant::now();
+                }
+                _ => {}
+            }
+            if now - reported >= REPORT_INTERVAL {
+                reported = now;
+                if let Passthrough::Udp(outlet) = &self.routes.passthrough {
+                    self.passthrough_loop.begin_second(outlet);
+                }
+                self.report(receiver.take_kernel_drops());
+            }
+        }
+        if !receiver.outlives() {
+            receiver.refuse_senders();
+            let until = Instant::now() + DRAIN_MAX;
+            while Instant::now() < until && receiver.poll().is_ok_and(|arrived| arrived) {
+                heartbeat.beat();
+                self.add_all(&receiver);
+            }
+        }
+        self.flush();
+        self.report(receiver.take_kernel_drops());
+    }
+
+    /// Adds the datagrams of the last read.
+    fn add_all(&mut self, receiver: &Receiver) {
+        let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
+        for datagram in receiver.datagrams() {
+            self.add(datagram, now_nanos);
+        }
+        self.commit();
+    }
+
     /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch.
-    pub fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {
+    fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
         let source = source.address();
+        self.counts.datagrams += 1;
         let hops = hops(bytes);
         if hops >= HOPS_MAX {
-            self.intake.looped += pieces(bytes, truncated).count() as u64;
+            self.counts.looped += pieces(bytes, truncated).count() as u64;
             self.show(Unsent::Looped, source, bytes);
             return;
         }
-        self.lines.bytes.clear();
-        self.lines.ends.clear();
-        self.lines.cuts.clear();
-        let mut count = 0;
+        self.lines.clear();
+        let mut is_whole = true;
         for piece in pieces(bytes, truncated) {
-            count += 1;
             let (line, kind) = match piece {
                 Piece::Line(line) => (line, self.sort(line)),
                 Piece::Truncated => (bytes, Kind::Rejected(Rejection::Truncated)),
             };
+            is_whole &= kind == Kind::Passthrough;
             match kind {
                 Kind::Event { has_time } => {
-                    let stamp = (!has_time).then(|| self.stamps.stamp(now_nanos));
+                    let stamp = (!has_time).then(|| self.routes.stamps.stamp(now_nanos));
                     if !self.pack.add(line, stamp, hops) {
                         self.flush();
                         self.pack.add(line, stamp, hops);
                     }
-                    self.intake.events += 1;
+                    self.counts.events += 1;
                 }
                 Kind::Passthrough => {
-                    let lines = &mut self.lines;
-                    lines.bytes.extend_from_slice(line);
-                    lines.bytes.push(b'\n');
-                    lines.ends.push(lines.bytes.len());
-                    match &self.passthrough {
-                        Passthrough::Nowhere => self.show(Unsent::Discarded, source, line),
-                        Passthrough::Udp(_) if check_end(line).is_err() => {
-                            lines.cuts.push(lines.bytes.len());
-                        }
-                        Passthrough::Udp(_) | Passthrough::Server(_) => {}
-                    }
+                    self.lines.push(line);
+                    self.counts.passthrough.lines += 1;
                 }
                 Kind::Rejected(reason) => {
-                    self.intake.rejected[reason.index()] += 1;
+                    self.counts.rejected[reason.index()] += 1;
                     self.show(Unsent::Rejected(reason), source, line);
                 }
             }
         }
-        let is_whole = count == self.lines.ends.len();
-        if !self.lines.ends.is_empty() || is_whole && !bytes.is_empty() {
-            self.pass_through(is_whole.then_some(bytes));
-        }
+        self.pass_through(is_whole.then_some(bytes), source);
     }
 
-    /// Sorts a line. A server gets no line that might take the next one along.
+    fn show(&mut self, reason: Unsent, source: Option<SocketAddr>, line: &[u8]) {
+        self.samples.entry(reason).or_insert_with(|| Example::new(source, line));
+    }
+
+    /// Sorts a line. A line after which a server might read on is rejected.
     fn sort(&mut self, line: &[u8]) -> Kind {
-        match (self.sorter.sort(line), &self.passthrough) {
+        match (self.sorter.sort(line), &self.routes.passthrough) {
             (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
                 Ok(()) => Kind::Passthrough,
                 Err(reason) => Kind::Rejected(reason),
@@ -215,101 +228,91 @@ impl Forwarder {
         }
     }
 
-    fn show(&mut self, reason: Unsent, source: Option<SocketAddr>, line: &[u8]) {
-        self.samples.add(reason, source, || beginning(line).to_string());
-    }
-
     /// Sends the passthrough lines; `whole` is the datagram if it has no others.
-    fn pass_through(&mut self, whole: Option<&[u8]>) {
-        let PassthroughLines { bytes, ends, cuts } = &self.lines;
-        let count = ends.len() as u64;
-        let place = &mut self.intake.passthrough;
-        match &self.passthrough {
-            Passthrough::Nowhere => place.dropped[Loss::Discarded as usize] += count,
-            Passthrough::Udp(outlet) => {
-                if whole.is_some_and(|whole| self.passthrough_loop.is_probe(whole, outlet)) {
-                    return;
+    fn pass_through(&mut self, whole: Option<&[u8]>, source: Option<SocketAddr>) {
+        let count = self.lines.count();
+        let passthrough = &mut self.counts.passthrough;
+        match (&self.routes.passthrough, whole) {
+            (Passthrough::Udp(outlet), Some(whole)) => {
+                if !whole.is_empty() && !self.passthrough_loop.is_probe(whole, outlet) {
+                    outlet.send_one(whole, count, passthrough);
                 }
-                let mut send = |datagram: &[u8], lines: u64| match outlet.send_one(datagram) {
-                    Ok(()) => place.sent += lines,
-                    Err(loss) => place.dropped[loss as usize] += lines,
-                };
-                if let Some(whole) = whole {
-                    send(whole, count);
-                    return;
-                }
-                // The line that stood between two of them may be gone: an event, or a line that was rejected.
-                let mut begin = 0;
-                for end in cuts.iter().copied().chain([bytes.len()]) {
-                    let lines = ends.iter().filter(|at| (begin + 1..=end).contains(*at));
-                    if end > begin {
-                        send(&bytes[begin..end], lines.count() as u64);
+            }
+            _ if count == 0 => {}
+            (Passthrough::Udp(outlet), None) => {
+                // A line after which a server might read on ends its datagram, because the line that followed it may be missing.
+                let (mut datagram, mut lines) = (0..0, 0);
+                for line in self.lines.iter() {
+                    datagram.end += line.len() + 1;
+                    lines += 1;
+                    let is_last = datagram.end == self.lines.bytes.len();
+                    if is_last || check_end(line).is_err() {
+                        outlet.send_one(&self.lines.bytes[datagram.clone()], lines, passthrough);
+                        (datagram.start, lines) = (datagram.end, 0);
                     }
-                    begin = end;
                 }
             }
-            Passthrough::Server(_) if count == 0 => {}
-            Passthrough::Server(queue) => {
-                // The ledger has them before the writer has.
-                place.queued += count;
-                self.ledger.take_in(&std::mem::take(&mut self.intake));
-                if !queue.add(bytes, ends) {
-                    self.ledger.passthrough(|place| place.lose(Loss::QueueFull, count));
+            (Passthrough::Nowhere, _) => {
+                passthrough.lose(Loss::Discarded, count);
+                let line = self.lines.iter().next().unwrap_or_default();
+                let example = || Example::new(source, line);
+                self.samples.entry(Unsent::Discarded).or_insert_with(example);
+            }
+            (Passthrough::Server(queue), _) => {
+                // The ledger must have the lines before the writer has them.
+                lock(&self.routes.ledger).take_in(&mut self.counts);
+                if !queue.add(&self.lines) {
+                    self.counts.passthrough.lose(Loss::QueueFull, count);
                 }
             }
         }
     }
 
-    /// Returns whether events wait for others.
-    #[must_use]
-    pub fn has_events(&self) -> bool {
-        !self.pack.is_empty()
-    }
-
-    /// Checks, once a second, whether passthrough lines come back.
-    pub fn begin_second(&mut self) {
-        if let Passthrough::Udp(outlet) = &self.passthrough {
-            self.passthrough_loop.begin_second(outlet);
-        }
-    }
-
-    /// Enters the lines that were added into the ledger.
-    pub fn commit(&mut self) {
-        self.ledger.take_in(&std::mem::take(&mut self.intake));
+    /// Adds the counts to the ledger.
+    fn commit(&mut self) {
+        lock(&self.routes.ledger).take_in(&mut self.counts);
     }
 
     /// Sends the open pack to every node.
-    pub fn flush(&mut self) {
+    fn flush(&mut self) {
+        let mut taken = 0;
+        if !self.pack.is_empty() {
+            for (node, events) in self.routes.nodes.iter().zip(&mut self.counts.nodes) {
+                taken |= node.send(&self.pack, events);
+            }
+            let lines = self.pack.datagrams().map(|(_, lines)| lines).enumerate();
+            let nowhere = lines.filter(|(place, _)| (taken >> place) & 1 == 0);
+            self.counts.nowhere += nowhere.map(|(_, lines)| lines).sum::<u64>();
+            self.pack.clear();
+        }
         self.commit();
-        let lines = self.pack.lines();
-        if lines == 0 {
-            return;
-        }
-        self.taken.clear();
-        self.taken.extend(self.pack.datagrams().map(|_| false));
-        self.outcomes.clear();
-        for node in &self.nodes {
-            self.outcomes.push(node.send(&self.pack, &mut self.taken));
-        }
-        let datagrams = self.pack.datagrams().zip(&self.taken);
-        let nowhere = datagrams.filter(|(_, taken)| !**taken);
-        let nowhere = nowhere.map(|((_, lines), _)| lines).sum();
-        self.ledger.flushed(lines, &self.outcomes, nowhere);
-        self.pack.clear();
     }
 
-    /// Takes the samples of lines that were sent nowhere, each with the total of its reason.
-    pub fn take_samples(&mut self) -> Vec<(RefusedLine<Unsent>, u64)> {
-        let samples = self.samples.take();
+    /// Counts datagrams that the kernel dropped, and shows a sample of the unsent lines of each reason.
+    fn report(&mut self, kernel_drops: u32) {
+        self.counts.kernel_drops += u64::from(kernel_drops);
+        self.commit();
+        let samples = std::mem::take(&mut self.samples);
         if samples.is_empty() {
-            return Vec::new();
+            return;
         }
-        let totals = self.ledger.totals();
-        let total = |sample: RefusedLine<Unsent>| {
-            let total = sample.reason.total(&totals);
-            (sample, total)
-        };
-        samples.into_iter().map(total).collect()
+        let totals = self.routes.totals();
+        for (reason, example) in samples {
+            let notices = &self.routes.notices;
+            match reason {
+                Unsent::Rejected(reason) => {
+                    notices.rejected(reason, totals.rejected[reason.index()], example);
+                }
+                Unsent::Discarded => {
+                    let (message, total) = (Cause::RelayDiscards, totals.passthrough.discarded());
+                    notices.refused("discarded", &message.to_string(), total, example);
+                }
+                Unsent::Looped => {
+                    let message = Cause::RelayLoop.to_string();
+                    notices.refused("looped", &message, totals.looped, example);
+                }
+            }
+        }
     }
 }
 

@@ -1,25 +1,13 @@
 //! The relay: sends events to every node, and passes all other lines through.
 //!
 //! ```text
-//!                                              ┌──▶ Outlet: a node
-//! datagrams ──▶ Reader ──▶ Forwarder ──▶ Pack ─┴──▶ Outlet: another node
-//!               a thread        └──▶ Passthrough: a UDP address, or a server of lines
+//!                                  ┌──▶ Outlet: a node
+//! datagrams ──▶ Forwarder ──▶ Pack ┴──▶ Outlet: another node
+//!               a thread └──▶ Passthrough: a UDP address, or a server of lines
 //! ```
 //!
-//! | file | content |
-//! | --- | --- |
-//! | `reader.rs` | the thread that reads a socket |
-//! | `forwarder.rs` | splits datagrams into lines, and sends each kind where it belongs |
-//! | `sorter.rs` | whether a line is an event |
-//! | `pack.rs` | joins the lines of many datagrams |
-//! | `outlet.rs` | a UDP address to send to, and the look-up of its name |
-//! | `passthrough_line.rs` | whether a server ends a line where it ends |
-//! | `passthrough_loop.rs` | whether passthrough lines come back from a UDP address |
-//! | `writer.rs` | the queue of passthrough lines, and the task that writes them to a server |
-//! | `ledger.rs`, `metrics.rs` | the fate of every line |
-//!
-//! A copy of a line is the same bytes. A line without a timestamp gets one, since the nodes would give each copy another.
-//! No send waits for a node: a datagram that the kernel does not take at once is dropped for that node, and counted.
+//! Every node receives the same bytes. A line without a timestamp gets one, because each node would stamp its copy differently. No
+//! send waits for a node: a datagram that the kernel does not take at once is dropped for that node, and counted.
 
 mod forwarder;
 mod ledger;
@@ -28,57 +16,106 @@ mod outlet;
 mod pack;
 mod passthrough_line;
 mod passthrough_loop;
-mod reader;
 mod sorter;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
-pub use forwarder::{Forwarder, Stamps, Unsent};
-pub use ledger::{Ledger, LedgerTotals, Loss, Place};
-pub use metrics::Metrics;
-pub use outlet::{Outlet, follow_name, leads_to_any};
-pub use pack::{HOPS_MAX, Pack, hops};
+pub(crate) use forwarder::{Forwarder, READ_TIMEOUT, Stamps};
+pub(crate) use ledger::{Destination, Ledger, Loss};
+pub(crate) use metrics::metrics;
+pub(crate) use outlet::{Outlet, follow_name, leads_to_any};
+pub use pack::{Pack, hops};
 pub use passthrough_line::check_passthrough_line;
-pub use reader::{READ_TIMEOUT, Reader};
 pub use sorter::{EventRule, Kind, Sorter};
-pub use writer::{Queue, Writer};
+pub(crate) use writer::{Queue, write_queue};
 
+use crate::node::{Notices, Progress, lock};
 use crate::output::influxdb;
 
 /// The longest datagram that is read; UDP has no longer ones.
-pub const READ_MAX: usize = 65_536;
+pub(crate) const READ_MAX: usize = 65_536;
 
-/// Where lines go that are no events.
+/// The destination of passthrough lines, as configured.
 #[derive(Debug, Clone, Default)]
-pub enum PassthroughSettings {
-    /// Nowhere: they are counted.
+pub(crate) enum PassthroughSettings {
+    /// Lines are discarded and counted.
     #[default]
     Nowhere,
-    /// To a UDP address, as `HOST:PORT`.
+    /// A UDP address, as `HOST:PORT`.
     Udp(String),
-    /// To a server of line protocol.
     Http(Box<PassthroughHttp>),
 }
 
 /// A server of line protocol, and its queue.
 #[derive(Debug, Clone)]
-pub struct PassthroughHttp {
-    /// The address and the credentials.
-    pub server: influxdb::Settings,
-    /// The unit of the timestamps, as its API names it.
-    pub precision: String,
-    /// The most bytes of lines that wait.
-    pub queue_bytes: usize,
+pub(crate) struct PassthroughHttp {
+    pub(crate) server: influxdb::Settings,
+    /// The unit of the timestamps, as the server's API names it.
+    pub(crate) precision: String,
+    pub(crate) queue_bytes: usize,
 }
 
-/// The way of the lines that are no events.
+/// The destination of passthrough lines.
 #[derive(Debug, Clone)]
-pub enum Passthrough {
-    /// Nowhere: they are discarded, and counted.
+pub(crate) enum Passthrough {
+    /// Lines are discarded and counted.
     Nowhere,
-    /// To a UDP address, byte for byte.
+    /// A UDP address, to which lines are sent byte for byte.
     Udp(Arc<Outlet>),
-    /// To a server, by a [`Writer`].
+    /// A server, to which [`write_queue`] writes the queue.
     Server(Arc<Queue>),
+}
+
+impl Passthrough {
+    /// Returns whether the destination accepts lines.
+    pub(crate) fn is_up(&self) -> bool {
+        match self {
+            Self::Nowhere => true,
+            Self::Udp(outlet) => outlet.is_up(),
+            Self::Server(queue) => queue.is_up(),
+        }
+    }
+
+    pub(crate) const fn outlet(&self) -> Option<&Arc<Outlet>> {
+        match self {
+            Self::Udp(outlet) => Some(outlet),
+            Self::Nowhere | Self::Server(_) => None,
+        }
+    }
+}
+
+/// The destinations of a relay, and the state that its parts share.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    /// The nodes, which all receive every event.
+    pub(crate) nodes: Vec<Arc<Outlet>>,
+    /// The destination of all other lines.
+    pub(crate) passthrough: Passthrough,
+    pub(crate) stamps: Stamps,
+    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) notices: Notices,
+    pub(crate) progress: Progress,
+    /// The number of threads that cannot read their socket.
+    pub(crate) listeners_failing: AtomicUsize,
+}
+
+impl Routes {
+    pub(crate) fn new(nodes: Vec<Arc<Outlet>>, passthrough: Passthrough, stamps: Stamps) -> Self {
+        Self {
+            ledger: Mutex::new(Ledger::new(nodes.len())),
+            nodes,
+            passthrough,
+            stamps,
+            notices: Notices::default(),
+            progress: Progress::default(),
+            listeners_failing: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the number of lines by outcome, all at the same moment.
+    pub(crate) fn totals(&self) -> Ledger {
+        lock(&self.ledger).clone()
+    }
 }

@@ -1,55 +1,60 @@
 //! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up.
 //!
-//! The socket is connected, so that the kernel reports a port at which no process listens: when the next datagram is sent, for one
-//! that was sent before. It never blocks: a datagram that the kernel does not take at once is dropped and counted, so an outlet in
-//! trouble does not delay the others. A line that the kernel took counts as sent, whether or not a process listens: UDP promises
-//! no more.
+//! The socket is connected, so the kernel reports a port at which no process listens, when the next datagram is sent. A send never
+//! blocks: a datagram that the kernel does not take at once is dropped and counted, so a failing outlet does not delay the
+//! others. A line that the kernel took counts as sent, whether or not a process listens: UDP promises no more.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Loss, Pack, Place};
+use super::{Destination, Loss, Pack};
 use crate::diagnosis::Cause;
 use crate::ingest::ListenAddress;
-use crate::node::Throttle;
+use crate::node::{Throttle, lock};
 
-/// Linux' number of the option by which the kernel cuts one buffer into datagrams.
-const UDP_SEGMENT: i32 = 103;
 /// The send buffer of a socket; the kernel gives at most `net.core.wmem_max`.
 const SEND_BUFFER: usize = 4 << 20;
-/// The most attempts of a send that returns the error of an earlier one.
+/// The maximum number of attempts of a send that returns the error of an earlier one.
 const TRIES_MAX: usize = 4;
-/// How long after its last failure an outlet counts as down. The kernel reports refusals once a second at most.
-const TROUBLE_LASTS: Duration = Duration::from_secs(5);
+/// How long after its last failure an outlet counts as down. The kernel reports refusals at most once a second.
+const DOWN_FOR: Duration = Duration::from_secs(5);
 /// The interval of log lines about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval of look-ups of a name.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// The shortest time between two look-ups.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
+/// The minimum time between two look-ups.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// A UDP address that datagrams are sent to.
 #[derive(Debug)]
-pub struct Outlet {
+pub(crate) struct Outlet {
     name: String,
-    /// `None` while no address is known.
-    link: RwLock<Option<Arc<Link>>>,
-    trouble: Mutex<Trouble>,
     /// The addresses at which this relay listens. It never sends to them.
     listens: Vec<ListenAddress>,
+    state: Mutex<State>,
     /// Notified when another address may help, which starts a look-up of the name.
     failed: Notify,
-    datagrams: AtomicU64,
-    refusals: AtomicU64,
     /// Whether datagrams come back to this relay.
     is_loop: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` while no address is known.
+    link: Option<Arc<Link>>,
+    failed_at: Option<Instant>,
+    /// The last failure for which another address may help.
+    address_failed_at: Option<Instant>,
+    /// An address of the name at which this relay itself listens.
+    own_address: Option<SocketAddr>,
+    log_due: Throttle,
 }
 
 /// A connected socket.
@@ -57,34 +62,25 @@ pub struct Outlet {
 struct Link {
     socket: Socket,
     address: SocketAddr,
-    /// Whether the kernel cuts buffers on the way to this address.
+    /// Whether the kernel cuts buffers for this address.
     segments: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Trouble {
-    last: Option<Instant>,
-    /// The last failure for which another address may help.
-    of_address: Option<Instant>,
-    /// An address of the name at which this relay itself listens.
-    own: Option<SocketAddr>,
-    throttle: Throttle,
 }
 
 impl Outlet {
     /// Returns an outlet to this `HOST:PORT` for a relay that listens at these addresses. An address can be sent to at once, a
     /// name after its first look-up.
-    #[must_use]
-    pub fn new(name: &str, listens: &[ListenAddress]) -> Self {
-        let throttle = Throttle::new(LOG_INTERVAL);
+    pub(crate) fn new(name: &str, listens: &[ListenAddress]) -> Self {
         let outlet = Self {
             name: name.to_owned(),
-            link: RwLock::new(None),
             listens: listens.to_vec(),
-            trouble: Mutex::new(Trouble { last: None, of_address: None, own: None, throttle }),
+            state: Mutex::new(State {
+                link: None,
+                failed_at: None,
+                address_failed_at: None,
+                own_address: None,
+                log_due: Throttle::new(LOG_INTERVAL),
+            }),
             failed: Notify::new(),
-            datagrams: AtomicU64::new(0),
-            refusals: AtomicU64::new(0),
             is_loop: AtomicBool::new(false),
         };
         if let Ok(address) = name.parse() {
@@ -93,37 +89,23 @@ impl Outlet {
         outlet
     }
 
-    /// Returns the configured `HOST:PORT`.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the number of datagrams that the kernel took.
-    #[must_use]
-    pub fn datagrams(&self) -> u64 {
-        self.datagrams.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of reports of the kernel that no process listens at the address.
-    #[must_use]
-    pub fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Relaxed)
-    }
-
     /// Returns whether there is an address and no send failed recently, except for a datagram that was too long.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.address().is_some() && !is_recent(self.trouble().last)
+    pub(crate) fn is_up(&self) -> bool {
+        let state = lock(&self.state);
+        state.link.is_some() && !is_recent(state.failed_at)
     }
 
     fn has_good_address(&self) -> bool {
-        self.address().is_some() && !is_recent(self.trouble().of_address)
+        let state = lock(&self.state);
+        state.link.is_some() && !is_recent(state.address_failed_at)
     }
 
     /// Returns whether datagrams come back to this relay, so that no more are sent.
-    #[must_use]
-    pub fn is_loop(&self) -> bool {
+    pub(crate) fn is_loop(&self) -> bool {
         self.is_loop.load(Ordering::Relaxed)
     }
 
@@ -134,36 +116,39 @@ impl Outlet {
         } else if was_loop && !is_loop {
             tracing::info!(
                 to = self.name,
-                "lines of the rest do not come back any more, and are sent again"
+                "passthrough lines no longer come back; sending them again"
             );
         }
     }
 
     /// Returns the address in use.
-    #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.link().map(|link| link.address)
     }
 
     /// Returns an address of the name at which this relay itself listens, if the name has no other one.
-    #[must_use]
-    pub fn leads_back(&self) -> Option<SocketAddr> {
-        self.trouble().own.filter(|_| self.address().is_none())
+    pub(crate) fn leads_back(&self) -> Option<SocketAddr> {
+        let state = lock(&self.state);
+        state.own_address.filter(|_| state.link.is_none())
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        lock(&self.state).link.clone()
     }
 
     /// Connects a new socket to this address. If that fails, or this relay listens there, returns false and keeps the
     /// former address.
     fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
-            self.trouble().own = Some(address);
-            Err(io::Error::other(format!("{address} is this relay itself")))
+            lock(&self.state).own_address = Some(address);
+            Err(io::Error::other(format!("this relay itself listens at {address}")))
         } else {
             Link::open(address)
         };
         match link {
             Ok(link) => {
-                *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
-                self.trouble().of_address = None;
+                let mut state = lock(&self.state);
+                (state.link, state.address_failed_at) = (Some(Arc::new(link)), None);
                 true
             }
             Err(error) => {
@@ -173,94 +158,79 @@ impl Outlet {
         }
     }
 
-    /// Reports that the name has no address, or no other one. The former address stays.
+    /// Reports that the name has no address, or no other one.
     fn has_no_address(&self, error: &io::Error) {
         match self.address() {
-            None => self.report(error, "has no address", true),
+            None => self.report(error, "has no address"),
             Some(address) => {
-                tracing::debug!(%error, to = self.name, %address, "no other address can be had");
+                tracing::debug!(%error, to = self.name, %address, "found no other address; keeping this one");
             }
         }
     }
 
-    fn link(&self) -> Option<Arc<Link>> {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends the datagrams of a pack and marks the datagrams that the kernel took. Returns how many lines were sent and dropped.
-    pub fn send(&self, pack: &Pack, taken: &mut [bool]) -> Place {
-        let mut outcome = Place::default();
+    /// Sends the datagrams of a pack, and counts its lines. Returns the datagrams that the kernel took, a bit for each.
+    pub(super) fn send(&self, pack: &Pack, events: &mut Destination) -> u64 {
         let Some(link) = self.link() else {
-            outcome.dropped[Loss::NoAddress as usize] = pack.lines();
-            return outcome;
+            events.lose(Loss::NoAddress, pack.lines());
+            return 0;
         };
         let (bytes, length) = pack.whole();
         if bytes.len() > length && link.segments.load(Ordering::Relaxed) {
-            match self.attempt(|| link.send_cut(bytes, length)) {
-                Ok(()) => {
-                    self.datagrams.fetch_add(taken.len() as u64, Ordering::Relaxed);
-                    taken.fill(true);
-                    outcome.sent = pack.lines();
-                    return outcome;
-                }
+            let parts = [IoSlice::new(bytes)];
+            let message = MsgHdr::new().with_buffers(&parts).with_control(&pack.control);
+            match self.attempt(events, || link.socket.sendmsg(&message, 0)) {
                 Err(error) if is_of_segmentation(&error) => {
                     link.segments.store(false, Ordering::Relaxed);
-                    tracing::debug!(to = self.name, %error, "the kernel cuts no buffers on this way; sending one by one");
+                    tracing::debug!(to = self.name, %error, "the kernel does not cut buffers for this address; sending one datagram at a time");
                 }
-                Err(error) => {
-                    outcome.dropped[self.fails(&error) as usize] = pack.lines();
-                    return outcome;
+                result => {
+                    let datagrams = pack.datagrams().count() as u64;
+                    let is_sent = self.count(&result, datagrams, pack.lines(), events);
+                    return if is_sent { u64::MAX } else { 0 };
                 }
             }
         }
-        for ((datagram, lines), taken) in pack.datagrams().zip(taken) {
-            match self.send_by(&link, datagram) {
-                Ok(()) => {
-                    *taken = true;
-                    outcome.sent += lines;
-                }
-                Err(loss) => outcome.dropped[loss as usize] += lines,
-            }
+        let mut taken = 0;
+        for (place, (datagram, lines)) in pack.datagrams().enumerate() {
+            taken |= u64::from(self.send_by(&link, datagram, lines, events)) << place;
         }
-        outcome
+        taken
     }
 
-    /// Sends one datagram as it is, unless it would come back.
-    pub fn send_one(&self, datagram: &[u8]) -> Result<(), Loss> {
-        if self.is_loop() {
-            return Err(Loss::Looped);
+    /// Sends a datagram with passthrough lines, unless it would come back, and counts the lines.
+    pub(super) fn send_one(&self, datagram: &[u8], lines: u64, passthrough: &mut Destination) {
+        match self.link() {
+            _ if self.is_loop() => passthrough.lose(Loss::Looped, lines),
+            None => passthrough.lose(Loss::NoAddress, lines),
+            Some(link) => _ = self.send_by(&link, datagram, lines, passthrough),
         }
-        let link = self.link().ok_or(Loss::NoAddress)?;
-        self.send_by(&link, datagram)
     }
 
     /// Sends a datagram that may come back.
     pub(super) fn send_probe(&self, datagram: &[u8]) {
         if let Some(link) = self.link() {
-            let _ = self.send_by(&link, datagram);
+            self.send_by(&link, datagram, 0, &mut Destination::default());
         }
     }
 
-    fn send_by(&self, link: &Link, datagram: &[u8]) -> Result<(), Loss> {
-        let sent = self.attempt(|| link.socket.send(datagram).map(drop));
-        sent.map_err(|error| self.fails(&error))?;
-        self.datagrams.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    fn send_by(&self, link: &Link, datagram: &[u8], lines: u64, to: &mut Destination) -> bool {
+        let result = self.attempt(to, || link.socket.send(datagram));
+        self.count(&result, 1, lines, to)
     }
 
     /// Sends, and tries again if the error is that of an earlier datagram.
-    fn attempt(&self, send: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    fn attempt(
+        &self,
+        to: &mut Destination,
+        send: impl Fn() -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let mut result = send();
         for _ in 1..TRIES_MAX {
             let Err(error) = &result else { break };
             match error.raw_os_error() {
                 Some(libc::ECONNREFUSED) => {
-                    self.refusals.fetch_add(1, Ordering::Relaxed);
-                    self.report(error, "refuses: nobody listens there", true);
+                    to.refusals += 1;
+                    self.report(error, "refuses datagrams: no process listens");
                 }
                 // A router may report an earlier datagram as too long.
                 Some(libc::EINTR | libc::EMSGSIZE) => {}
@@ -271,46 +241,72 @@ impl Outlet {
         result
     }
 
-    fn fails(&self, error: &io::Error) -> Loss {
-        const WHAT: &str = "cannot be sent to";
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
-                self.report(error, WHAT, false);
-                return Loss::Busy;
+    /// Counts the lines of a send. Returns whether the kernel took them.
+    fn count(
+        &self,
+        result: &io::Result<usize>,
+        datagrams: u64,
+        lines: u64,
+        to: &mut Destination,
+    ) -> bool {
+        let Err(error) = result else {
+            to.datagrams += datagrams;
+            to.sent += lines;
+            return true;
+        };
+        to.lose(if is_busy(error) { Loss::Busy } else { Loss::Unreachable }, lines);
+        self.report(error, "cannot be sent to");
+        false
+    }
+
+    fn report(&self, error: &io::Error, what: &str) {
+        let mut state = lock(&self.state);
+        let now = Some(Instant::now());
+        // A datagram that is too long says nothing about others.
+        if error.raw_os_error() != Some(libc::EMSGSIZE) {
+            state.failed_at = now;
+            if !is_busy(error) {
+                state.address_failed_at = now;
+                self.failed.notify_one();
             }
-            // This datagram is too long; others are sent.
-            Some(libc::EMSGSIZE) => self.log(&mut self.trouble(), error, WHAT),
-            _ => self.report(error, WHAT, true),
         }
-        Loss::Unreachable
-    }
-
-    fn report(&self, error: &io::Error, what: &str, is_of_address: bool) {
-        let mut trouble = self.trouble();
-        let now = Instant::now();
-        trouble.last = Some(now);
-        if is_of_address {
-            trouble.of_address = Some(now);
-            self.failed.notify_one();
-        }
-        self.log(&mut trouble, error, what);
-    }
-
-    fn log(&self, trouble: &mut Trouble, error: &io::Error, what: &str) {
-        if trouble.throttle.is_due() {
+        if state.log_due.is_due() {
             tracing::error!(
                 %error,
-                "{} {what}: lines for it may be lost, and are counted; others get theirs; {}",
+                "{} {what}: lines for it are dropped and counted; other destinations receive theirs; {}",
                 self.name,
                 Cause::RelayNodeDown.remedy()
             );
         }
     }
+
+    /// Looks the name up, and connects to another address if the present one fails.
+    pub(crate) async fn look_up(&self) {
+        match tokio::net::lookup_host(&self.name).await {
+            Ok(found) => {
+                let before = self.address();
+                let others = others(found.collect(), before, self.has_good_address());
+                let connected = others.into_iter().find(|address| self.connect(*address));
+                if let Some(address) = connected.filter(|address| before != Some(*address)) {
+                    tracing::info!(to = self.name, %address, "sending to this address");
+                }
+            }
+            Err(error) => self.has_no_address(&error),
+        }
+    }
+}
+
+/// Looks the name of an outlet up, at an interval and soon after a send failed. Never ends.
+pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
+    loop {
+        outlet.look_up().await;
+        tokio::time::sleep(LOOK_UP_PAUSE).await;
+        let _ = tokio::time::timeout(LOOK_UP_INTERVAL, outlet.failed.notified()).await;
+    }
 }
 
 /// Returns whether a datagram to this address arrives at one of these addresses of this host.
-#[must_use]
-pub fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
+pub(crate) fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
     let to = match address.ip().to_canonical() {
         // The kernel sends to the host itself.
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -330,7 +326,7 @@ pub fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
 }
 
 fn is_recent(at: Option<Instant>) -> bool {
-    at.is_some_and(|at| at.elapsed() < TROUBLE_LASTS)
+    at.is_some_and(|at| at.elapsed() < DOWN_FOR)
 }
 
 impl Link {
@@ -341,35 +337,11 @@ impl Link {
         socket.connect(&address.into())?;
         Ok(Self { socket, address, segments: AtomicBool::new(true) })
     }
-
-    /// Sends a buffer that the kernel cuts into datagrams of this length.
-    fn send_cut(&self, bytes: &[u8], length: usize) -> io::Result<()> {
-        let length = u16::try_from(length).map_err(|_| ErrorKind::InvalidInput)?;
-        let control = control(length);
-        let parts = [IoSlice::new(bytes)];
-        let message = MsgHdr::new().with_buffers(&parts).with_control(&control);
-        self.socket.sendmsg(&message, 0).map(drop)
-    }
 }
 
-/// The size of a `cmsghdr` without its data: its length, a level and a type. Both are aligned as the length is.
-const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
-/// The size with the data, two bytes.
-const CONTROL: usize = HEAD + size_of::<usize>();
-
-/// Returns the control message by which the kernel cuts a buffer.
-fn control(length: u16) -> [u8; CONTROL] {
-    let mut control = [0; CONTROL];
-    let with_data = HEAD + size_of::<u16>();
-    let parts: [&[u8]; 4] = [
-        &with_data.to_ne_bytes(),
-        &libc::IPPROTO_UDP.to_ne_bytes(),
-        &UDP_SEGMENT.to_ne_bytes(),
-        &length.to_ne_bytes(),
-    ];
-    let bytes = parts.into_iter().flatten();
-    control.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    control
+/// Returns whether the kernel had no buffer.
+fn is_busy(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Returns whether sending without segmentation may work: an old kernel, a tunnel, datagrams beyond the path's MTU.
@@ -378,30 +350,6 @@ fn is_of_segmentation(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
     )
-}
-
-/// Looks the name of an outlet up now, at an interval, and soon after a send failed. Never ends; `first` is called
-/// after the first answer.
-pub async fn follow_name(outlet: Arc<Outlet>, first: impl FnOnce()) {
-    let mut first = Some(first);
-    loop {
-        match tokio::net::lookup_host(outlet.name()).await {
-            Ok(found) => {
-                let before = outlet.address();
-                let others = others(found.collect(), before, outlet.has_good_address());
-                let connected = others.into_iter().find(|address| outlet.connect(*address));
-                if let Some(address) = connected.filter(|address| before != Some(*address)) {
-                    tracing::info!(to = outlet.name(), %address, "sending to this address");
-                }
-            }
-            Err(error) => outlet.has_no_address(&error),
-        }
-        if let Some(first) = first.take() {
-            first();
-        }
-        tokio::time::sleep(LOOK_PAUSE).await;
-        let _ = tokio::time::timeout(LOOK_INTERVAL, outlet.failed.notified()).await;
-    }
 }
 
 /// Returns the addresses to connect to, in order. IPv4 comes before IPv6. Where the address in use does not

@@ -1,4 +1,4 @@
-//! Real datagrams over loopback, and what the kernel says when they get nowhere.
+//! Real datagrams over loopback, and the errors of the kernel.
 
 use std::net::UdpSocket;
 
@@ -11,6 +11,13 @@ fn receiver() -> (UdpSocket, Outlet) {
     (socket, outlet)
 }
 
+/// Sends a pack, and returns its counts and the datagrams that the kernel took.
+fn send(outlet: &Outlet, pack: &Pack) -> (Destination, u64) {
+    let mut events = Destination::default();
+    let taken = outlet.send(pack, &mut events);
+    (events, taken)
+}
+
 fn pack(lines: &[&str]) -> Pack {
     let mut pack = Pack::new(33);
     assert!(lines.iter().all(|line| pack.add(line.as_bytes(), None, 0)));
@@ -19,7 +26,7 @@ fn pack(lines: &[&str]) -> Pack {
 
 /// By one call for all datagrams, and by one for each.
 #[test]
-fn a_pack_arrives_as_its_datagrams_whether_the_kernel_cuts_it_or_not() {
+fn pack_arrives_as_its_datagrams_whether_or_not_the_kernel_cuts_it() {
     let (socket, outlet) = receiver();
     let pack = pack(&["a=1", "b=2 value=user", "c=3", "d=4 value=user", "e=5"]);
     let expected: Vec<_> = pack.datagrams().map(|(bytes, _)| bytes.to_vec()).collect();
@@ -27,10 +34,10 @@ fn a_pack_arrives_as_its_datagrams_whether_the_kernel_cuts_it_or_not() {
     for cuts in [true, false] {
         let link = outlet.link().unwrap();
         link.segments.store(cuts, Ordering::Relaxed);
-        let mut taken = [false; 3];
-        let outcome = outlet.send(&pack, &mut taken);
-        assert_eq!((outcome.sent, outcome.lost(), taken), (5, 0, [true; 3]));
-        assert_eq!(link.segments.load(Ordering::Relaxed), cuts, "the kernel refuses");
+        let (events, taken) = send(&outlet, &pack);
+        assert_eq!((events.sent, events.lost(), taken & 7), (5, 0, 7));
+        assert_eq!((events.datagrams, events.refusals), (3, 0));
+        assert_eq!(link.segments.load(Ordering::Relaxed), cuts, "the kernel refuses segments");
         let mut buffer = [0; 100];
         for expected in &expected {
             let length = socket.recv(&mut buffer).unwrap();
@@ -38,42 +45,42 @@ fn a_pack_arrives_as_its_datagrams_whether_the_kernel_cuts_it_or_not() {
         }
     }
     assert!(outlet.is_up());
-    assert_eq!((outlet.datagrams(), outlet.refusals()), (6, 0));
 }
 
 #[test]
-fn nobody_who_listens_is_told_and_takes_no_time() {
+fn port_without_a_listener_is_reported_and_does_not_block() {
     let (socket, outlet) = receiver();
     drop(socket);
     let pack = pack(&["a=1", "b=2 value=user"]);
-    for _ in 0..10 {
-        let outcome = outlet.send(&pack, &mut [false; 1]);
-        assert_eq!(outcome.sent, 2, "the kernel takes it, as every datagram");
+    let mut events = Destination::default();
+    for sent in 1..=10 {
+        outlet.send(&pack, &mut events);
+        assert_eq!(events.sent, 2 * sent, "the kernel takes every datagram");
     }
-    assert_eq!(outlet.refusals(), 9, "the next send reports it");
+    assert_eq!(events.refusals, 9, "the next send reports it");
     assert!(!outlet.is_up());
 }
 
 #[test]
 fn without_an_address_lines_are_dropped() {
     let outlet = Outlet::new("somewhere:8094", &[]);
-    let outcome = outlet.send(&pack(&["a=1", "b=2"]), &mut [false]);
-    assert_eq!(outcome.dropped[Loss::NoAddress as usize], 2);
+    let (events, taken) = send(&outlet, &pack(&["a=1", "b=2"]));
+    assert_eq!((events.dropped[Loss::NoAddress as usize], taken), (2, 0));
     assert!(!outlet.is_up());
 }
 
 #[test]
-fn what_is_too_long_for_a_datagram_is_dropped() {
+fn line_too_long_for_a_datagram_is_dropped() {
     let (_socket, outlet) = receiver();
     let mut pack = Pack::new(100);
     assert!(pack.add(&vec![b'x'; 65_520], None, 0));
-    let outcome = outlet.send(&pack, &mut [false]);
-    assert_eq!(outcome.dropped[Loss::Unreachable as usize], 1);
-    assert!(outlet.is_up(), "others find their way");
+    let (events, taken) = send(&outlet, &pack);
+    assert_eq!((events.dropped[Loss::Unreachable as usize], taken), (1, 0));
+    assert!(outlet.is_up(), "others are sent");
 }
 
 #[test]
-fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
+fn address_that_refuses_is_replaced_by_one_that_connects() {
     let (socket, outlet) = receiver();
     let first = outlet.address();
     // No socket of ours may be connected to it.
@@ -81,13 +88,13 @@ fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
     assert!(outlet.address() == first && outlet.is_up() && outlet.has_good_address());
     drop(socket);
     for _ in 0..2 {
-        outlet.send(&pack(&["a=1"]), &mut [false]);
+        send(&outlet, &pack(&["a=1"]));
     }
     assert!(!outlet.has_good_address());
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     outlet.connect(other.local_addr().unwrap());
-    assert!(outlet.has_good_address(), "it is judged by itself");
-    assert!(!outlet.is_up(), "lines were lost lately");
+    assert!(outlet.has_good_address(), "it has not failed");
+    assert!(!outlet.is_up(), "a send failed recently");
 }
 
 #[test]
@@ -113,7 +120,7 @@ fn address_of_the_relay_itself_is_never_sent_to() {
 }
 
 #[test]
-fn an_address_that_works_stays_and_one_that_does_not_makes_room() {
+fn working_address_is_kept_and_a_failing_one_is_tried_last() {
     let [a, b, v6] = ["10.0.0.1:1", "10.0.0.2:1", "[::1]:1"].map(|at| at.parse().unwrap());
     let check = |found: &[SocketAddr], in_use, works, expected: &[SocketAddr]| {
         let others = others(found.to_vec(), in_use, works);

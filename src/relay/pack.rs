@@ -1,27 +1,22 @@
-//! [`Pack`]: lines of many datagrams in few.
+//! [`Pack`]: joins the lines of many datagrams in few.
 //!
-//! All datagrams of a pack but the last have one length, padded by line ends, which make empty lines: so the kernel can cut
-//! them from one buffer (`UDP_SEGMENT`). A line that is longer than a datagram is alone in its pack.
-//!
-//! Each datagram begins with a comment that says how many relays its lines have passed, so that relays that send to each other in a
-//! circle notice it. Nodes skip comments.
+//! All datagrams of a pack but the last have one length, padded by line feeds, so that the kernel can cut them from one buffer
+//! (`UDP_SEGMENT`). A line that is longer than a datagram is alone in its pack. Each datagram begins with a comment that tells how
+//! many relays its lines have passed, so that relays that send to each other in a circle detect it. Nodes skip comments.
 
-use std::io::Write;
-
-/// The most bytes that the kernel cuts at a time, without the headers of IPv6.
+/// The maximum size of a buffer that the kernel cuts, without the headers of IPv6.
 const BYTES_MAX: usize = 65_535 - 48;
-/// The most datagrams that every kernel with `UDP_SEGMENT` cuts at a time.
+/// The maximum number of datagrams that every kernel with `UDP_SEGMENT` cuts from a buffer.
 const DATAGRAMS_MAX: usize = 64;
-/// A node skips one at the beginning of a line.
+/// Nodes skip one at the beginning of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// The beginning of a relay's datagram. A digit and a line end follow.
 const PASSED: &[u8] = b"#eds-relay ";
-/// The length of that comment.
 const HEAD: usize = PASSED.len() + 2;
-/// A datagram that has passed this many relays goes no further.
-pub const HOPS_MAX: u8 = 4;
+/// A datagram that has passed this many relays is not forwarded.
+pub(super) const HOPS_MAX: u8 = 4;
 /// Lines that passed at most this many relays may share a datagram. Others share it only with lines that passed as many, so that
-/// a fresh line that enters a circle of relays is not dropped early.
+/// a new line that enters a circle of relays is not dropped early.
 const HOPS_MIXED_MAX: u8 = 1;
 
 /// Returns the number of relays that the lines of a datagram have passed.
@@ -41,10 +36,19 @@ pub struct Pack {
     count_max: usize,
     /// The number of lines in each datagram.
     lines: Vec<u64>,
-    /// The most relays that one of its lines has passed.
+    /// The maximum number of relays that a line has passed.
     hops: u8,
-    /// A buffer for a space and the timestamp of a line.
-    stamp: Vec<u8>,
+    /// The control message by which the kernel cuts the bytes into datagrams.
+    pub(super) control: Vec<u8>,
+}
+
+/// Returns a `cmsghdr` with the length of each datagram.
+fn control(datagram_max: usize) -> Vec<u8> {
+    const UDP_SEGMENT: i32 = 103;
+    let data = u16::try_from(datagram_max).unwrap_or(u16::MAX).to_ne_bytes();
+    let length = size_of::<usize>() + 2 * size_of::<i32>() + data.len();
+    let level = libc::IPPROTO_UDP.to_ne_bytes();
+    [&length.to_ne_bytes()[..], &level, &UDP_SEGMENT.to_ne_bytes(), &data].concat()
 }
 
 impl Pack {
@@ -58,25 +62,27 @@ impl Pack {
             count_max,
             lines: Vec::with_capacity(count_max),
             hops: 0,
-            stamp: Vec::new(),
+            control: control(datagram_max),
         }
     }
 
-    /// Adds a line that has passed `hops` relays, and this timestamp. Returns whether there was room; an empty pack has room.
+    /// Adds a line that has passed `hops` relays, at most 8, and this timestamp. Returns whether there was room; an empty pack has
+    /// room.
     pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
         if hops != self.hops && !self.is_empty() {
             if hops.max(self.hops) > HOPS_MIXED_MAX {
                 return false;
             }
-            self.raise_hops(hops);
-        }
-        self.stamp.clear();
-        if let Some(stamp) = stamp {
-            // Writing to a vector does not fail.
-            let _ = write!(self.stamp, " {stamp}");
+            self.hops = self.hops.max(hops);
+            for datagram in 0..self.lines.len() {
+                self.bytes[datagram * self.datagram_max + PASSED.len()] = b'1' + self.hops;
+            }
         }
         let mark = if line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" };
-        let length = mark.len() + line.len() + self.stamp.len();
+        let mut digits = itoa::Buffer::new();
+        let (space, stamp) = stamp.map_or(("", ""), |stamp| (" ", digits.format(stamp)));
+        let parts = [mark, line, space.as_bytes(), stamp.as_bytes()];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         let end = self.lines.len() * self.datagram_max;
         let is_whole = self.bytes.len() <= end;
         if let Some(lines) = self.lines.last_mut()
@@ -92,39 +98,22 @@ impl Pack {
                 self.hops = hops;
             }
             self.bytes.extend_from_slice(PASSED);
-            self.bytes.extend_from_slice(&[passed(self.hops), b'\n']);
+            self.bytes.extend_from_slice(&[b'1' + self.hops, b'\n']);
             self.lines.push(1);
         } else {
             return false;
         }
-        for part in [mark, line, &self.stamp] {
+        for part in parts {
             self.bytes.extend_from_slice(part);
         }
         true
     }
 
-    /// Raises the number of relays in every datagram.
-    fn raise_hops(&mut self, hops: u8) {
-        self.hops = self.hops.max(hops);
-        let digit = passed(self.hops);
-        // A line that is longer than a datagram is one datagram.
-        let datagrams = self.bytes.chunks_mut(self.datagram_max.max(1));
-        for datagram in datagrams.take(self.lines.len()) {
-            if let Some(place) = datagram.get_mut(PASSED.len()) {
-                *place = digit;
-            }
-        }
-    }
-
-    /// Returns whether the pack has no lines.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Returns the number of lines.
-    #[must_use]
-    pub fn lines(&self) -> u64 {
+    pub(super) fn lines(&self) -> u64 {
         self.lines.iter().sum()
     }
 
@@ -147,12 +136,6 @@ impl Pack {
         self.bytes.clear();
         self.lines.clear();
     }
-}
-
-/// Returns the digit of a relay after this many others.
-const fn passed(hops: u8) -> u8 {
-    let hops = if hops < 9 { hops + 1 } else { 9 };
-    b'0' + hops
 }
 
 #[cfg(test)]

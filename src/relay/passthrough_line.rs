@@ -1,19 +1,11 @@
 //! [`check_passthrough_line`]: whether a passthrough line is a line for a server of line protocol.
 //!
 //! A server cuts a request into lines before it parses them. InfluxDB reads on after a line feed behind a backslash, and
-//! inside a quote of a field value that it counts as open, also where the line can be no point at all. The line of another
-//! sender after such a line would be lost silently, so a relay rejects it. It also rejects a line that does not have the form of a point:
-//! a server refuses the request for it, or fails, and the lines of other senders wait while the request is divided.
+//! inside a quote of a field value that it counts as open, even if the line cannot be a point. The next line, of another sender, would
+//! be lost silently, so a relay rejects such a line. It also rejects a line that does not have the form of a point: the server
+//! would refuse the request or fail, and the lines of other senders would wait while the request is divided.
 
 use crate::event::Rejection;
-
-/// A server's counts of a line. Quotes matter after the first space, in the value of a field.
-#[derive(Debug, Clone, Copy, Default)]
-struct Fields {
-    has_begun: bool,
-    equals: usize,
-    commas: usize,
-}
 
 /// Returns why no server accepts this line, or why it might read on after its end.
 pub fn check_passthrough_line(line: &[u8]) -> Result<(), Rejection> {
@@ -27,7 +19,8 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if memchr::memchr2(b'\\', b'"', line).is_none() {
         return Ok(());
     }
-    let mut fields = Fields::default();
+    // The number of equals signs less that of commas, after the first space. A quote matters in the value of a field.
+    let mut open_values: Option<i64> = None;
     let mut is_quoted = false;
     let mut bytes = line.iter();
     while let Some(byte) = bytes.next() {
@@ -35,23 +28,20 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
             b'\\' => {
                 bytes.next().ok_or(Rejection::TrailingBackslash)?;
             }
-            b'"' if fields.has_begun && fields.equals > fields.commas => is_quoted = !is_quoted,
-            b' ' => fields.has_begun = true,
+            b'"' if open_values > Some(0) => is_quoted = !is_quoted,
+            b' ' => open_values = open_values.or(Some(0)),
             // A line feed in a quote of the relay's grammar may be the end of a line for a server.
-            b'\n' if !is_quoted => fields = Fields::default(),
-            b'=' if fields.has_begun && !is_quoted => fields.equals += 1,
-            b',' if fields.has_begun && !is_quoted => fields.commas += 1,
+            b'\n' if !is_quoted => open_values = None,
+            b'=' if !is_quoted => open_values = open_values.map(|values| values + 1),
+            b',' if !is_quoted => open_values = open_values.map(|values| values - 1),
             _ => {}
         }
     }
-    if is_quoted {
-        return Err(Rejection::QuoteUnclosed);
-    }
-    Ok(())
+    if is_quoted { Err(Rejection::QuoteUnclosed) } else { Ok(()) }
 }
 
-/// Returns why a line does not have the form of a point: a key, fields, and perhaps a timestamp. What the key says, and how large numbers are,
-/// is for the server to judge.
+/// Returns why a line does not have the form of a point: a key, fields, and perhaps a timestamp. The server judges the key and the
+/// size of numbers.
 fn check_form(line: &str) -> Result<(), Rejection> {
     let line = line.trim_start_matches(BLANK);
     let line = line.trim_end_matches(|c| c == '\r' || BLANK.contains(&c));
@@ -62,30 +52,33 @@ fn check_form(line: &str) -> Result<(), Rejection> {
     }
     loop {
         let equals = until(rest, &['=', ' ']);
-        let value = rest[equals..].strip_prefix('=');
-        let value = value.filter(|_| equals > 0);
+        let value = rest[equals..].strip_prefix('=').filter(|_| equals > 0);
         let value = value.ok_or(Rejection::FieldMalformed)?;
-        let end = match value.strip_prefix('"') {
-            Some(quoted) => until(quoted, &['"']) + 2,
-            None => until(value, &[',', ' ']),
+        let (is_known, behind) = if let Some(quoted) = value.strip_prefix('"') {
+            (true, quoted.get(until(quoted, &['"']) + 1..))
+        } else {
+            let end = until(value, &[',', ' ']);
+            (is_number(&value[..end]), value.get(end..))
         };
-        let is_known = value.starts_with('"') || is_number(value.get(..end).unwrap_or_default());
-        let behind = value.get(end..).ok_or(Rejection::QuoteUnclosed)?;
+        let behind = behind.ok_or(Rejection::QuoteUnclosed)?;
         match behind.strip_prefix(',') {
             Some(next) if is_known => rest = next,
             None if is_known && !behind.starts_with(|c| c != ' ') => {
-                return check_timestamp(behind.trim_start_matches(BLANK));
+                let time = behind.trim_start_matches(BLANK);
+                let mut digits = time.strip_prefix('-').unwrap_or(time).bytes();
+                let is_time = digits.all(|byte| byte.is_ascii_digit());
+                return if is_time { Ok(()) } else { Err(Rejection::TimestampInvalid) };
             }
             _ => return Err(Rejection::FieldMalformed),
         }
     }
 }
 
-/// What servers skip around a line and between its parts. A carriage return is skipped at the end of a line only: elsewhere it is
-/// part of a name.
+/// The characters that servers skip around a line and between its parts. A carriage return is skipped only at the end of a line:
+/// elsewhere it is part of a name.
 const BLANK: [char; 3] = [' ', '\t', '\0'];
 
-/// Returns where the first of these is that no backslash is before, or where the text ends.
+/// Returns the index of the first of these characters that is not escaped, or the length of the text.
 fn until(text: &str, ends: &[char]) -> usize {
     let mut is_escaped = false;
     let found = text.find(|c| {
@@ -96,21 +89,12 @@ fn until(text: &str, ends: &[char]) -> usize {
     found.unwrap_or(text.len())
 }
 
-/// Returns whether this is a number or a truth value, in the spelling of any server.
+/// Returns whether this is a number or a boolean, in the spelling of any server.
 fn is_number(value: &str) -> bool {
     const WORDS: [&str; 10] =
         ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE"];
     let number = value.strip_suffix(['i', 'u']).unwrap_or(value);
     number.parse::<f64>().is_ok() || WORDS.contains(&value)
-}
-
-fn check_timestamp(text: &str) -> Result<(), Rejection> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        Ok(())
-    } else {
-        Err(Rejection::TimestampInvalid)
-    }
 }
 
 #[cfg(test)]

@@ -1,28 +1,27 @@
 //! [`PassthroughLoop`]: detects passthrough datagrams that come back to the relay from the `udp://` address of `rest.url`.
 //!
-//! Passthrough lines carry no mark, for their receivers are foreign. Each second a reader takes one datagram as a sample. If the
-//! same bytes arrive again several times within that second, it sends a probe: three datagrams of line feeds, of random lengths.
-//! To a receiver of lines they are empty lines, and a relay passes them on as they are. If they come back one after the
-//! other, relays send passthrough lines in a circle: the outlet is closed until no probe comes back. Lines that
-//! repeat for another reason cost their receiver only empty lines. A datagram that takes longer than a second for the circle
-//! is not detected, and does little harm.
+//! Passthrough lines carry no mark, because their receivers do not know relays. Each second a reader takes one datagram as a sample.
+//! If the same bytes arrive several times within that second, it sends a probe: three datagrams of line feeds, of random lengths.
+//! Receivers of lines ignore them, and a relay forwards them unchanged. If they come back one after the other, relays send
+//! passthrough lines in a circle: the outlet is closed until no probe comes back. A circle that takes longer than a second is not
+//! detected, and does little harm.
 
 use super::Outlet;
 
 /// The number of repetitions of the sample that starts a probe.
-const AGAIN_MIN: u32 = 3;
+const REPEATED_MIN: u32 = 3;
 /// The datagrams of a probe. With fewer, a stranger could close the outlet by guessing their lengths.
 const PROBE_DATAGRAMS: usize = 3;
-/// The longest datagram of a probe, in bytes.
+/// The maximum length of a datagram of a probe, in bytes.
 const PROBE_BYTES_MAX: usize = 1024;
-/// The seconds without a probe that came back, after which the outlet is opened again.
+/// The seconds without a returned probe after which the outlet is opened again.
 const CLOSED_SECONDS: u32 = 3;
 
 /// Detects a circle. Each reader has one: the datagrams of one relay come back to one reader.
 #[derive(Debug, Default)]
 pub(super) struct PassthroughLoop {
     sample: Vec<u8>,
-    again: u32,
+    repeated: u32,
     /// The lengths of the datagrams of the last probe.
     probe: Option<[usize; PROBE_DATAGRAMS]>,
     /// The number of them that came back, in their order.
@@ -31,33 +30,33 @@ pub(super) struct PassthroughLoop {
 }
 
 impl PassthroughLoop {
-    /// Checks a datagram without events. Returns whether it is part of a probe of this relay, which goes no further.
+    /// Checks a datagram without events. Returns whether it is part of a probe of this relay, which is not forwarded.
     pub(super) fn is_probe(&mut self, datagram: &[u8], outlet: &Outlet) -> bool {
         if datagram.iter().any(|byte| *byte != b'\n') {
             if self.sample.is_empty() {
                 self.sample.extend_from_slice(datagram);
             } else if self.sample == datagram {
-                self.again += 1;
+                self.repeated += 1;
             }
             return false;
         }
         let Some(lengths) = self.probe else {
             return false;
         };
-        if lengths.get(self.returned) != Some(&datagram.len()) {
+        if lengths[self.returned] != datagram.len() {
             self.returned = 0;
         }
-        let is_ours = lengths.get(self.returned) == Some(&datagram.len());
-        self.returned += usize::from(is_ours);
-        if self.returned == lengths.len() {
+        let is_own = lengths[self.returned] == datagram.len();
+        self.returned += usize::from(is_own);
+        if self.returned == PROBE_DATAGRAMS {
             self.probe = None;
             self.closed_seconds = CLOSED_SECONDS;
             outlet.set_loop(true);
         }
-        is_ours
+        is_own
     }
 
-    /// Starts another second: takes another sample, and sends a probe if the last one came again or the outlet is closed.
+    /// Starts another second: takes another sample, and sends a probe if the last one was repeated or the outlet is closed.
     pub(super) fn begin_second(&mut self, outlet: &Outlet) {
         if self.closed_seconds > 0 {
             self.closed_seconds -= 1;
@@ -65,10 +64,9 @@ impl PassthroughLoop {
                 outlet.set_loop(false);
             }
         }
-        let is_due = self.again >= AGAIN_MIN || self.closed_seconds > 0;
+        let is_due = self.repeated >= REPEATED_MIN || self.closed_seconds > 0;
         self.sample.clear();
-        self.again = 0;
-        self.returned = 0;
+        (self.repeated, self.returned) = (0, 0);
         self.probe = is_due.then(|| {
             let lengths = [(); PROBE_DATAGRAMS].map(|()| rand::random_range(1..=PROBE_BYTES_MAX));
             for length in lengths {

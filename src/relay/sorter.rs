@@ -9,13 +9,11 @@ use crate::event::{LineRules, Parser, Rejection, escape, head};
 
 /// Selects lines by their measurement or one of their tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventRule {
-    /// Lines of this measurement, as it is written in a line.
-    Measurement(Vec<u8>),
-    /// Lines with a tag of this key.
-    TagKey(Vec<u8>),
-    /// Lines with this tag: key and value.
-    Tag(Vec<u8>, Vec<u8>),
+pub struct EventRule {
+    /// The tag key as it is written in a line; empty for the measurement.
+    key: Vec<u8>,
+    /// `None` selects every value.
+    value: Option<Vec<u8>>,
 }
 
 impl FromStr for EventRule {
@@ -26,24 +24,14 @@ impl FromStr for EventRule {
         if text.contains(char::is_control) {
             return Err("holds control characters");
         }
-        match text.split_once('=') {
-            None if text.is_empty() => Err("is empty"),
-            None => Ok(Self::Measurement(escape(text))),
-            Some(("", _)) => Err("has no tag key"),
-            Some((key, "")) => Ok(Self::TagKey(escape(key))),
-            Some((key, value)) => Ok(Self::Tag(escape(key), escape(value))),
-        }
-    }
-}
-
-impl EventRule {
-    /// Returns whether it selects lines with this measurement (which has no key) or tag.
-    fn names(&self, key: &[u8], value: &[u8]) -> bool {
-        match self {
-            Self::Measurement(name) => key.is_empty() && name == value,
-            Self::TagKey(name) => name == key,
-            Self::Tag(name, expected) => name == key && expected == value,
-        }
+        let (key, value) = match text.split_once('=') {
+            None if text.is_empty() => return Err("is empty"),
+            Some(("", _)) => return Err("has no tag key"),
+            None => ("", text),
+            Some(tag) => tag,
+        };
+        let value = (!value.is_empty()).then(|| escape(value));
+        Ok(Self { key: escape(key), value })
     }
 }
 
@@ -77,7 +65,10 @@ impl Sorter {
 
     /// Returns the kind of a line, without its line end.
     pub fn sort(&mut self, line: &[u8]) -> Kind {
-        let is_named = |(key, value)| self.rules.iter().any(|rule| rule.names(key, value));
+        let selects = |rule: &EventRule, key: &[u8], value: &[u8]| {
+            rule.key == key && rule.value.as_ref().is_none_or(|expected| expected == value)
+        };
+        let is_named = |(key, value)| self.rules.iter().any(|rule| selects(rule, key, value));
         if !self.rules.is_empty() && !head(line).any(is_named) {
             return Kind::Passthrough;
         }

@@ -182,7 +182,7 @@ impl Keeper {
     }
 
     fn report_state(&self) {
-        self.node.lag.set_on_disk(!self.directory.is_empty());
+        self.node.partitions.set_spooling(!self.directory.is_empty());
         self.metrics.spool_bytes.set(gauge(self.directory.bytes()));
     }
 }

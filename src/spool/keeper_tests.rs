@@ -62,8 +62,8 @@ async fn new_events_go_behind_what_is_on_disk_until_the_last_of_it_is_taken() {
     assert!(!running.spool.is_spilling());
     let partition = crate::event::Partitions::new(std::num::NonZeroU16::MIN)
         .of("a=1", crate::event::Minute::MIN);
-    assert!(running.node.lag.is_lagging(partition));
+    assert!(running.node.partitions.of(partition).lags);
     running.spool.done(taken.number, false).await;
     assert_eq!(running.spool.take().await, None);
-    assert!(!running.node.lag.is_lagging(partition));
+    assert!(!running.node.partitions.of(partition).lags);
 }

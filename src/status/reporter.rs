@@ -19,7 +19,7 @@ use super::report::{
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
-use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS};
+use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS, lock};
 use crate::store::{NodeStore, Reported};
 use crate::telemetry::{Metrics, Totals};
 use crate::text::beginning;
@@ -163,7 +163,7 @@ impl NodeReporter {
     }
 
     fn outputs(&self) -> Vec<OutputReport> {
-        let down = self.node.outputs_down.all();
+        let down = lock(&self.node.outputs_down).clone();
         let report = |(name, url): &(String, String)| {
             let trouble = down.get(name);
             OutputReport {
@@ -199,7 +199,7 @@ impl NodeReporter {
             rate(|totals| totals.old_minutes_sealed),
         ];
         memory.history.add(counts);
-        let partitions_lagging = node.lag.partitions() as u64;
+        let partitions_lagging = node.partitions.lagging() as u64;
         let is_lagging = partitions_lagging > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
         let copies_at = memory.copies_at.as_ref().filter(|(at, _)| now - *at < RECENT);

@@ -232,7 +232,7 @@ impl Collector for NodeCollector {
         }
         let failing = node.listeners_failing.load(Ordering::Relaxed) as u64;
         let name_taken = u64::from(node.name_taken.load(Ordering::Relaxed));
-        let lagging = node.lag.partitions() as u64;
+        let lagging = node.partitions.lagging() as u64;
         let bytes_help = "Memory of the events on the way to the store that are not on disk";
         let lagging_help = "Partitions whose events this node cannot record at the moment";
         let failing_help = "Receiving threads whose socket cannot be read at the moment";

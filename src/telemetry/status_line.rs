@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics::{Metrics, of_output};
-use crate::node::Node;
+use crate::node::{Node, lock};
 
 /// Returns the rate per second at which a total grew.
 #[must_use]
@@ -48,12 +48,13 @@ pub fn status_line(
         }
         if metrics.store_up.get() == 0 {
             line.push_str("; the store takes nothing");
-        } else if node.lag.partitions() > 0 {
-            let _ = write!(line, "; lags in {} partitions", node.lag.partitions());
+        } else if node.partitions.lagging() > 0 {
+            let _ = write!(line, "; lags in {} partitions", node.partitions.lagging());
         }
-        let down = node.outputs_down.names();
+        let down = lock(&node.outputs_down);
         if !down.is_empty() {
-            let _ = write!(line, "; down: {}", down.join(", "));
+            let names: Vec<_> = down.keys().map(String::as_str).collect();
+            let _ = write!(line, "; down: {}", names.join(", "));
         }
         before = now;
         line

@@ -275,7 +275,11 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
     assert_eq!(metrics.count_of("eds_relay_rest_dropped_total", &refused), 2);
     let written = site.query("SELECT COUNT(usage) FROM cpu");
     assert_eq!(written[0]["values"][0][1].as_u64(), Some(LINES - 2));
-    assert!(relay.log().contains("the server of rest.url refuses lines"), "{}", relay.log());
+    assert!(
+        relay.log().contains("the passthrough server (rest.url) refused lines"),
+        "{}",
+        relay.log()
+    );
 }
 
 /// A line that a filter before the server never passes; and a line that the server refuses together with the line that it took

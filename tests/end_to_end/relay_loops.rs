@@ -139,7 +139,7 @@ fn lines_of_the_rest_among_relays_in_a_circle_are_ended_and_told() {
         closed.kill();
         eventually("nothing comes back any more", SOON, || {
             let mut logs = relays.iter().map(Node::log);
-            when(logs.any(|log| log.contains("are sent again")), "not yet")
+            when(logs.any(|log| log.contains("sending them again")), "not yet")
         });
     }
 }

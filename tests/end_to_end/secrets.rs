@@ -66,7 +66,7 @@ fn a_relay_shows_no_secret() {
         }
         relay.run();
         relay.send(b"cpu usage=1");
-        relay.wait_log("takes no lines");
+        relay.wait_log("which accepts nothing");
         assert_node_hidden(&relay);
         assert_eq!(relay.terminate().code(), Some(3));
         assert_hidden("the log", &relay.log());

@@ -9,8 +9,7 @@ use super::parts::{Origin, Part};
 use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
-use crate::ingest::line_batcher::beginning;
-use crate::node::{Found, RefusedLine};
+use crate::node::{Example, Found};
 use crate::store::{RecordRequest, Records, StoreError};
 
 /// The result of an attempt.
@@ -179,13 +178,8 @@ impl Recorder {
         }
         self.node.ledger.rejected(reason, events);
         if events > 0 {
-            let sample = RefusedLine {
-                reason,
-                source: None,
-                line: beginning(series.as_bytes()).to_string(),
-            };
             let rejected = self.node.ledger.totals().rejected[reason.index()];
-            self.node.notices.refused(sample, rejected);
+            self.node.notices.rejected(reason, rejected, Example::new(None, series.as_bytes()));
         }
     }
 
@@ -209,7 +203,8 @@ impl Recorder {
             let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
             // Last: a reader who sees them recorded finds all other counters updated.
-            self.node.confirmed.record(self.partition, events as u64);
+            let recorded = events as u64;
+            self.node.partitions.change(self.partition, |state| state.recorded += recorded);
             self.node.ledger.recorded(events);
         }
     }
