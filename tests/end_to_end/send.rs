@@ -105,10 +105,10 @@ fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
     let output = eds().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    let refused = format!("7 copies refused by {closed}, where nobody listens");
+    let refused = format!("7 copies refused by {closed}, where no process listens");
     assert_contains(&said, ["7 copies sent", &refused, "waiting for up to 0.01 s"]);
-    assert!(!said.contains("events sent to nobody"), "{said}");
-    assert_eq!(said.matches("going on").count(), 1, "{said}");
+    assert!(!said.contains("events sent to no address"), "{said}");
+    assert_eq!(said.matches("continuing").count(), 1, "{said}");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn events_that_every_address_refuses_are_sent_to_nobody_and_not_expected() {
     let said = String::from_utf8(output.stderr).unwrap();
     for words in [
         "0 copies sent",
-        "100 events sent to nobody",
+        "100 events sent to no address",
         &format!("7 copies refused by {}", closed[0]),
         &format!("7 copies refused by {}", closed[1]),
     ] {
@@ -153,7 +153,7 @@ fn nodes_that_are_started_in_the_background_just_before_receive_everything() {
     };
     // Each begins to listen when it is waited for.
     let nodes = to.each_ref().map(|to| {
-        wait_for(&format!("nobody listens at {to} yet; waiting"));
+        wait_for(&format!("no process listens at {to} yet; waiting"));
         UdpSocket::bind(to).unwrap()
     });
     let summary = wait_for("copies sent");

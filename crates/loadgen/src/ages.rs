@@ -1,4 +1,4 @@
-//! Whether a node takes events of a given time.
+//! Warnings of events that a node rejects for their time.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub const MAX_AGE: Duration = Duration::from_secs(3600);
 /// The default of `input.max_future`.
 pub const MAX_FUTURE: Duration = Duration::from_secs(60);
 
-/// Returns the warning for a line that a node with these defaults rejects now; `None` for a line that it takes, or without a
-/// timestamp at its end.
+/// Returns the warning for a line that a node with these defaults rejects now; `None` for other lines, and for lines that do not
+/// end with a timestamp.
 pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&byte| byte == b' ').next()?;
@@ -22,7 +22,7 @@ pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let exceeds = |nanos: i128, most: Duration| {
         u128::try_from(nanos).is_ok_and(|nanos| nanos > most.as_nanos())
     };
-    let (what, key, most) = if exceeds(age_nanos, MAX_AGE) {
+    let (direction, key, most) = if exceeds(age_nanos, MAX_AGE) {
         ("ago", "input.max_age", MAX_AGE)
     } else if exceeds(-age_nanos, MAX_FUTURE) {
         ("ahead", "input.max_future", MAX_FUTURE)
@@ -32,8 +32,8 @@ pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let time = DateTime::from_timestamp_nanos(nanos).to_rfc3339_opts(SecondsFormat::Secs, true);
     let most = humantime::format_duration(most);
     Some(format!(
-        "is of {time}, more than {most} {what}: a node rejects it, unless its {key} is longer than the default. \
-         Timestamps are nanoseconds since 1970"
+        "has the time {time}, more than {most} {direction}; nodes with the default {key} reject it. Timestamps are \
+         nanoseconds since 1970"
     ))
 }
 
@@ -45,7 +45,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn a_time_is_held_against_the_defaults() {
+    fn times_beyond_the_defaults_are_warned_of() {
         for (nanos, word) in [
             (NOW, None),
             (NOW - 3600 * SECOND, None),

@@ -2,18 +2,17 @@
 
 use std::num::NonZeroUsize;
 
-/// The most bytes of several lines together: they fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel.
-/// A longer line is sent alone.
+/// The maximum bytes of several lines: they fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel. A
+/// longer line is sent alone.
 pub(super) const BYTES_MAX: usize = 1_400;
-
-/// The longest line that any datagram can hold, in bytes (UDP over IPv4).
+/// The maximum length of a line that a datagram can hold, in bytes (UDP over IPv4).
 pub(super) const LINE_BYTES_MAX: usize = 65_507;
 
 /// The open datagram: lines with `\n` between them.
 #[derive(Debug)]
 pub(super) struct Datagram {
-    bytes: Vec<u8>,
-    lines: usize,
+    pub(super) bytes: Vec<u8>,
+    pub(super) lines: usize,
     lines_max: usize,
 }
 
@@ -45,14 +44,6 @@ impl Datagram {
         self.lines += 1;
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    pub(super) const fn lines(&self) -> usize {
-        self.lines
-    }
-
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.lines = 0;
@@ -70,13 +61,13 @@ mod tests {
         let mut packed = Vec::new();
         for line in lines {
             if !datagram.has_room_for(line.len()) {
-                packed.push(datagram.bytes().to_vec());
+                packed.push(datagram.bytes.clone());
                 datagram.clear();
             }
             datagram.push(line);
         }
         if !datagram.is_empty() {
-            packed.push(datagram.bytes().to_vec());
+            packed.push(datagram.bytes.clone());
         }
         packed
     }

@@ -1,33 +1,28 @@
-//! The exact counts that must come out of the lines that were sent.
+//! The exact counts that the service must write for the sent lines.
 //!
-//! They are compared with the output of the service, so this shares no code with it: not the parser, not the minutes, not the
-//! counting. It keeps every event, sorts them and counts neighbours. It reads only the short form, without any escapes, and
-//! refuses all other lines.
+//! They check the service, so this shares no code with it. It keeps every event, sorts the events and counts neighbours. It reads
+//! only the short form without escapes, and refuses all other lines.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use super::{MINUTE_NANOS, SendError};
+use super::MINUTE_NANOS;
 
-/// Why a line has no certain count.
+/// The reason why the counts of a line are not certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSimple(&'static str);
 
 const PARTS: NotSimple = NotSimple("expected `<tags> value=<user> <timestamp>`");
 const CHARACTER: NotSimple = NotSimple(
-    "escapes, quotes, control characters and bytes that are not UTF-8 are not understood here",
+    "--expected does not support escapes, quotes, control characters and bytes that are not UTF-8",
 );
 const TAG: NotSimple = NotSimple("expected tags like `event_type=http-5xx,product=productA`");
 const REPEATED_TAG: NotSimple = NotSimple("a tag key is repeated");
 const USER: NotSimple = NotSimple("expected one field, `value=<user>`");
 /// Not a number, below zero, or beyond the year 2262.
 const TIMESTAMP: NotSimple = NotSimple("expected a timestamp in nanoseconds since the epoch");
-const TOO_MANY: NotSimple = NotSimple("there are more than 4294967295 different series or users");
+const TOO_MANY: NotSimple = NotSimple("there are more than 4294967295 series or users");
 
-/// An event, with series and user as numbers: 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Event {
     series: u32,
@@ -45,17 +40,17 @@ impl Event {
 /// Collects the events of lines, and counts them at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// Numbers of series, by their tags in the order of the line.
+    /// Numbers of series, by their tags in the order of a line.
     spellings: HashMap<String, u32>,
     series: HashMap<String, u32>,
     users: HashMap<String, u32>,
-    /// The confirmed events, then those of the open datagram.
+    /// The confirmed events, followed by those of the open datagram.
     events: Vec<Event>,
     confirmed: usize,
 }
 
 impl Expected {
-    /// Adds a line to the open datagram. Comments are no events.
+    /// Adds a line to the open datagram. Ignores comments.
     pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.trim_ascii_start().first() == Some(&b'#') {
@@ -109,29 +104,6 @@ impl Expected {
         }
         lines.sort_unstable();
         lines.concat()
-    }
-}
-
-/// The file that gets the counts at the end.
-#[derive(Debug)]
-pub(super) struct ExpectedFile {
-    path: PathBuf,
-    file: File,
-    pub(super) expected: Expected,
-}
-
-impl ExpectedFile {
-    /// Creates the file at once, so that an error is known before anything is sent.
-    pub(super) fn create(path: &Path) -> Result<Self, SendError> {
-        let created = File::create(path);
-        let file = created.map_err(|source| SendError::Expected(path.to_owned(), source))?;
-        Ok(Self { path: path.to_owned(), file, expected: Expected::default() })
-    }
-
-    pub(super) fn write(mut self) -> Result<(), SendError> {
-        let written = self.file.write_all(self.expected.lines().as_bytes());
-        let written = written.and_then(|()| self.file.sync_all());
-        written.map_err(|source| SendError::Expected(self.path, source))
     }
 }
 

@@ -55,7 +55,7 @@ fn the_order_of_tags_and_repeats_make_no_difference() {
 }
 
 #[test]
-fn what_nobody_was_sent_does_not_count() {
+fn events_without_a_sent_copy_do_not_count() {
     let counts = counts_of(&[
         (&["a=1 value=x 5"], true),
         (&["a=1 value=y 5", "a=1 value=x 5"], false),

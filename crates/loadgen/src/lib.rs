@@ -1,13 +1,11 @@
-//! A load generator for services that count events: lines from standard input or a seeded synthetic load, over UDP or Unix
-//! sockets to any number of addresses, with a file of the exact counts that must come out.
+//! A load generator for services that count events: lines from standard input or a seeded synthetic load, sent over UDP or Unix
+//! sockets to any number of addresses, with a file of the exact counts that the service must write.
 //!
-//! `source` gives a line, `pacer` says when, `datagram` packs it, and `sender` copies each full datagram to all `targets`,
-//! except for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
+//! `source` provides a line, `pacer` the time to send it, `datagram` packs it, and `sender` copies each full datagram to all
+//! `targets`, except for copies that the drop rate omits. `expected` counts a line if at least one copy of its datagram was sent.
 //!
-//! It shares no code with the service, so that both cannot be wrong in the same way. Only the rules for the end of a line and
-//! for its timestamp are the service's: callers pass them as [`LineRules`].
-//!
-//! It blocks: a thread that sleeps, reads and sends needs no runtime.
+//! It shares no code with the service, so that both do not have the same bug. Only the rules for line ends and timestamps are the
+//! service's: callers pass them as [`LineRules`]. It uses blocking calls.
 
 mod ages;
 mod datagram;
@@ -39,53 +37,48 @@ use source::{Lines, Source, Stop};
 /// The rules of the service for lines.
 #[derive(Debug, Clone, Copy)]
 pub struct LineRules {
-    /// Returns the length of the first line without its line end; `None` when that depends on bytes to come.
+    /// Returns the length of the first line without its line end; `None` if more bytes are needed.
     pub end: fn(&[u8]) -> Option<usize>,
-    /// Returns whether a line is an event without a timestamp, which takes one at its end.
+    /// Returns whether a line is an event without a timestamp.
     pub lacks_timestamp: fn(&[u8]) -> bool,
 }
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
-/// Why sending did not begin, or stopped. Lines are numbered from 1.
+/// The reason why sending did not start, or stopped. Lines are numbered from 1.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum SendError {
-    /// An address that is malformed or cannot be resolved.
     #[error("cannot resolve `{0}`, expected HOST:PORT or unix:/PATH: {1}")]
     Resolve(String, #[source] io::Error),
-    /// No socket, for example because this host has no IPv6.
     #[error("cannot open a socket to send to {0}: {1}")]
     Socket(String, #[source] io::Error),
-    /// The synthetic load begins before 1970 or ends after 2262, beyond the range of a timestamp.
-    #[error("the minutes of the load must lie between the years 1970 and 2262")]
+    #[error("the minutes of the load must be between the years 1970 and 2262")]
     Span,
-    /// The input broke off at this line.
     #[error("cannot read line {0}: {1}")]
     Input(u64, #[source] io::Error),
-    /// This line is longer than any datagram. The lines before it are sent.
-    #[error("line {0} is longer than 65507 bytes, the most that a datagram holds")]
+    /// The lines before it were sent.
+    #[error("line {0} has more than 65507 bytes, the maximum of a datagram")]
     LineTooLong(u64),
-    /// The system gives no thread or no signals.
+    /// A thread or signal handler cannot be created.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// The count of this line is not certain, while expected counts are wanted. Their file is left empty.
+    /// The file of expected counts is left empty.
     #[error("the counts of line {0} are not certain: {1}")]
     NotSimple(u64, #[source] NotSimple),
-    /// The file of expected counts cannot be written.
     #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
     Expected(PathBuf, #[source] io::Error),
 }
 
-/// Sends as the options say, and returns when all is sent. Reports its progress on standard error. Without `events`, lines come
-/// from standard input. SIGINT and SIGTERM end it early, with a summary; a second signal ends the process.
-///
-/// A datagram that cannot be sent is counted in the summary and is no error.
+/// Sends by these options, and returns when all events are sent. Reports its progress on standard error. Without `events`, lines are
+/// read from standard input. SIGINT and SIGTERM stop it with a summary; a second signal ends the process. Copies that cannot be sent
+/// are counted in the summary and are no error.
 pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     send(options, io::stdin(), rules, is_typed, Stop::by_signals()?)
 }
 
-/// As [`run`], with lines from this input instead of standard input, and without regard to signals.
+/// As [`run`], with lines from this input, and without signal handlers.
 pub fn run_from(
     options: &Options,
     input: impl Read + Send + 'static,
@@ -108,7 +101,7 @@ fn send(
                 if options.no_stamp { |_: &_| false } else { rules.lacks_timestamp };
             let lines = Lines::read(input, LineRules { lacks_timestamp, ..rules })?;
             let what = if is_typed {
-                "what you type here, a line an event, until Ctrl-D,"
+                "the lines that you type, one event each, until Ctrl-D,"
             } else {
                 "lines of standard input"
             };
@@ -151,11 +144,11 @@ fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Pla
     })
 }
 
-/// Describes the load, with its start, which by default is not on the command line.
+/// Describes the load and its start.
 fn describe(options: &Options, plan: &Plan) -> String {
     let events = plan.events;
     if options.realtime {
-        return format!("{events} events as of now");
+        return format!("{events} events with the current time");
     }
     let start = DateTime::from_timestamp_nanos(plan.start_nanos);
     format!("{events} events from {}", start.to_rfc3339_opts(SecondsFormat::Secs, true))
@@ -182,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_outside_of_time_is_refused() {
+    fn a_load_outside_the_range_of_timestamps_is_refused() {
         for start in [-1, i64::MAX - 1] {
             let options = Options { start: Some(start), ..Options::default() };
             assert!(matches!(plan(&options, 1, 0, NOW), Err(SendError::Span)), "{start}");

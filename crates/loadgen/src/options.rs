@@ -10,35 +10,36 @@ use clap::{Args, FromArgMatches};
 use super::now_nanos;
 use super::synthetic::REPEAT_SHARE_MAX;
 
+const LOAD: &str = "Synthetic load";
+
 /// Sends events over UDP or to Unix sockets: lines from standard input, or with --events a synthetic load.
 ///
-/// Each datagram is copied to every address. UDP tells no sender what arrived: a datagram that the receiver had
-/// no room for counts as sent. A lower --rate helps. A Unix socket without room makes the sender wait.
+/// Every address gets a copy of each datagram. UDP does not report what arrived: a datagram for which the receiver
+/// had no room counts as sent, and a lower --rate helps. A full Unix socket makes the sender wait.
 ///
-/// Copies that nobody took, because nobody listens at an address, count as refused and not as sent, as far as the network
-/// reports them: on this host all of them. An event refused by every address is not expected to be counted.
+/// Copies to an address at which no process listens count as refused if the network reports it, which this host always
+/// does. Events that every address refused are left out of the expected counts.
 ///
-/// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
-/// SIGTERM, with the summary and the expected counts of what was sent until then.
+/// Exit code 0: all copies were sent; 1: some could not be sent or were refused; 130 or 143: stopped by Ctrl-C or
+/// SIGTERM, with the summary and the expected counts of the events sent until then.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Options {
-    /// Where to send; may be given several times, and each address gets a copy of every datagram.
-    /// Of a name with several addresses the first is used, IPv4 before IPv6
+    /// An address to send to; may be given several times, and each gets a copy of every datagram.
+    /// A name with several addresses stands for the first, IPv4 before IPv6
     #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = "127.0.0.1:8094")]
     pub to: Vec<String>,
 
-    /// Events a second, not counting copies; 0 for as fast as it goes
-    // Well below what one node takes in, so that no events are lost unless the user asks for speed.
+    /// Events per second, not counting copies; 0 for no limit
+    // One node receives several times this rate without loss.
     #[arg(long, value_name = "EVENTS/S", default_value_t = 20_000)]
     pub rate: u64,
 
-    /// How long to wait at the start for addresses of this host (loopback or unix:) at which nobody listens yet
-    // A node that was just started listens well within this, unless its host is very busy.
+    /// How long to wait at the start for a process to listen at an address of this host (loopback or unix:)
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5s")]
     pub wait: Duration,
 
-    /// The most lines in one datagram. It stays within 1400 bytes unless one line alone is longer
+    /// The maximum number of lines in a datagram. A datagram has at most 1400 bytes unless one line is longer
     #[arg(long, value_name = "N", default_value = "15")]
     pub lines_per_datagram: NonZeroUsize,
 
@@ -47,101 +48,66 @@ pub struct Options {
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub drop_rate: f64,
 
-    /// Write the exact counts that must come out to this file: one line of output a count, sorted bytewise.
-    /// An event counts when at least one address was sent a copy. Lines from standard input must then have
-    /// a timestamp in nanoseconds, the user field `value`, and no escapes. Takes 16 to 32 bytes of memory an
-    /// event
+    /// Write the exact counts that the nodes must publish to this file, as sorted lines of output.
+    /// Counts events of which at least one copy was sent. Lines from standard input must have a timestamp in nanoseconds,
+    /// the user field `value`, and no escapes. Takes 16 to 32 bytes of memory per event
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
 
-    /// Leave lines of standard input without a timestamp as they are. Otherwise they get the time at which they are read, in
-    /// nanoseconds, so that their copies are one event at all nodes
+    /// Do not add timestamps. By default, lines of standard input without a timestamp get the time at which they are read,
+    /// in nanoseconds, so that all nodes count their copies as one event
     #[arg(long)]
     pub no_stamp: bool,
 
-    /// No progress bar, no opening line and no warnings; the closing summary alone
+    /// Print only the summary: no progress bar, first line or warnings
     #[arg(long)]
     pub quiet: bool,
 
-    /// Decides every choice made by chance. The same seed and options, with --start at a date, send the same
-    /// bytes [default: drawn, and printed]
+    /// The seed of all random choices. The same seed and options, with a date for --start, send the same bytes
+    /// [default: random, and printed]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
 
-    /// Send this many synthetic events and leave standard input alone
-    #[arg(long, value_name = "N", help_heading = "Synthetic load")]
+    /// Send this many synthetic events instead of standard input
+    #[arg(long, value_name = "N", help_heading = LOAD)]
     pub events: Option<u64>,
 
-    /// How many different series there are, at most
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "50",
-        requires = "events",
-        help_heading = "Synthetic load"
-    )]
+    /// The maximum number of series
+    #[arg(long, value_name = "N", default_value = "50", requires = "events", help_heading = LOAD)]
     pub series: NonZeroU32,
 
-    /// How many different users each series has, at most
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "10000",
-        requires = "events",
-        help_heading = "Synthetic load"
-    )]
+    /// The maximum number of users of each series
+    #[arg(long, value_name = "N", default_value = "10000", requires = "events", help_heading = LOAD)]
     pub users: NonZeroU32,
 
     /// Spread the events over this many minutes
-    #[arg(
-        long,
-        value_name = "M",
-        default_value = "1",
-        requires = "events",
-        help_heading = "Synthetic load"
-    )]
+    #[arg(long, value_name = "M", default_value = "1", requires = "events", help_heading = LOAD)]
     pub minutes: NonZeroU32,
 
-    /// When the first of the minutes begins: a date like 2016-12-04T18:38:00Z, `now`, or before now like `-10m`;
-    /// rounded down to a whole minute [default: as long ago as --minutes lasts]
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = |text: &str| start(text, now_nanos()),
-        allow_hyphen_values = true,
-        requires = "events",
-        help_heading = "Synthetic load"
-    )]
+    /// When the first minute begins: a date like 2016-12-04T18:38:00Z, `now`, or a time before now like `-10m`;
+    /// rounded down to a whole minute [default: --minutes before now]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "events", help_heading = LOAD)]
+    #[arg(value_parser = |text: &str| start(text, now_nanos()))]
     pub start: Option<i64>,
 
-    /// The share of events that are an exact repeat of one shortly before: the same series, user and timestamp,
-    /// which must count once. At most 0.9
-    #[arg(
-        long,
-        value_name = "SHARE",
-        default_value = "0.01",
-        value_parser = repeat,
-        requires = "events",
-        help_heading = "Synthetic load"
-    )]
+    /// The share of events that exactly repeat a recent event (the same series, user and timestamp), which must count
+    /// once. At most 0.9
+    #[arg(long, value_name = "SHARE", default_value = "0.01", requires = "events", help_heading = LOAD)]
+    #[arg(value_parser = repeat)]
     pub repeat: f64,
 
-    /// Send the events in a random order instead of by time
-    #[arg(long, requires = "events", help_heading = "Synthetic load")]
+    /// Send the events in random order instead of by time. Takes 8 bytes of memory per event
+    #[arg(long, requires = "events", help_heading = LOAD)]
     pub shuffle: bool,
 
-    /// Events happen at the moment they are sent, instead of spread over --minutes
-    #[arg(
-        long,
-        requires = "events",
-        conflicts_with_all = ["minutes", "start", "shuffle"],
-        help_heading = "Synthetic load"
-    )]
+    /// Give each event the time at which it is sent, instead of spreading the events over --minutes
+    #[arg(long, requires = "events", help_heading = LOAD)]
+    #[arg(conflicts_with_all = ["minutes", "start", "shuffle"])]
     pub realtime: bool,
 }
 
 impl Default for Options {
-    /// Returns the options without any flags.
+    /// Returns the options of a command line without flags.
     fn default() -> Self {
         let command = Self::augment_args(clap::Command::new("send"));
         let options = Self::from_arg_matches(&command.get_matches_from(["send"]));
@@ -151,13 +117,13 @@ impl Default for Options {
 
 fn share(text: &str) -> Result<f64, &'static str> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or("a share is a number from 0 to 1, for example 0.01")
+    share.ok_or("expected a number from 0 to 1, for example 0.01")
 }
 
 fn repeat(text: &str) -> Result<f64, &'static str> {
     let share = share(text)?;
     if share > REPEAT_SHARE_MAX {
-        return Err("at most 0.9: the others need something to repeat");
+        return Err("at most 0.9 of the events can be repeats");
     }
     Ok(share)
 }
@@ -193,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_arrive() {
+    fn flags_are_parsed() {
         let options = parse(
             "--to a:1 --to [::1]:2 --events 5 --start 1970-01-01T00:00:07Z --repeat 0.5 --shuffle",
         )
@@ -206,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_make_no_sense_are_refused() {
+    fn invalid_flags_are_refused() {
         for flags in [
             "--series 3",
             "--events 1 --series 0",

@@ -1,21 +1,20 @@
-//! Keeps to a rate: a token bucket, stored as the time at which its debt is paid.
+//! Limits the rate by a token bucket, stored as the time at which its debt is paid.
 //!
-//! Events are paid for after they are sent. A sleep lasts at least [`SLOT`], because a shorter sleep costs more than it waits. Time
-//! overslept is caught up in the next burst, up to [`BURST`], so the average holds.
+//! Events are paid for after they are sent. A sleep lasts at least [`SLOT`], because a shorter sleep costs more than it waits. The
+//! next burst makes up for an overlong sleep, up to [`BURST`], so that the average rate is kept.
 
 use std::time::{Duration, Instant};
 
-/// The shortest sleep.
+/// The minimum sleep.
 const SLOT: Duration = Duration::from_millis(1);
-
-/// The most that is caught up at once after an interruption. More would flood the receiver's buffer.
+/// The maximum time that one burst makes up for. More would overflow the receiver's buffer.
 const BURST: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Pacer {
-    /// Events a second; 0 is no limit.
+    /// Events a second; 0 for no limit.
     rate: u64,
-    /// When all events sent are paid for.
+    /// The time at which all sent events are paid for.
     due: Instant,
 }
 

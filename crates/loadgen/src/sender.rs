@@ -1,8 +1,9 @@
-//! The sender: owns the sockets, the open datagram and the expected counts. It waits for its source and for the pace, and ends
-//! with its source or by a signal.
+//! The sender owns the sockets, the open datagram and the expected counts. It waits for its source and the pacer, and stops at the
+//! end of the source or by a signal.
 
-use std::fmt::Write;
-use std::io::{IsTerminal, stderr};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{
@@ -11,13 +12,13 @@ use indicatif::{
 
 use super::datagram::Datagram;
 use super::draw::{Draw, Purpose};
-use super::expected::ExpectedFile;
+use super::expected::Expected;
 use super::pacer::Pacer;
 use super::source::{LOOK_INTERVAL, Next, Source, Stop};
 use super::targets::{Target, wait_for_refusals};
 use super::{Options, SendError, Summary, ages, now_nanos};
 
-/// The interval of retries while no node listens at an address yet.
+/// The interval of retries while no process listens at an address yet.
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const KNOWN_END: &str = "{wide_bar} {human_pos}/{human_len} events  {rate}  ETA {eta}";
@@ -29,10 +30,11 @@ pub(super) struct Sender<'a> {
     options: &'a Options,
     targets: Vec<Target>,
     datagram: Datagram,
-    expected: Option<ExpectedFile>,
+    /// The expected counts and their file, created at the start to report errors before anything is sent.
+    expected: Option<(Expected, File)>,
     drop_draw: Draw,
     pacer: Pacer,
-    /// When the first datagram was sent; addresses of this host may refuse it for a while.
+    /// The time of the first datagram. Addresses of this host may refuse copies for a while.
     tried_since: Option<Instant>,
     stop: Stop,
     progress: ProgressBar,
@@ -41,11 +43,14 @@ pub(super) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(super) fn open(options: &'a Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
+        let targets = options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?;
+        let expected = options.expected.as_ref();
+        let expected = expected.map(|path| Ok((Expected::default(), File::create(path)?)));
         Ok(Self {
             options,
-            targets: options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?,
+            targets,
             datagram: Datagram::new(options.lines_per_datagram),
-            expected: options.expected.as_deref().map(ExpectedFile::create).transpose()?,
+            expected: expected.transpose().map_err(|error| unwritable(options, error))?,
             drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
             tried_since: None,
@@ -61,8 +66,7 @@ impl<'a> Sender<'a> {
         addresses.join(", ")
     }
 
-    /// Sends every line of the source, or until a signal, and then writes the expected counts. Shows no progress bar while the
-    /// lines are typed.
+    /// Sends every line of the source, until a signal, and writes the expected counts. Shows no progress bar for typed lines.
     pub(super) fn send_all(
         mut self,
         mut source: Source,
@@ -96,8 +100,10 @@ impl<'a> Sender<'a> {
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
         self.summary.copies_refused =
             refusing.map(|target| (target.address().to_owned(), target.refused)).collect();
-        if let Some(file) = self.expected {
-            file.write()?;
+        if let Some((expected, mut file)) = self.expected {
+            let written = file.write_all(expected.lines().as_bytes());
+            let written = written.and_then(|()| file.sync_all());
+            written.map_err(|error| unwritable(self.options, error))?;
         }
         Ok(self.summary)
     }
@@ -113,9 +119,8 @@ impl<'a> Sender<'a> {
             }
             self.summary.events_untimely += 1;
         }
-        if let Some(file) = &mut self.expected {
-            let added = file.expected.add(line);
-            added.map_err(|source| SendError::NotSimple(number, source))?;
+        if let Some((expected, _)) = &mut self.expected {
+            expected.add(line).map_err(|source| SendError::NotSimple(number, source))?;
         }
         self.datagram.push(line);
         if self.datagram.is_full() {
@@ -147,30 +152,32 @@ impl<'a> Sender<'a> {
                 continue;
             }
             let refused_before = target.refused;
-            let mut has_told = quiet;
+            let mut is_reported = quiet;
             let is_stopped = || self.stop.code().is_some();
-            let mut sent = target.send(self.datagram.bytes(), is_stopped);
-            // A node that was just started may not listen yet. A refused copy reached no node, so it is sent again.
+            let mut sent = target.send(&self.datagram.bytes, is_stopped);
+            // A node may be starting. A refused copy reached no node, so it is sent again.
             while sent.as_ref().is_err_and(|failed| failed.is_refused)
                 && !target.has_taken
                 && tried_since.elapsed() < wait
                 && !is_stopped()
             {
-                if !has_told {
-                    has_told = true;
+                if !is_reported {
+                    is_reported = true;
                     let (address, seconds) = (target.address(), wait.as_secs_f64());
                     self.progress.suspend(|| {
-                        eprintln!("nobody listens at {address} yet; waiting for up to {seconds} s");
+                        eprintln!(
+                            "no process listens at {address} yet; waiting for up to {seconds} s"
+                        );
                     });
                 }
                 std::thread::sleep(WAIT_INTERVAL);
-                sent = target.send(self.datagram.bytes(), is_stopped);
+                sent = target.send(&self.datagram.bytes, is_stopped);
             }
             match sent {
                 Ok(()) => {
                     is_sent = true;
                     self.summary.copies_sent += 1;
-                    self.summary.bytes += self.datagram.bytes().len() as u64;
+                    self.summary.bytes += self.datagram.bytes.len() as u64;
                 }
                 Err(failed) if failed.is_refused => target.refused += 1,
                 Err(failed) => {
@@ -182,18 +189,18 @@ impl<'a> Sender<'a> {
             if refused_before == 0 && target.refused > 0 && !quiet {
                 let address = target.address();
                 self.progress
-                    .suspend(|| eprintln!("warning: nobody listens at {address}; going on"));
+                    .suspend(|| eprintln!("warning: no process listens at {address}; continuing"));
             }
         }
-        let lines = self.datagram.lines();
+        let lines = self.datagram.lines;
         self.summary.datagrams += 1;
         self.summary.events += lines as u64;
         if !is_sent {
             self.summary.events_unsent += lines as u64;
         }
         match &mut self.expected {
-            Some(file) if is_sent => file.expected.confirm(),
-            Some(file) => file.expected.discard(),
+            Some((expected, _)) if is_sent => expected.confirm(),
+            Some((expected, _)) => expected.discard(),
             None => {}
         }
         self.progress.inc(lines as u64);
@@ -202,15 +209,18 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Returns a bar up to this many events, or without an end. It is cleared when it is dropped, so that the summary takes its
-/// place.
+fn unwritable(options: &Options, error: io::Error) -> SendError {
+    SendError::Expected(options.expected.clone().unwrap_or_default(), error)
+}
+
+/// Returns a bar up to this many events, or a spinner. It is cleared when it is dropped.
 fn progress_bar(events: Option<u64>) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(events, ProgressDrawTarget::stderr())
         .with_finish(ProgressFinish::AndClear);
     let template = if events.is_some() { KNOWN_END } else { UNKNOWN_END };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
-            // Only a display.
+        bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+            // An incomplete display is no error.
             let _ = write!(out, "{}/s", HumanFloatCount(state.per_sec().round()));
         }));
     }
@@ -223,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_templates_of_the_progress_bar_are_understood() {
+    fn the_templates_of_the_progress_bar_are_valid() {
         for template in [KNOWN_END, UNKNOWN_END] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }

@@ -1,4 +1,4 @@
-//! The source of the lines that are sent: an input that is read, or a synthetic load. And [`Stop`], the signals that end both.
+//! The source of lines: an input or a synthetic load. And [`Stop`], which reports signals.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::datagram::LINE_BYTES_MAX;
 use super::synthetic::Synthetic;
 use super::{LineRules, SendError, now_nanos};
 
-/// The longest wait before the next look at a [`Stop`].
+/// The maximum wait until a [`Stop`] is checked again.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// The most bytes of one read.
+/// The maximum bytes of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// The signals, and the exit codes that a shell gives to a process that they end.
+/// Signals, with the exit codes that a shell reports for them.
 const SIGNALS: [(i32, u8); 2] = [(SIGINT, 130), (SIGTERM, 143)];
 
-/// Whether Ctrl-C or SIGTERM asked to stop. Then sending ends as at the end of the lines, with the summary and the expected
-/// counts; a second signal ends the process at once.
+/// Whether Ctrl-C or SIGTERM was received. Sending then stops with the summary and the expected counts; a second signal ends the
+/// process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stop(Arc<AtomicUsize>);
 
@@ -29,7 +29,7 @@ impl Stop {
     pub(super) fn by_signals() -> io::Result<Self> {
         let (stop, stopping) = (Self::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in SIGNALS {
-            // In this order: the first signal finds the flag down and raises it, the second finds it up.
+            // In this order: the first signal sets the flag after it was checked, and the second finds it set.
             flag::register_conditional_shutdown(signal, code.into(), Arc::clone(&stopping))?;
             flag::register(signal, Arc::clone(&stopping))?;
             flag::register_usize(signal, Arc::clone(&stop.0), code.into())?;
@@ -37,33 +37,31 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Returns the exit code; `None` until a signal comes.
+    /// Returns the exit code of the received signal.
     pub(super) fn code(&self) -> Option<u8> {
         let code = u8::try_from(self.0.load(Ordering::Acquire)).ok();
         code.filter(|code| *code != 0)
     }
 }
 
-/// An answer of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Line,
-    /// No line is there yet: send the lines given so far.
+    /// No line is available yet: send the previous lines.
     Pause,
     End,
 }
 
-/// A source of lines.
 #[derive(Debug)]
 pub(super) enum Source {
     Lines(Lines),
     Synthetic(Synthetic),
-    /// A synthetic load whose events happen when they are sent.
+    /// A synthetic load whose events have the time of sending.
     Realtime(Synthetic),
 }
 
 impl Source {
-    /// Puts the next line into `line`, without its line end.
+    /// Writes the next line to `line`, without its line end.
     pub(super) fn next(&mut self, line: &mut Vec<u8>) -> Result<Next, SendError> {
         let event = match self {
             Self::Lines(lines) => return lines.next(line),
@@ -76,7 +74,7 @@ impl Source {
         Ok(Next::Line)
     }
 
-    /// Returns the number of the last line, from 1, empty lines counted too.
+    /// Returns the number of the last line, from 1. Empty lines count.
     pub(super) const fn line_number(&self) -> u64 {
         match self {
             Self::Lines(lines) => lines.number,
@@ -85,25 +83,25 @@ impl Source {
     }
 }
 
-/// Splits an input into lines, by the rule of the caller, and skips empty ones.
+/// Splits an input into lines by the caller's rule, and skips empty lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     chunks: Receiver<io::Result<Vec<u8>>>,
     rules: LineRules,
-    /// Bytes that were read; those before `taken` belong to lines given before.
+    /// Bytes that were read. Those before `taken` are consumed.
     bytes: Vec<u8>,
     taken: usize,
     has_ended: bool,
     has_paused: bool,
-    /// The line ends before `taken`.
+    /// The number of line ends before `taken`.
     passed: u64,
     number: u64,
-    /// The last timestamp that was appended: no two are equal.
+    /// The last timestamp that was appended. Each is unique.
     stamped: i64,
 }
 
 impl Lines {
-    /// Starts a thread that reads the input: a read of a terminal or a pipe may never end.
+    /// Starts a thread that reads the input, since a read of a terminal or a pipe may block indefinitely.
     pub(super) fn read(
         mut input: impl Read + Send + 'static,
         rules: LineRules,
@@ -183,8 +181,8 @@ impl Lines {
         }
     }
 
-    /// Returns the length of the next line; `None` when more bytes must be read. A line end may be inside a quoted field; when
-    /// the closing quote does not come within the longest line, the line ends at its first `\n`.
+    /// Returns the length of the next line; `None` if more bytes are needed. A quoted field may contain a line end; if the closing
+    /// quote is not within the maximum line length, the line ends at its first `\n`.
     fn line_length(&self) -> Option<usize> {
         let rest = &self.bytes[self.taken..];
         let rest = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];
@@ -194,7 +192,7 @@ impl Lines {
         })
     }
 
-    /// Appends the time to a line that lacks a timestamp.
+    /// Appends the current time to a line without a timestamp.
     fn stamp(&mut self, line: &mut Vec<u8>) {
         if (self.rules.lacks_timestamp)(line) {
             line.pop_if(|last| *last == b'\r');
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_fits_no_datagram_is_named() {
+    fn a_line_that_fits_no_datagram_is_reported() {
         let longest = "x".repeat(LINE_BYTES_MAX);
         assert_eq!(all(&format!("{longest}\n")).unwrap()[0], longest);
         let error = all(&format!("a\n\n{longest}x\n")).unwrap_err();

@@ -3,41 +3,37 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The numbers of events and copies sent, dropped, refused and failed. Its `Display` is the closing line.
+/// The numbers of events and copies sent, dropped, refused and failed. Its `Display` is one line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Lines, synthetic or read. A line counts once for all addresses.
     pub events: u64,
-    /// Events among them of which every copy was dropped, refused or failed: they are not expected to be counted.
+    /// Events of which every copy was dropped, refused or failed: they are not in the expected counts.
     pub events_unsent: u64,
-    /// Different datagrams.
+    /// Datagrams, not counting copies.
     pub datagrams: u64,
-    /// Copies of datagrams that the kernel took, without those that it reported at once as refused.
+    /// Copies that the kernel accepted and did not report as refused at once.
     pub copies_sent: u64,
-    /// Copies that were not sent, by the drop rate.
+    /// Copies that were not sent because of the drop rate.
     pub copies_dropped: u64,
-    /// Copies that the kernel did not take in any try.
-    pub copies_failed: u64,
-    /// Addresses at which no process listens, each with the copies that came back. The network may not report all.
-    pub copies_refused: Vec<(String, u64)>,
-    /// Events with a time that a node rejects by default.
-    pub events_untimely: u64,
+    /// Copies that the kernel did not accept in any try.
+    pub(super) copies_failed: u64,
+    /// Addresses at which no process listens, each with the number of refused copies. The network may not report all.
+    pub(super) copies_refused: Vec<(String, u64)>,
+    /// Events with a time that nodes reject by default.
+    pub(super) events_untimely: u64,
     /// Tries beyond the first, over all copies.
-    pub retries: u64,
-    /// Payload of the copies sent.
-    pub bytes: u64,
-    /// From the first datagram to the last.
-    pub elapsed: Duration,
-    /// The seed that was given or drawn.
-    pub seed: u64,
-    /// The last error of a copy that failed.
-    pub last_failure: Option<String>,
-    /// The exit code for the signal that ended the sending; `None` when all was sent.
+    pub(super) retries: u64,
+    pub(super) bytes: u64,
+    pub(super) elapsed: Duration,
+    pub(super) seed: u64,
+    pub(super) last_failure: Option<String>,
+    /// The exit code for the signal that stopped it; `None` if all was sent.
     pub stopped: Option<u8>,
 }
 
 impl Summary {
-    /// Returns whether every copy was taken, and none is known to have come back.
+    /// Returns whether no copy failed or is known to be refused.
     #[must_use]
     pub const fn is_well(&self) -> bool {
         self.copies_failed == 0 && self.copies_refused.is_empty()
@@ -60,20 +56,20 @@ impl fmt::Display for Summary {
             self.seed,
         )?;
         if self.events_unsent > 0 {
-            write!(f, ", {} events sent to nobody", self.events_unsent)?;
+            write!(f, ", {} events sent to no address", self.events_unsent)?;
         }
         if self.events_untimely > 0 {
             let events = self.events_untimely;
-            write!(f, ", {events} events of a time that a node rejects by default")?;
+            write!(f, ", {events} events with a time that nodes reject by default")?;
         }
         for (address, copies) in &self.copies_refused {
-            write!(f, ", {copies} copies refused by {address}, where nobody listens")?;
+            write!(f, ", {copies} copies refused by {address}, where no process listens")?;
         }
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
         }
         if let Some(failure) = &self.last_failure {
-            write!(f, ", {} copies failed, the last one because: {failure}", self.copies_failed)?;
+            write!(f, ", {} copies failed, the last one with: {failure}", self.copies_failed)?;
         }
         if self.stopped.is_some() {
             f.write_str(", stopped by a signal")?;
@@ -87,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_only_when_there_is_some() {
+    fn only_problems_that_occurred_are_listed() {
         let mut summary = Summary {
             events: 1_000,
             datagrams: 67,
@@ -98,9 +94,9 @@ mod tests {
             seed: 7,
             ..Summary::default()
         };
-        let well = "1000 events, 67 datagrams, 130 copies sent, 4 copies dropped, 9000 bytes, 0.500 s, \
+        let complete = "1000 events, 67 datagrams, 130 copies sent, 4 copies dropped, 9000 bytes, 0.500 s, \
                     2000 events/s, seed 7";
-        assert_eq!(summary.to_string(), well);
+        assert_eq!(summary.to_string(), complete);
         assert!(summary.is_well());
         summary.events_unsent = 15;
         summary.events_untimely = 2;
@@ -108,11 +104,11 @@ mod tests {
         summary.copies_failed = 1;
         summary.last_failure = Some("no buffer".to_owned());
         summary.stopped = Some(130);
-        let ill = format!(
-            "{well}, 15 events sent to nobody, 2 events of a time that a node rejects by default, 3 copies refused by \
-             127.0.0.1:9, where nobody listens, 1 copies failed, the last one because: no buffer, stopped by a signal"
+        let with_problems = format!(
+            "{complete}, 15 events sent to no address, 2 events with a time that nodes reject by default, 3 copies refused by \
+             127.0.0.1:9, where no process listens, 1 copies failed, the last one with: no buffer, stopped by a signal"
         );
-        assert_eq!(summary.to_string(), ill);
+        assert_eq!(summary.to_string(), with_problems);
         assert!(!summary.is_well());
     }
 }

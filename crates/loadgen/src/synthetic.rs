@@ -1,33 +1,30 @@
 //! The synthetic load: a pure function from a plan and an index to an event.
 //!
-//! A repeat is the same event again, byte for byte: an index that is drawn to be a repeat takes the event of an index shortly
-//! before it. The receiver must count the two once.
+//! A repeat is an exact copy of an event shortly before it, so the receiver must count both once.
 
 use std::collections::VecDeque;
 use std::io::Write;
 use std::num::NonZeroU32;
 
-use super::draw::{Draw, Purpose, Shuffle};
+use super::draw::{Draw, Purpose};
 
-/// The longest distance between an event and its repeat, in events.
+/// The maximum distance between an event and its repeat, in events.
 const REPEAT_DISTANCE_MAX: usize = 1_000;
-
-/// A repeat of a repeat is followed back to its origin; at this share that takes ten steps on average.
+/// A repeat of a repeat is followed to its origin, which takes ten steps on average at this share.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
-
 /// The default of `--lines-per-datagram`: about a thousand bytes in the short form, one packet on any network.
 const LINES_PER_DATAGRAM: usize = 15;
 
-/// Decides the bytes of a synthetic load.
+/// The parameters of a synthetic load. Equal plans give equal bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The same seed gives the same load.
+    /// The seed of all draws.
     pub seed: u64,
     /// The number of events, repeats included.
     pub events: u64,
-    /// The most different series.
+    /// The maximum number of series.
     pub series: NonZeroU32,
-    /// The most different users of a series.
+    /// The maximum number of users of a series.
     pub users: NonZeroU32,
     /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit an `i64`.
     pub start_nanos: i64,
@@ -88,7 +85,7 @@ pub struct Synthetic {
     /// Each event has a slot of the span, so that no two have the same timestamp.
     slot_nanos: u64,
     kinds: u32,
-    order: Option<Shuffle>,
+    order: Option<std::vec::IntoIter<u64>>,
     sent: u64,
     stamps: Stamps,
 }
@@ -99,25 +96,31 @@ impl Synthetic {
     pub fn new(plan: Plan) -> Self {
         let series = plan.series.get();
         let root = series.isqrt();
+        let order = plan.shuffle.then(|| {
+            let draw = Draw::new(plan.seed, Purpose::Order);
+            let mut order: Vec<u64> = (0..plan.events).collect();
+            order.sort_unstable_by_key(|&index| draw.at(index));
+            order.into_iter()
+        });
         Self {
             plan: Plan { repeat: plan.repeat.min(REPEAT_SHARE_MAX), ..plan },
             slot_nanos: plan.span_nanos.unsigned_abs() / plan.events.max(1),
             kinds: if root * root < series { root + 1 } else { root },
-            order: plan.shuffle.then(|| Shuffle::new(plan.seed, plan.events)),
+            order,
             sent: 0,
             stamps: Stamps::default(),
         }
     }
 
-    /// Returns the next event with this time in nanoseconds since the epoch; a repeat keeps the time of the event that it
-    /// repeats. The plan must not be shuffled.
+    /// Returns the next event with this time in nanoseconds since the epoch; a repeat keeps the time of the repeated event. The
+    /// plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;
         Some(Event { nanos: self.stamps.next(distance, now_nanos), ..event })
     }
 
-    /// Returns the distance to the event that the event at this index repeats; `None` when it repeats none.
+    /// Returns the distance from a repeat to the repeated event; `None` for other events.
     fn repeat_distance(&self, index: u64) -> Option<u64> {
         let reach = index.min(REPEAT_DISTANCE_MAX as u64);
         (reach > 0 && self.draw(Purpose::Repeat).falls_into(index, self.plan.repeat))
@@ -156,23 +159,25 @@ impl Iterator for Synthetic {
         if self.sent == self.plan.events {
             return None;
         }
-        let place = self.sent;
+        let index = match &mut self.order {
+            Some(order) => order.next()?,
+            None => self.sent,
+        };
         self.sent += 1;
-        Some(self.event(self.order.map_or(place, |order| order.index_at(place))))
+        Some(self.event(index))
     }
 }
 
 /// The timestamps of a load whose events happen when they are sent.
 #[derive(Debug, Clone, Default)]
 struct Stamps {
-    /// The timestamps given last, the newest first: a repeat takes one of them.
+    /// The last timestamps, the newest first. A repeat takes one of them.
     recent: VecDeque<i64>,
     newest: i64,
 }
 
 impl Stamps {
-    /// Returns the timestamp of the event `distance` before this one, or else now, later where that is needed for a timestamp
-    /// that no event has.
+    /// Returns the timestamp of the event `distance` before this one, or else now, increased if another event has it.
     fn next(&mut self, distance: Option<u64>, now_nanos: i64) -> i64 {
         let place = distance.and_then(|distance| usize::try_from(distance - 1).ok());
         let repeated = place.and_then(|place| self.recent.get(place).copied());
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_these_bytes_for_ever() {
+    fn a_seed_always_gives_these_bytes() {
         let first = String::from_utf8(bytes(Plan { events: 3, ..plan() })).unwrap();
         let expected = "\
 event_type=type-0,product=product-1 value=user-90 1480876722191110858
@@ -240,13 +245,19 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     }
 
     #[test]
-    fn shuffling_changes_the_order_alone() {
+    fn shuffling_changes_only_the_order() {
         let ordered: Vec<Event> = Synthetic::new(plan()).collect();
         let mut shuffled: Vec<Event> = Synthetic::new(Plan { shuffle: true, ..plan() }).collect();
         assert_ne!(shuffled, ordered);
         let by_time = |event: &Event| (event.nanos, event.user);
         let mut sorted = ordered;
         sorted.sort_unstable_by_key(by_time);
+        let near = shuffled.windows(2).filter(|pair| {
+            pair[0].nanos.abs_diff(pair[1].nanos) < plan().span_nanos.unsigned_abs() / 100
+        });
+        // By chance, 2 % of the neighbours are that near.
+        let near = near.count();
+        assert!(near < 400, "{near}");
         shuffled.sort_unstable_by_key(by_time);
         assert_eq!(shuffled, sorted);
     }
@@ -270,7 +281,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     }
 
     #[test]
-    fn a_repeat_has_the_timestamp_of_the_event_that_it_repeats() {
+    fn a_repeat_has_the_timestamp_of_the_repeated_event() {
         let mut stamps = Stamps::default();
         for now in 1..=5_000 {
             assert_eq!(stamps.next(None, now), now);

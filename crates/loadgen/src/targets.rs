@@ -1,10 +1,9 @@
 //! The addresses that get a copy of each datagram, each with its socket.
 //!
-//! A UDP socket is connected, so that the kernel reports a port at which no process listens. On this host it does so at once, of
-//! the datagram just sent: that copy is refused, not sent. A refusal by another host comes back with a later datagram, of one
-//! that already counts as sent: UDP promises no more.
+//! A UDP socket is connected, so that the kernel reports a port at which no process listens. On this host it does so at once, and
+//! the copy is refused, not sent. A refusal by another host arrives with a later datagram, when the copy counts as sent.
 //!
-//! A Unix socket takes as much as its node reads, or reports at once that no process listens. While it is full the sender waits.
+//! A Unix socket accepts what its node reads, or reports at once that no process listens. While it is full the sender waits.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -15,10 +14,10 @@ use std::time::Duration;
 use super::SendError;
 use super::source::LOOK_INTERVAL;
 
-/// With a pause that doubles, eight tries wait a quarter of a second: longer than a busy device needs to drain.
+/// With a pause that doubles, eight tries wait a quarter of a second, in which a busy device drains.
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The time that a refusal by another host takes to come back.
+/// The time in which a refusal by another host arrives.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 
 /// An address to send to.
@@ -26,11 +25,11 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Target {
     name: String,
     socket: Socket,
-    /// Copies that came back because no process listens; the network may not report all.
+    /// Copies that were refused because no process listens. The network may not report all.
     pub(super) refused: u64,
     /// Tries beyond the first, over all copies.
     pub(super) retries: u64,
-    /// Whether it took a copy.
+    /// Whether it accepted a copy.
     pub(super) has_taken: bool,
 }
 
@@ -40,7 +39,7 @@ enum Socket {
         socket: UdpSocket,
         is_local: bool,
     },
-    /// With the path to send to: another process may listen there later.
+    /// With its path: another process may listen there later.
     Unix(UnixDatagram, PathBuf),
 }
 
@@ -60,12 +59,12 @@ impl Target {
         }
     }
 
-    /// Returns the address that its name resolved to.
+    /// Returns the resolved address.
     pub(super) fn address(&self) -> &str {
         &self.name
     }
 
-    /// Sends a copy. Waits for room in a Unix socket until it `is_stopped`, and then for a moment.
+    /// Sends a copy. While a Unix socket is full, waits until `is_stopped`.
     pub(super) fn send(
         &mut self,
         datagram: &[u8],
@@ -90,7 +89,7 @@ impl Target {
             if is_unix && source.kind() == ErrorKind::WouldBlock && !is_stopped() {
                 continue;
             }
-            // No process has the path, or the process that has it is about to close it.
+            // The path does not exist, or its process is closing it.
             let is_closed = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::BrokenPipe);
             let is_refused = is_refusal(&source) || is_unix && is_closed;
             // UDP reports the refusal of an earlier datagram.
@@ -108,7 +107,7 @@ impl Target {
     }
 }
 
-/// A copy that the kernel did not take in any try, or that was refused.
+/// A copy that the kernel did not accept in any try, or that was refused.
 #[derive(Debug)]
 pub(super) struct Failed {
     /// Whether no process listens.
@@ -117,7 +116,7 @@ pub(super) struct Failed {
 }
 
 fn resolve(to: &str) -> io::Result<SocketAddr> {
-    // `localhost` often names ::1 first, while the service listens on 127.0.0.1.
+    // `localhost` often resolves to ::1 first, while the service listens on 127.0.0.1.
     let address = to.to_socket_addrs()?.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| ErrorKind::NotFound.into())
 }
@@ -138,7 +137,7 @@ fn unix(path: PathBuf) -> io::Result<Socket> {
     Ok(Socket::Unix(socket, path))
 }
 
-/// Waits until refusals of the last datagrams have come back, and counts them.
+/// Waits for refusals of the last datagrams, and counts them.
 pub(super) fn wait_for_refusals(targets: &mut [Target]) {
     let is_far = |target: &Target| matches!(target.socket, Socket::Udp { is_local: false, .. });
     if targets.iter().any(is_far) {
@@ -151,7 +150,7 @@ pub(super) fn wait_for_refusals(targets: &mut [Target]) {
     }
 }
 
-/// Returns the refusal that the kernel has for a UDP socket: on this host of the datagram just sent.
+/// Returns the refusal that the kernel has recorded for a UDP socket; on this host, that of the last datagram.
 fn pending_refusal(socket: &UdpSocket) -> Option<io::Error> {
     socket.take_error().ok().flatten().filter(is_refusal)
 }
@@ -160,7 +159,7 @@ fn is_refusal(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Returns whether the same datagram may pass in another try: the queue of the device is full.
+/// Returns whether another try may succeed, because the device's queue is full.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
@@ -224,11 +223,11 @@ mod tests {
         while node.recv(&mut [0; 8]).is_ok() {
             sent -= 1;
         }
-        assert_eq!(sent, 0, "each that was taken is there");
+        assert_eq!(sent, 0, "every accepted copy is there");
     }
 
     #[test]
-    fn a_unix_socket_at_which_nobody_listens_refuses_and_may_come_back() {
+    fn a_unix_socket_without_a_process_refuses_and_may_come_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();

@@ -90,7 +90,7 @@ fn load() -> Options {
 }
 
 #[test]
-fn the_expected_counts_are_what_the_receivers_got_between_them() {
+fn the_expected_counts_are_those_of_all_receivers_together() {
     for (shuffle, realtime) in [(false, false), (true, false), (false, true)] {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("expected");
