@@ -23,7 +23,7 @@ use event_data_service::ingest::Delivery;
 use event_data_service::node::{Clock, Node};
 use event_data_service::store::redis::{Layout, Settings};
 use event_data_service::store::{RecordRequest, Recording as _, Records};
-use redis_link::Address;
+use redis_link::{Address, Endpoint};
 use setup::{Setup, caps, hand_over, recorder};
 use store::CountingStore;
 use testing::prelude::*;
@@ -211,7 +211,7 @@ fn a_queued_event_takes_no_more_than_is_documented() {
 }
 
 fn logs_at(port: u16) -> Settings {
-    let mut settings = site::at(Address::Tcp { host: "127.0.0.1".to_owned(), port });
+    let mut settings = site::at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), port)));
     settings.layout = Layout::Log;
     settings
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use humantime::format_duration;
-use redis_link::{Address, Timeouts};
+use redis_link::{Address, Endpoint, Timeouts};
 
 use super::output::{self, Output, Target};
 use super::sections::{self, Flush, Http, Input, Log, Top};
@@ -375,12 +375,12 @@ impl Config {
 
 /// Returns a host of an address that is not this host.
 fn remote_host(address: &Address) -> Option<&str> {
-    let is_remote = |host: &&str| !is_loopback(host);
-    match address {
-        Address::Tcp { host, .. } => Some(host.as_str()).filter(is_remote),
-        Address::Cluster { nodes } | Address::Sentinel { sentinels: nodes, .. } => {
-            nodes.iter().map(|(host, _)| host.as_str()).find(is_remote)
-        }
-        Address::Unix(_) => None,
-    }
+    let endpoints = match address {
+        Address::Server(endpoint) => std::slice::from_ref(endpoint),
+        Address::Cluster(nodes) | Address::Sentinel(nodes, _) => nodes,
+    };
+    endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Tcp(host, _) => Some(host.as_str()).filter(|host| !is_loopback(host)),
+        Endpoint::Unix(_) => None,
+    })
 }

@@ -167,9 +167,9 @@ pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
 fn left(redis: Option<&redis_link::Settings>, others: usize) -> usize {
     let servers = match redis.map(|redis| &redis.address) {
         None => 0,
-        Some(Address::Cluster { nodes }) => nodes.len() + UNNAMED_MASTERS,
-        Some(Address::Sentinel { sentinels, .. }) => sentinels.len() + 1,
-        Some(Address::Tcp { .. } | Address::Unix(_)) => 1,
+        Some(Address::Cluster(nodes)) => nodes.len() + UNNAMED_MASTERS,
+        Some(Address::Sentinel(sentinels, _)) => sentinels.len() + 1,
+        Some(Address::Server(_)) => 1,
     };
     let needed = BASE + servers * PER_SERVER + others;
     let Some(limit) = open_files_max() else {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{ArbiterError, Mutex};
+use coordination::Mutex;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -125,7 +125,7 @@ impl Sender {
             Advice::Probe => match self.probing.try_acquire().await {
                 Ok(Some(turn)) => Some(turn),
                 // Where Redis has no room, counts that are sent make some.
-                Err(ArbiterError::Full(_)) => None,
+                Err(coordination::Error::Full(_)) => None,
                 // Another node probes: when it finds the output well, this one will, too.
                 Ok(None) => return self.release(claims, self.settings.interval).await,
                 Err(error) => {

@@ -21,7 +21,7 @@ use crate::store::{
 };
 use crate::telemetry::Format;
 use coordination::memory::MemoryArbiter;
-use coordination::{Arbiter, Holder, Locking, Name};
+use coordination::{Arbiter, Locking, Name};
 use testing::lua_redis::LuaRedis;
 use testing::lua_redis::keyspace::Hash;
 
@@ -462,9 +462,8 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
 async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead_one_lapses() {
     let site = Site::new(Duration::from_secs(3));
     // Of a dead node: it is not renewed.
-    let turn = Name::of_mutex("probe-default").unwrap();
-    let dead = Holder::random();
-    let took = site.arbiter.lock(&turn, &dead, 10 * LEASE, None).await;
+    let turn = coordination::Claim::new(Name::of_mutex("probe-default").unwrap(), 10 * LEASE);
+    let took = site.arbiter.lock(&turn, None).await;
     assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
     record(&site.store("nobody"), site.partition()).await;
     for name in ["a", "b", "c"] {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use coordination::{ArbiterError, ComputeError};
+use coordination::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::store::StoreError;
@@ -92,23 +92,14 @@ impl std::fmt::Display for Problem {
     }
 }
 
-impl From<ArbiterError> for Problem {
-    fn from(error: ArbiterError) -> Self {
-        Self::unavailable(match error {
-            ArbiterError::Full(message) => format!(
-                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {message}"
-            ),
-            error => error.to_string(),
-        })
-    }
-}
-
-impl From<ComputeError> for Problem {
-    fn from(error: ComputeError) -> Self {
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
         match error {
-            ComputeError::TimedOut => Self::late(),
-            ComputeError::Arbiter(error) => error.into(),
-            ComputeError::Failed(_) | ComputeError::Key(_) => Self::unavailable(error.to_string()),
+            Error::TimedOut => Self::late(),
+            Error::Full(message) => Self::unavailable(format!(
+                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {message}"
+            )),
+            error => Self::unavailable(error.to_string()),
         }
     }
 }

@@ -7,7 +7,7 @@ use event_data_service::event::Partitions;
 use event_data_service::output::influxdb::{self, InfluxDb};
 use event_data_service::secret::Secret;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
-use redis_link::{Address, Credentials, Timeouts, Tls};
+use redis_link::{Address, Credentials, Endpoint, Timeouts, Tls};
 use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
 
 use crate::prelude::*;
@@ -283,7 +283,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
     let pem = |name| fs::read(path(name)).unwrap();
     let settings = Settings {
         redis: redis_link::Settings {
-            address: Address::Tcp { host: "h".to_owned(), port: 1 },
+            address: Address::Server(Endpoint::Tcp("h".to_owned(), 1)),
             tls: Some(Tls { ca: Some(pem("cert")), client: Some((pem("cert"), pem("key"))) }),
             database: 0,
             credentials,

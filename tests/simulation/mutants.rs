@@ -4,7 +4,7 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{Admission, Admitted, Recording, Records, Store, StoreError};
-use redis_link::Address;
+use redis_link::{Address, Endpoint};
 use testing::lua_redis::Change;
 use testing::prelude::*;
 
@@ -81,7 +81,7 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<R
         Some(Mutant::NodeClock) => world.plan.skews[life.node],
         _ => 0,
     };
-    let address = Address::Tcp { host: "nowhere".to_owned(), port: 1 };
+    let address = Address::Server(Endpoint::Tcp("nowhere".to_owned(), 1));
     let connected = Arc::default();
     let settings = Settings {
         redis: redis_link::Settings {

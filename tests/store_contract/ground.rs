@@ -173,8 +173,7 @@ impl Ground {
             Self::Redis(server, layout) => store(server.settings(), "eds", *layout, name),
             Self::Cluster(cluster, prefix, layout) => {
                 let address = cluster.masters()[0].address();
-                let address =
-                    Address::Cluster { nodes: vec![(address.ip().to_string(), address.port())] };
+                let address = Address::Cluster(vec![address.into()]);
                 store(patient(address), prefix, *layout, name)
             }
         }

@@ -6,7 +6,7 @@ use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
     ClaimRequest, Draining, OutputName, SealRequest, Store, StoreError,
 };
-use redis_link::{Address, Credentials};
+use redis_link::{Address, Credentials, Endpoint};
 use testing::prelude::*;
 
 use super::site::{
@@ -26,7 +26,7 @@ async fn by_tcp() {
 #[tokio::test]
 async fn by_unix_socket() {
     let server = RedisServer::start(&[]);
-    let settings = at(Address::Unix(server.unix_socket().into()));
+    let settings = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
     do_everything(&store(&settings)).await.unwrap();
 }
 

@@ -32,7 +32,7 @@ impl Line {
     }
 
     pub(crate) fn address(&self) -> Address {
-        Address::Tcp { host: self.address.ip().to_string(), port: self.address.port() }
+        Address::Server(self.address.into())
     }
 
     /// Blocks or restores all traffic.

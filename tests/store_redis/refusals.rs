@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use event_data_service::event::Partitions;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
-use redis_link::{Address, Credentials};
+use redis_link::{Address, Credentials, Endpoint};
 use testing::prelude::*;
 
 use super::site::{store, tcp};
@@ -126,7 +126,7 @@ fn answering_info(info: &'static str) -> Settings {
             thread::spawn(move || serve(client));
         }
     });
-    super::site::at(Address::Tcp { host: "127.0.0.1".to_owned(), port })
+    super::site::at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), port)))
 }
 
 const REMEDY: &str = "Redis 7.0 or later, or Valkey";

@@ -104,9 +104,8 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
 async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     let cluster = RedisCluster::start();
     let node = || {
-        let nodes = cluster.masters().iter().map(RedisServer::address);
-        let nodes = nodes.map(|it| (it.ip().to_string(), it.port())).collect();
-        at(Address::Cluster { nodes })
+        let nodes = cluster.masters().iter().map(|master| master.address().into());
+        at(Address::Cluster(nodes.collect()))
     };
     // Their keys share a slot, whatever their names.
     for name in ["one", "two", "three"] {

@@ -41,10 +41,7 @@ fn watched(server: &RedisServer, layout: Layout) -> (RedisStore, Arc<Sent>) {
     let sent = Arc::new(Sent::default());
     let proxy = RedisProxy::watched(server.address(), Arc::clone(&sent) as Arc<dyn Watcher>);
     let mut redis = server.settings();
-    redis.address = redis_link::Address::Tcp {
-        host: proxy.address().ip().to_string(),
-        port: proxy.address().port(),
-    };
+    redis.address = redis_link::Address::Server(proxy.address().into());
     let settings = Settings { redis, layout, ..tcp(server) };
     (store(&settings), sent)
 }

@@ -18,7 +18,7 @@ async fn logs_with_long_names_are_read_over_a_slow_way() {
     let server = RedisServer::start(&[]);
     let proxy = TcpProxy::start(server.address());
     let address = proxy.address();
-    let mut settings = at(Address::Tcp { host: address.ip().to_string(), port: address.port() });
+    let mut settings = at(Address::Server(address.into()));
     settings.layout = Layout::Log;
     settings.redis.timeouts.response = RESPONSE;
     let store = store(&settings);

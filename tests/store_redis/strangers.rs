@@ -29,7 +29,7 @@ fn answering(answer: &'static [u8]) -> SocketAddr {
 }
 
 fn in_the_clear(address: SocketAddr) -> Settings {
-    at(Address::Tcp { host: address.ip().to_string(), port: address.port() })
+    at(Address::Server(address.into()))
 }
 
 #[track_caller]
@@ -53,10 +53,7 @@ async fn a_port_that_is_not_redis() {
     assert_check_says(&in_the_clear(nobody), nobody, "refused").await;
     let http = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert_check_says(&in_the_clear(http), http, "host and the port in store.url").await;
-    let sentinel = at(Address::Sentinel {
-        sentinels: vec![(http.ip().to_string(), http.port())],
-        name: "mymaster".to_owned(),
-    });
+    let sentinel = at(Address::Sentinel(vec![http.into()], "mymaster".to_owned()));
     assert_check_says(&sentinel, http, "does not answer like Redis").await;
     let rude = answering(b"-ERR Parse error at 1\nUnexpected \x1b[31mred\x07\r\n");
     let words = "Parse error at 1 Unexpected [31mred";
@@ -83,10 +80,9 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
 #[tokio::test]
 async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
     let server = RedisServer::start(&[]);
-    let place = vec![(server.address().ip().to_string(), server.address().port())];
-    let cluster = at(Address::Cluster { nodes: place.clone() });
+    let cluster = at(Address::Cluster(vec![server.address().into()]));
     assert_check_says(&cluster, server.address(), "use redis:// in store.url").await;
-    let sentinel = at(Address::Sentinel { sentinels: place, name: "mymaster".to_owned() });
+    let sentinel = at(Address::Sentinel(vec![server.address().into()], "mymaster".to_owned()));
     assert_check_says(&sentinel, server.address(), "this server is not a sentinel").await;
     let mut database = tcp(&server);
     database.redis.database = 99;

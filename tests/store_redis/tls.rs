@@ -4,7 +4,7 @@ use event_data_service::diagnosis::Diagnosis;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use redis_link::{Address, Tls};
+use redis_link::{Address, Endpoint, Tls};
 use testing::prelude::*;
 
 use super::site::{at, do_everything, store};
@@ -74,7 +74,7 @@ impl TlsServer {
 }
 
 fn encrypted(port: u16, tls: Tls) -> Settings {
-    let mut settings = at(Address::Tcp { host: HOST.to_owned(), port });
+    let mut settings = at(Address::Server(Endpoint::Tcp(HOST.to_owned(), port)));
     settings.redis.tls = Some(tls);
     settings
 }

@@ -1,39 +1,127 @@
-//! Computing a value once for all callers, in any process.
+//! Computes a value once for all callers, in any process.
 //!
-//! The first that asks gets the right to compute; the others wait until it has published, and read without consuming. The
-//! right is renewed during the computation. When its process dies it lapses, and one of the waiters gets it. A value that is
-//! computed without the right is not published.
+//! The first caller gets the lease to compute; the others wait until the value is published, and read it. The lease is renewed
+//! during the computation. When its process dies it lapses, and a waiter gets it. A value that is computed without the lease is
+//! not published. A computation is a task, see `flight`: it outlives its caller, and its result serves the next.
 //!
-//! A computation is a task, see `flight`: it outlives the caller that began it, and its result serves the next.
-//! [`ComputeSettings`] bound how many there are and how long they take.
-//!
-//! With [`beta`](ComputeSettings::beta) a hot value is computed again before it expires: the value is kept with its cost
-//! and its expiry, each read draws a number and decides by [`xfetch`](super::xfetch) whether it begins to compute again, and one
-//! does so at a time. All of them read on.
+//! With [`beta`](ComputeSettings::beta) a hot value is computed again before it expires: each read decides at random, by the
+//! value's cost and expiry, whether it starts a computation, of which one runs at a time. No read waits.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::arbiter::{Arbiter, ArbiterError, Entry};
-use super::computed::{ComputeError, Computed, Failure, Fresh, Origin};
-use super::event::Event;
+use super::arbiter::{Answer, Arbiter, Entry, Error, Name, Token};
 use super::flight::{Flights, Work};
-use super::name::{Name, Token};
 use super::settings::{ComputeSettings, InvalidSetting};
-use super::xfetch::{Chance, is_due};
+use super::xfetch::{draw, is_due};
 
-/// Values that are computed once. A clone is the same.
+/// How a request got its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The value existed.
+    Kept,
+    /// The value existed, and this request started to compute a newer one.
+    Refreshing,
+    /// This request computed the value.
+    Computed,
+    /// Another request computed the value.
+    Awaited,
+}
+
+/// A value that was computed once for all callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Computed {
+    /// The value with its token and its times.
+    pub entry: Entry,
+    /// How this request got it.
+    pub origin: Origin,
+}
+
+impl Computed {
+    /// Returns the value.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.entry.value
+    }
+
+    /// Returns the token of its computation, equal for all callers that got the same value.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.entry.token
+    }
+
+    /// Returns its age when it was read.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_micros(self.entry.now_us.saturating_sub(self.entry.written_us))
+    }
+
+    /// Returns its remaining time to live when it was read.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        Duration::from_micros(self.entry.expires_us.saturating_sub(self.entry.now_us))
+    }
+
+    /// Returns the value that [`Fresh::json`] was given.
+    pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(self.bytes())
+    }
+}
+
+/// The output of a computation, and how long it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept<T> {
+    pub(super) output: T,
+    pub(super) ttl: Option<Duration>,
+}
+
+/// A value.
+pub type Fresh = Kept<Vec<u8>>;
+/// The message of an error, made from anything that displays.
+pub type Failure = Kept<String>;
+
+impl<T> Kept<T> {
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time in [`ComputeSettings`].
+    #[must_use]
+    pub fn kept_for(self, ttl: Duration) -> Self {
+        Self { ttl: Some(ttl), ..self }
+    }
+}
+
+impl Fresh {
+    /// Serializes a value as JSON.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Self> {
+        Ok(serde_json::to_vec(value)?.into())
+    }
+}
+
+impl From<Vec<u8>> for Fresh {
+    fn from(value: Vec<u8>) -> Self {
+        Self { output: value, ttl: None }
+    }
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { output: error.to_string(), ttl: None }
+    }
+}
+
+/// Values that are computed once. Clones share them.
 #[derive(Debug, Clone)]
 pub struct ComputeOnce {
     flights: Arc<Flights>,
 }
 
 impl ComputeOnce {
-    /// Refuses settings out of bounds, and with a lock that lives as long as the value, or longer.
+    /// Returns an error if a setting is out of bounds, or if the lease would live as long as the value.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         settings: ComputeSettings,
@@ -41,23 +129,22 @@ impl ComputeOnce {
         Ok(Self { flights: Flights::new(arbiter, settings.checked()?) })
     }
 
-    /// Returns the value of this key: the kept one, or that of a running computation, or else the output of `compute`: bytes, or a
-    /// [`Fresh`] value with its own time to live; as an error anything that displays, or a [`Failure`] with one.
+    /// Returns the value of this key: an existing one, that of a running computation, or the output of `compute`. `compute`
+    /// returns bytes or [`Fresh`], and as an error anything that displays or [`Failure`].
     ///
-    /// A value that is due to be refreshed is returned as it is, and computed again in the background unless a computation runs
-    /// already. It stays when that fails.
+    /// A value that is due for a refresh is returned, and computed again in the background unless a computation runs. If that
+    /// fails, the value stays.
     ///
-    /// `patience` bounds how long this caller waits. The computation outlives the caller, also when the future is dropped.
-    /// `compute` runs as a task of the caller's runtime and gets the token of its right, for places that it writes to. It is
-    /// dropped half-way when the right is lost, and may then be called again. Its panic is [`ComputeError::Failed`]. While it
-    /// blocks its thread the right is still renewed, but on a runtime of one thread no caller is answered: use
-    /// [`get_blocking`](Self::get_blocking).
+    /// `patience` limits the caller's wait. The computation outlives the caller, even if the future is dropped. `compute` runs as
+    /// a task of the caller's runtime and gets the token of its lease, for the stores to which it writes. It is dropped halfway
+    /// when the lease is lost, and may then be called again. Its panic is [`Error::Failed`]. If it blocks its thread the
+    /// lease is renewed, but a runtime of one thread answers no caller: use [`get_blocking`](Self::get_blocking).
     pub async fn get<C, F, V, E>(
         &self,
         key: &str,
         patience: Duration,
         compute: C,
-    ) -> Result<Computed, ComputeError>
+    ) -> Answer<Computed>
     where
         C: Fn(Token) -> F + Send + Sync + 'static,
         F: Future<Output = Result<V, E>> + Send + 'static,
@@ -67,7 +154,7 @@ impl ComputeOnce {
         let compute = Arc::new(compute);
         let work: Work = Arc::new(move |token, permit| {
             let compute = Arc::clone(&compute);
-            Box::pin(async move {
+            tokio::spawn(async move {
                 let _permit = permit;
                 compute(token).await.map(Into::into).map_err(Into::into)
             })
@@ -75,15 +162,14 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// Returns the value of this key like [`get`](Self::get), by a computation that blocks its thread and runs by
-    /// [`spawn_blocking`]. It cannot be stopped half-way: when it loses its right, or takes too long, it runs to its end, and its
-    /// output is dropped.
+    /// As [`get`](Self::get), with a computation that blocks its thread and runs by [`spawn_blocking`]. It cannot be stopped
+    /// halfway: when it loses its lease or takes too long, it runs to its end, and its output is dropped.
     pub async fn get_blocking<C, V, E>(
         &self,
         key: &str,
         patience: Duration,
         compute: C,
-    ) -> Result<Computed, ComputeError>
+    ) -> Answer<Computed>
     where
         C: Fn(Token) -> Result<V, E> + Send + Sync + 'static,
         V: Into<Fresh>,
@@ -92,74 +178,69 @@ impl ComputeOnce {
         let compute = Arc::new(compute);
         let work: Work = Arc::new(move |token, permit| {
             let compute = Arc::clone(&compute);
-            let blocking = spawn_blocking(move || {
+            spawn_blocking(move || {
                 let _permit = permit;
                 compute(token).map(Into::into).map_err(Into::into)
-            });
-            Box::pin(async move {
-                blocking.await.unwrap_or_else(|ended| match ended.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(ended) => Err(ended.into()),
-                })
             })
         });
         self.find(key, patience, work).await
     }
 
-    /// Returns the value of this key, if there is one. Computes nothing, does not wait and leaves no key behind.
-    pub async fn peek(&self, key: &str) -> Result<Option<Computed>, ComputeError> {
+    /// Returns the value of this key, if it exists. Does not wait and creates no key.
+    pub async fn peek(&self, key: &str) -> Answer<Option<Computed>> {
         let entry = self.flights.arbiter.peek(&Name::of_value(key)?).await?;
         Ok(entry.map(|entry| Computed { entry, origin: Origin::Kept }))
     }
 
-    /// Removes the value of this key, or the error. Later callers get no value of a computation that began before: a running one
-    /// loses its right, and starts again for its waiters. True when there was something.
-    pub async fn invalidate(&self, key: &str) -> Result<bool, ComputeError> {
-        Ok(self.flights.arbiter.invalidate(&Name::of_value(key)?).await?)
+    /// Removes the value or error of this key, and returns whether there was one. A running computation loses its lease and starts
+    /// again for its callers, so that later callers get no older value.
+    pub async fn invalidate(&self, key: &str) -> Answer<bool> {
+        self.flights.arbiter.invalidate(&Name::of_value(key)?).await
     }
 
-    async fn find(
-        &self,
-        key: &str,
-        patience: Duration,
-        work: Work,
-    ) -> Result<Computed, ComputeError> {
+    async fn find(&self, key: &str, patience: Duration, work: Work) -> Answer<Computed> {
         let (name, began) = (Name::of_value(key)?, Instant::now());
-        let arbiter = &self.flights.arbiter;
         loop {
-            match arbiter.peek(&name).await {
+            match self.flights.arbiter.peek(&name).await {
                 Ok(Some(entry)) => {
                     let mut origin = Origin::Kept;
-                    // No caller waits for it.
-                    if self.is_to_be_refreshed(&entry)
-                        && self.flights.board(&name, Some(entry.token), &work).is_first
+                    let Entry { now_us, expires_us, cost, token, .. } = entry;
+                    let beta = self.flights.settings.beta;
+                    if is_due(now_us, expires_us, cost, beta, draw(&mut rand::rng()))
+                        && self.flights.board(&name, Some(token), &work).is_first
                     {
                         origin = Origin::Refreshing;
                     }
                     let computed = Computed { entry, origin };
-                    arbiter.observe(&name, &Event::Found { age: computed.age() });
+                    tracing::debug!(name = name.as_str(), age = ?computed.age(), "found a value");
                     return Ok(computed);
                 }
-                Ok(None) | Err(ArbiterError::Unavailable(_)) => {}
-                Err(error) => return Err(error.into()),
+                Ok(None) | Err(Error::Unavailable(_)) => {}
+                Err(error) => return Err(error),
             }
             let seat = self.flights.board(&name, None, &work);
             if let Some(outcome) = seat.wait(began + patience).await {
-                let waited = began.elapsed();
-                let event = match outcome {
-                    Ok(_) | Err(ComputeError::Failed(_)) => Event::Waited { waited },
-                    Err(_) => Event::GaveUp { waited },
-                };
-                arbiter.observe(&name, &event);
+                let (name, waited) = (name.as_str(), began.elapsed());
+                let error = outcome.as_ref().err().map(tracing::field::display);
+                tracing::debug!(name, ?waited, error, "waited for a value");
                 return outcome;
             }
         }
     }
+}
 
-    /// Draws a number.
-    fn is_to_be_refreshed(&self, entry: &Entry) -> bool {
-        let chance = Chance::draw(&mut rand::rng());
-        let beta = self.flights.settings.beta;
-        is_due(entry.now_us, entry.expires_us, entry.cost, beta, chance)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_read_as_it_was_written() {
+        let list = ["a", "b\"ü", ""];
+        let value = Fresh::json(&list).unwrap().output.into();
+        let (token, cost) = (Token(1), Duration::ZERO);
+        let entry = Entry { value, token, cost, written_us: 0, expires_us: 0, now_us: 0 };
+        let computed = Computed { entry, origin: Origin::Kept };
+        assert_eq!(computed.json::<Vec<String>>().unwrap(), list);
+        assert!(computed.json::<u64>().is_err());
     }
 }

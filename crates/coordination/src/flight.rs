@@ -1,43 +1,39 @@
-//! A flight brings one value to all callers of this process that wait for it.
+//! A flight gets one value for all callers of this process that wait for it.
 //!
-//! It is a task: it asks for the right to compute, computes or waits for another process, and publishes. Callers only wait for
-//! it, each as long as it likes, and the outcome of a flight never depends on their patience. A flight that computes outlives
-//! its callers; one that waits for another process ends with its last caller.
+//! It is a task that asks for the lease to compute, computes or waits for another process, and publishes. Callers only wait for
+//! it, and their patience does not change its outcome. A flight that computes outlives its callers; a flight that waits for
+//! another process ends with its last caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinError;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, micros};
-use super::computed::{ComputeError, Computed, Failure, Fresh, Origin};
-use super::event::Event;
+use super::arbiter::{Answer, Arbiter, Beginning, Entry, Error, Name, Token, micros};
+use super::compute_once::{Computed, Failure, Fresh, Origin};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
-use super::name::{Name, Token};
 use super::settings::{ComputeSettings, bounded_ttl};
 use super::wakes::Listener;
 
-/// The longest message of an error that is passed on, in bytes.
+/// The maximum length of an error's message in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 pub(super) type Output = Result<Fresh, Failure>;
-pub(super) type Outcome = Result<Computed, ComputeError>;
-/// Begins a computation, which counts as running until it drops its permit.
-pub(super) type Work =
-    Arc<dyn Fn(Token, OwnedSemaphorePermit) -> BoxFuture<'static, Output> + Send + Sync>;
+pub(super) type Outcome = Result<Computed, Error>;
+/// Starts the task of a computation, which counts as running until it drops its permit.
+pub(super) type Work = Arc<dyn Fn(Token, OwnedSemaphorePermit) -> JoinHandle<Output> + Send + Sync>;
 
 /// The progress of a flight.
 #[derive(Debug, Default)]
 struct News {
-    /// The number of requests to the arbiter. A caller that comes later must not take the answer: it may be older than the caller.
+    /// The number of requests to the arbiter. The answer to a request may be older than a caller that boarded after it.
     asked: u64,
-    /// The error of the last request, if it got no answer.
-    obstacle: Option<ArbiterError>,
+    /// The error of the last request, if the arbiter was unavailable.
+    obstacle: Option<Error>,
     outcome: Option<Outcome>,
 }
 
@@ -46,7 +42,7 @@ struct News {
 pub(super) struct Flights {
     pub(super) arbiter: Arc<dyn Arbiter>,
     pub(super) settings: ComputeSettings,
-    /// One for each computation that may run.
+    /// One permit for each computation that may run.
     permits: Arc<Semaphore>,
     under_way: Mutex<HashMap<Name, watch::Sender<News>>>,
 }
@@ -58,12 +54,12 @@ impl Flights {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, watch::Sender<News>>> {
-        // Nothing here panics half-way.
+        // No operation panics halfway.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat in the flight of this name, which begins with `work` if there is none. A flight to refresh the value with the
-    /// token `outdated` does not wait for other processes.
+    /// Returns a seat in the flight of this name, which is started if there is none. A flight to refresh the value with the token
+    /// `outdated` does not wait for other processes.
     pub(super) fn board(
         self: &Arc<Self>,
         name: &Name,
@@ -73,7 +69,7 @@ impl Flights {
         let mut under_way = self.under_way();
         let is_first = !under_way.contains_key(name);
         let news = under_way.entry(name.clone()).or_default().clone();
-        // A runtime that shuts down drops a new task at once, and a flight that is dropped takes the lock.
+        // A runtime that shuts down drops a new task at once, and dropping a flight takes the lock.
         drop(under_way);
         let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
         if is_first {
@@ -89,12 +85,12 @@ impl Flights {
 pub(super) struct Seat {
     asked: u64,
     news: watch::Receiver<News>,
-    /// Whether the flight began with this caller.
+    /// Whether this caller started the flight.
     pub(super) is_first: bool,
 }
 
 impl Seat {
-    /// The outcome; `None` when the flight ends with none, or with one that may be older than the caller.
+    /// Returns the outcome; `None` if there is none, or if it may be older than the caller.
     pub(super) async fn wait(mut self, deadline: Instant) -> Option<Outcome> {
         let landing = self.news.wait_for(|news| news.outcome.is_some());
         if let Ok(landed) = timeout_at(deadline, landing).await {
@@ -109,7 +105,7 @@ impl Seat {
             return Some(outcome);
         }
         let obstacle = self.news.borrow().obstacle.clone();
-        Some(Err(obstacle.map_or(ComputeError::TimedOut, ComputeError::Arbiter)))
+        Some(Err(obstacle.unwrap_or(Error::TimedOut)))
     }
 }
 
@@ -121,9 +117,8 @@ struct Flight {
     outdated: Option<Token>,
 }
 
-/// The arbiter's answer, the right to compute being kept.
 enum Begun {
-    Outcome(Outcome),
+    Value(Entry),
     Granted(Lease),
     Busy(Duration),
 }
@@ -133,10 +128,10 @@ impl Flight {
         let outcome = self.fly().await;
         if let (Some(Err(error)), Some(_)) = (&outcome, self.outdated) {
             let name = self.name.as_str();
-            tracing::warn!(name, %error, "a value was not refreshed, and stays as it is");
+            tracing::warn!(name, %error, "did not refresh a value; the old one stays");
         }
         let news = self.news.clone();
-        // No caller boards any longer.
+        // After this, no caller boards it.
         drop(self);
         if outcome.is_some() {
             news.send_modify(|news| news.outcome = outcome);
@@ -149,7 +144,9 @@ impl Flight {
             let permits = &self.flights.permits;
             permit = permit.or_else(|| Arc::clone(permits).try_acquire_owned().ok());
             let wait = match self.ask(permit.is_some()).await {
-                Ok(Begun::Outcome(outcome)) => return Some(outcome),
+                Ok(Begun::Value(entry)) => {
+                    return Some(Ok(Computed { entry, origin: Origin::Awaited }));
+                }
                 Ok(Begun::Granted(lease)) => match self.compute(lease, permit.take()?).await {
                     None if self.outdated.is_none() => continue,
                     outcome => return outcome,
@@ -159,47 +156,45 @@ impl Flight {
                     self.news.send_modify(|news| news.obstacle = None);
                     wait
                 }
-                Err(error @ ArbiterError::Unavailable(_)) => {
+                Err(error @ Error::Unavailable(_)) => {
                     self.news.send_modify(|news| news.obstacle = Some(error));
                     PAUSE
                 }
-                Err(error) => return Some(Err(error.into())),
+                Err(error) => return Some(Err(error)),
             };
             permit = self.wait(wait, &mut listener, permit.is_some()).await;
-            if self.is_unwanted() {
+            // A caller that boards now gets no outcome, and boards the next flight.
+            if self.news.receiver_count() == 0 {
                 return None;
             }
         }
     }
 
-    /// Asks once: for the right to compute, or without a permit only for the value.
-    async fn ask(&self, may_compute: bool) -> Result<Begun, ArbiterError> {
+    /// Asks for the lease to compute, or without a permit only for the value.
+    async fn ask(&self, may_compute: bool) -> Answer<Begun> {
         self.news.send_modify(|news| news.asked += 1);
         let arbiter = &self.flights.arbiter;
-        let read = |entry| Begun::Outcome(Ok(Computed { entry, origin: Origin::Awaited }));
         if !may_compute {
             let entry = arbiter.peek(&self.name).await?;
             let entry = entry.filter(|entry| Some(entry.token) != self.outdated);
-            return Ok(entry.map_or(Begun::Busy(ASKED_AGAIN), read));
+            return Ok(entry.map_or(Begun::Busy(ASKED_AGAIN), Begun::Value));
         }
-        let mut attempt = Attempt::new(arbiter, &self.name);
+        let mut attempt = Attempt::new(arbiter, &self.name, self.flights.settings.lock_ttl);
         let asked = Instant::now();
-        let ttl = self.flights.settings.lock_ttl;
-        let begun = arbiter.begin(&self.name, &attempt.holder, ttl, self.outdated);
-        let begun = match begun.await? {
+        let begun = match arbiter.begin(&attempt.claim, self.outdated).await? {
             Beginning::Granted(token) => {
-                let granted = attempt.granted(token, ttl, asked).map(Begun::Granted);
+                let granted = attempt.granted(token, asked).map(Begun::Granted);
                 return Ok(granted.unwrap_or(Begun::Busy(Duration::ZERO)));
             }
-            Beginning::Value(entry) => read(entry),
-            Beginning::Failed(message) => Begun::Outcome(Err(ComputeError::Failed(message))),
-            Beginning::Busy(wait) => Begun::Busy(wait),
+            Beginning::Value(entry) => Ok(Begun::Value(entry)),
+            Beginning::Failed(message) => Err(Error::Failed(message)),
+            Beginning::Busy(wait) => Ok(Begun::Busy(wait)),
         };
         attempt.is_settled = true;
-        Ok(begun)
+        begun
     }
 
-    /// Waits until it is worth to ask again: at most `wait`, or until the flight is woken, has a permit, or has no callers.
+    /// Waits for at most `wait`, until the flight is woken, gets a permit, or has no callers.
     async fn wait(
         &self,
         wait: Duration,
@@ -208,7 +203,7 @@ impl Flight {
     ) -> Option<OwnedSemaphorePermit> {
         let listener =
             listener.get_or_insert_with(|| self.flights.arbiter.listen(&self.name, None));
-        // Rounded up, so that the right has expired at the next request.
+        // Rounded up, so that the lease has lapsed at the next request.
         let wait = wait.min(ASKED_AGAIN) + Duration::from_millis(1);
         tokio::select! {
             () = listener.woken() => None,
@@ -218,21 +213,11 @@ impl Flight {
         }
     }
 
-    /// Whether the flight has no callers. If so, no caller boards any longer.
-    fn is_unwanted(&self) -> bool {
-        let mut under_way = self.flights.under_way();
-        let is_unwanted = self.news.receiver_count() == 0;
-        if is_unwanted {
-            under_way.remove(&self.name);
-        }
-        is_unwanted
-    }
-
-    /// Computes and publishes. `None` when the right was lost on the way.
+    /// Computes and publishes. Returns `None` if the lease was lost.
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
         let Flights { arbiter, settings, .. } = &*self.flights;
-        let observe = |event| arbiter.observe(&self.name, &event);
-        observe(Event::Computing);
+        let name = self.name.as_str();
+        tracing::debug!(name, "computing a value");
         let began = Instant::now();
         let token = lease.token;
         let output = tokio::select! {
@@ -247,12 +232,10 @@ impl Flight {
         });
         let published = loop {
             self.news.send_modify(|news| news.asked += 1);
-            let publishing = match &output {
-                Ok(fresh) => arbiter.publish(&self.name, token, &fresh.value, cost, ttl),
-                Err(failure) => arbiter.fail(&self.name, token, &failure.message, ttl),
-            };
-            match publishing.await {
-                Err(ArbiterError::Unavailable(_)) if !lease.lost.is_cancelled() => {
+            let output = output.as_ref().map(|fresh| (fresh.output.as_slice(), cost));
+            let output = output.map_err(|failure| failure.output.as_str());
+            match arbiter.publish(&lease.attempt.claim, output, ttl).await {
+                Err(Error::Unavailable(_)) if !lease.lost.is_cancelled() => {
                     sleep(PAUSE).await;
                 }
                 published => break published,
@@ -261,40 +244,41 @@ impl Flight {
         match published {
             Ok(true) => lease.attempt.is_settled = true,
             Ok(false) => return None,
-            Err(error) => return Some(Err(error.into())),
+            Err(error) => return Some(Err(error)),
         }
         Some(match output {
-            Ok(Fresh { value, .. }) => {
-                observe(Event::Computed { cost, bytes: value.len() });
+            Ok(Fresh { output: value, .. }) => {
+                tracing::debug!(name, ?cost, bytes = value.len(), "computed a value");
                 let (value, expires_us) = (value.into(), micros(ttl));
                 let entry = Entry { value, token, cost, written_us: 0, expires_us, now_us: 0 };
                 Ok(Computed { entry, origin: Origin::Computed })
             }
             Err(failure) => {
-                observe(Event::Failed { cost });
-                Err(ComputeError::Failed(failure.message))
+                let error = &failure.output;
+                tracing::debug!(name, ?cost, error, "a computation failed");
+                Err(Error::Failed(failure.output))
             }
         })
     }
 
-    /// Runs the computation, as a task, to its end or to the end of its time. `None` when the runtime ends first. When this is
-    /// dropped the task ends where it next waits.
+    /// Runs the computation within its time limit. Returns `None` if the runtime ends first. When this is dropped, the task ends at
+    /// its next wait.
     async fn work(&self, token: Token, permit: OwnedSemaphorePermit) -> Option<Output> {
         let ComputeSettings { computation_max, value_bytes_max, .. } = self.flights.settings;
-        let task = AbortOnDropHandle::new(tokio::spawn((self.work)(token, permit)));
+        let task = AbortOnDropHandle::new((self.work)(token, permit));
         let output = match timeout(computation_max, task).await {
             Ok(Ok(output)) => output,
             Ok(Err(ended)) => Err(panic_message(ended)?.into()),
             Err(_) => Err(format!("the computation took longer than {computation_max:?}").into()),
         };
-        let output = output.and_then(|fresh| match fresh.value.len() {
+        let output = output.and_then(|fresh| match fresh.output.len() {
             bytes if bytes > value_bytes_max => {
-                Err(format!("a value of {bytes} bytes is over {value_bytes_max}").into())
+                Err(format!("the value has {bytes} bytes; the limit is {value_bytes_max}").into())
             }
             _ => Ok(fresh),
         });
         Some(output.map_err(|mut failure| {
-            let message = &mut failure.message;
+            let message = &mut failure.output;
             let fits = |end: &usize| message.is_char_boundary(*end);
             let end = (0..=message.len().min(MESSAGE_BYTES_MAX)).rev().find(fits);
             message.truncate(end.unwrap_or_default());
@@ -313,10 +297,10 @@ impl Drop for Flight {
     }
 }
 
-/// `None` when the task was ended.
+/// Returns `None` if the task was aborted.
 fn panic_message(ended: JoinError) -> Option<String> {
     let panic = ended.try_into_panic().ok()?;
     let message = panic.downcast_ref::<String>().map(String::as_str);
     let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-    Some(format!("the computation panicked: {}", message.unwrap_or("without a message")))
+    Some(format!("the computation panicked: {}", message.unwrap_or("no message")))
 }

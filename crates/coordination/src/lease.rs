@@ -1,77 +1,87 @@
-//! A right that is held: a task renews it, and its loss is signalled.
+//! A lease that is renewed while it is held, and whose loss is signalled.
 //!
-//! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies lapses. The
-//! holder counts on its own monotonic clock from before it asked, and a little less than the arbiter does, so it knows of the
-//! loss before the arbiter grants the lease to another.
+//! A dedicated thread with a small runtime renews all leases of the process: a holder that blocks its thread may stop all tasks,
+//! timers and connections of its own runtime. A dropped lease is released in the background; that of a dead process lapses. The
+//! holder measures with its monotonic clock from before its request, and a little less than the store, so it knows of the loss
+//! before the store grants the lease to another holder.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::arbiter::{Arbiter, ArbiterError};
-use super::event::Event;
-use super::name::{Holder, Name, Token};
+use super::arbiter::{Answer, Arbiter, Claim, Name, Token};
 
-/// A waiter asks again after this long at the latest, in case it missed a wake-up.
+/// The maximum wait until a waiter asks again, in case it missed a wake-up.
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the arbiter did not answer.
+/// The pause after the arbiter was unavailable.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// A lease is renewed this many times before it would lapse.
+/// A lease is renewed this many times within its time to live.
 const RENEWALS_PER_TTL: u32 = 3;
 /// A renewal without an answer is repeated this many times before the next one is due.
 const TRIES_PER_RENEWAL: u32 = 4;
 
-/// Returns the time for which a holder relies on a lease: a hundredth and 2 ms less than its time to live, since clocks do not run at quite the same
-/// speed, and timers are late.
+/// The name of the thread that renews leases.
+const KEEPER_NAME: &str = "lease-keeper";
+
+/// The runtime of that thread. It runs until the process ends.
+static KEEPER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
+    let runtime =
+        Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER_NAME).enable_all().build();
+    let report = |error: &std::io::Error| {
+        tracing::warn!(%error, "cannot start the thread that renews leases; their holders' runtimes renew them");
+    };
+    runtime.inspect_err(report).ok()
+});
+
+/// Returns whether this is the thread that renews leases. A connection belongs to the runtime that made it.
+#[cfg(feature = "redis")]
+pub(super) fn is_keeper() -> bool {
+    std::thread::current().name() == Some(KEEPER_NAME)
+}
+
+/// Returns the time for which a holder relies on a lease: 1 % and 2 ms less than its time to live, since clocks differ in speed
+/// and timers are late.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
 
-/// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or another holder has it.
+/// The lock was lost while it was held: it lapsed without an answer from the arbiter, or another holder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the lock was lost")]
 pub struct LockLost;
 
-/// An attempt to get a lease, which must be ended.
+/// An attempt to acquire a lease. It is released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Attempt {
     arbiter: Arc<dyn Arbiter>,
-    name: Name,
-    pub(super) holder: Holder,
+    pub(super) claim: Claim,
     /// Whether the arbiter keeps no state of it.
     pub(super) is_settled: bool,
 }
 
 impl Attempt {
-    pub(super) fn new(arbiter: &Arc<dyn Arbiter>, name: &Name) -> Self {
-        Self {
-            arbiter: Arc::clone(arbiter),
-            name: name.clone(),
-            holder: Holder::random(),
-            is_settled: false,
-        }
+    pub(super) fn new(arbiter: &Arc<dyn Arbiter>, name: &Name, ttl: Duration) -> Self {
+        let claim = Claim::new(name.clone(), ttl);
+        Self { arbiter: Arc::clone(arbiter), claim, is_settled: false }
     }
 
-    /// Becomes the lease that it got, for `ttl` from some instant after `asked` on. Gives it back where the answer took longer
-    /// than that.
-    pub(super) fn granted(
-        self,
-        token: Token,
-        ttl: Duration,
-        asked: Instant,
-    ) -> Result<Lease, Self> {
-        if Instant::now() >= asked + relied_on(ttl) {
+    /// Returns the lease that was granted after `asked`. Returns the attempt if the answer came too late.
+    pub(super) fn granted(self, token: Token, asked: Instant) -> Result<Lease, Self> {
+        if Instant::now() >= asked + relied_on(self.claim.ttl) {
             return Err(self);
         }
         let lost = CancellationToken::new();
-        let (arbiter, name) = (Arc::clone(&self.arbiter), self.name.clone());
-        let renewing = Box::pin(renew_until_lost(arbiter, name, token, ttl, asked, lost.clone()));
-        let renewing = self.arbiter.keep(renewing);
-        Ok(Lease { attempt: self, token, ttl, lost, renewing })
+        let arbiter = Arc::clone(&self.arbiter);
+        let renewing = renew_until_lost(arbiter, self.claim.clone(), asked, lost.clone());
+        let renewing = AbortOnDropHandle::new(match &*KEEPER {
+            Some(keeper) if !self.arbiter.is_simulated() => keeper.spawn(renewing),
+            _ => tokio::spawn(renewing),
+        });
+        Ok(Lease { attempt: self, token, lost, renewing })
     }
 }
 
@@ -81,42 +91,39 @@ impl Drop for Attempt {
         if !self.is_settled
             && let Ok(runtime) = Handle::try_current()
         {
-            let (arbiter, name) = (Arc::clone(&self.arbiter), self.name.clone());
-            let holder = self.holder.clone();
+            let (arbiter, claim) = (Arc::clone(&self.arbiter), self.claim.clone());
             runtime.spawn(async move {
-                if let Err(error) = arbiter.leave(&name, &holder).await {
-                    tracing::debug!(name = name.as_str(), %error, "a lock was not released, and lapses");
+                if let Err(error) = arbiter.release(&claim).await {
+                    let name = claim.name.as_str();
+                    tracing::debug!(name, %error, "cannot release a lease; it lapses");
                 }
             });
         }
     }
 }
 
-/// A lock, or the right to compute, that is kept as long as this lives.
+/// A lock, or the right to compute, that is renewed until this is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) attempt: Attempt,
     pub(super) token: Token,
-    ttl: Duration,
     pub(super) lost: CancellationToken,
     renewing: AbortOnDropHandle<()>,
 }
 
 impl Lease {
-    pub(super) async fn renew(&self) -> Result<bool, ArbiterError> {
-        let Attempt { arbiter, name, .. } = &self.attempt;
-        let is_held = arbiter.renew(name, self.token, self.ttl).await?;
+    pub(super) async fn renew(&self) -> Answer<bool> {
+        let is_held = self.attempt.arbiter.renew(&self.attempt.claim).await?;
         if !is_held {
             self.lost.cancel();
         }
         Ok(is_held)
     }
 
-    /// Releases a lock. False when it had been lost.
-    pub(super) async fn unlock(mut self) -> Result<bool, ArbiterError> {
+    /// Returns false if it was lost before.
+    pub(super) async fn release(mut self) -> Answer<bool> {
         self.renewing.abort();
-        let Attempt { arbiter, name, .. } = &self.attempt;
-        let was_held = arbiter.unlock(name, self.token).await?;
+        let was_held = self.attempt.arbiter.release(&self.attempt.claim).await?;
         self.attempt.is_settled = true;
         Ok(was_held && !self.lost.is_cancelled())
     }
@@ -124,27 +131,25 @@ impl Lease {
 
 async fn renew_until_lost(
     arbiter: Arc<dyn Arbiter>,
-    name: Name,
-    token: Token,
-    ttl: Duration,
+    claim: Claim,
     asked: Instant,
     lost: CancellationToken,
 ) {
-    let rest = ttl / RENEWALS_PER_TTL;
-    let (mut lapses, mut next) = (asked + relied_on(ttl), asked + rest);
+    let name = claim.name.as_str();
+    let (relied_on, interval) = (relied_on(claim.ttl), claim.ttl / RENEWALS_PER_TTL);
+    let (mut lapses, mut next) = (asked + relied_on, asked + interval);
     loop {
         sleep_until(next.min(lapses)).await;
         let asked = Instant::now();
-        match timeout_at(lapses, arbiter.renew(&name, token, ttl)).await {
-            Ok(Ok(true)) => (lapses, next) = (asked + relied_on(ttl), asked + rest),
+        match timeout_at(lapses, arbiter.renew(&claim)).await {
+            Ok(Ok(true)) => (lapses, next) = (asked + relied_on, asked + interval),
             Ok(Err(error)) if Instant::now() < lapses => {
-                tracing::debug!(name = name.as_str(), %error, "a lock is not renewed yet");
-                next = Instant::now() + rest / TRIES_PER_RENEWAL;
+                tracing::debug!(name, %error, "cannot renew a lease yet");
+                next = Instant::now() + interval / TRIES_PER_RENEWAL;
             }
             Ok(Ok(false) | Err(_)) | Err(_) => break,
         }
     }
-    tracing::warn!(name = name.as_str(), "a lock was lost while it was held");
-    arbiter.observe(&name, &Event::Lost);
+    tracing::warn!(name, "lost a lease that was held");
     lost.cancel();
 }

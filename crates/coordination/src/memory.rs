@@ -1,90 +1,74 @@
-//! The arbiter of a single process: the same operations as in Redis, under one lock, by a clock that can be set.
-//!
-//! For a single node, and as the model that the tests hold Redis against.
+//! The arbiter of a single process: the operations of the Redis arbiter under one lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{
-    Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX, micros,
+    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, Name, Token, WAITING_MAX, micros,
 };
-use super::event::{Event, Hook};
-use super::keeper;
-use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
 /// The interval at which expired names are removed.
 const SWEEP_INTERVAL_US: u64 = 10_000_000;
-/// The limit of [`MemoryArbiter::bounded`] unless it is set.
+/// The default limit of [`MemoryArbiter::bounded`].
 const BYTES_MAX: usize = 256 << 20;
-/// The approximate bytes of a name without its value and list, and of a waiter.
+/// The approximate bytes of a name without its value and list.
 const NAME_BYTES: usize = 512;
-const WAITER_BYTES: usize = 64;
-/// How long a lock's token outlives its last holder, so that tokens grow even if the clock is set back.
+/// The time for which a token outlives its lease, so that tokens grow even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
 
-/// Tells the time.
+/// Time that a test sets.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Microseconds since 1970.
+    /// Returns microseconds since 1970.
     fn now_us(&self) -> u64;
 }
 
-/// The system's time when the process began, and monotonic after it.
-#[derive(Debug)]
-struct SteadyClock {
-    began: Instant,
-    began_us: u64,
-}
-
-impl Clock for SteadyClock {
-    fn now_us(&self) -> u64 {
-        self.began_us + micros(self.began.elapsed())
-    }
-}
-
-/// Time that passes only when a test sets it.
 impl Clock for AtomicU64 {
     fn now_us(&self) -> u64 {
         self.load(Ordering::SeqCst)
     }
 }
 
+/// Returns the system time at the first call, plus the monotonic time since then.
+fn steady_now_us() -> u64 {
+    static BEGAN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
+        (Instant::now(), micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()))
+    });
+    BEGAN.1 + micros(BEGAN.0.elapsed())
+}
+
 /// Locks, values and lists in the memory of this process.
 #[derive(Debug)]
 pub struct MemoryArbiter {
-    clock: Arc<dyn Clock>,
-    /// Whether time passes as on the clocks of this machine.
-    is_steady: bool,
+    clock: Option<Arc<dyn Clock>>,
     names: Mutex<Names>,
     wakes: Arc<Wakes>,
-    hook: Hook,
     bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct Names {
     states: HashMap<Name, State>,
-    /// About how many bytes they take.
+    /// An upper bound of their bytes, exact after a sweep.
     bytes: usize,
     swept_us: u64,
 }
 
-/// The lock, the waiters, the value and the list of a name. Each of these but the lock is there until it expires.
 #[derive(Debug, Default)]
 struct State {
+    /// The last token; 0 if there was none.
     token: u64,
-    holder: Option<Holder>,
-    /// When the lock is free again; 0 when it was released.
+    holder: Option<String>,
+    /// The time at which the lease lapses; 0 when it was released.
     until_us: u64,
-    /// The last token that was unlocked.
-    unlocked: Option<Token>,
-    queue: VecDeque<(Holder, u64)>,
+    /// The last holder that released the lease.
+    released: Option<String>,
+    /// Waiters, each with the time until which it keeps its place.
+    queue: VecDeque<(String, u64)>,
     value: Option<Entry>,
     failure: Option<(String, u64)>,
     list: Option<(Vec<Vec<u8>>, u64)>,
@@ -101,8 +85,7 @@ impl State {
         self.writer.take_if(|(_, until)| *until <= now);
     }
 
-    /// Whether no caller can miss it.
-    fn is_over(&self, now: u64) -> bool {
+    fn is_unused(&self, now: u64) -> bool {
         self.token.max(self.until_us) + KEPT_US <= now
             && self.queue.is_empty()
             && self.value.is_none()
@@ -112,164 +95,114 @@ impl State {
     }
 
     fn bytes(&self) -> usize {
-        let items = self.list.iter().flat_map(|(items, _)| items);
         NAME_BYTES
-            + self.queue.len() * WAITER_BYTES
+            + self.queue.len() * NAME_BYTES
             + self.value.as_ref().map_or(0, |value| value.value.len())
             + self.failure.as_ref().map_or(0, |(message, _)| message.len())
-            + items.map(|item| size_of::<Vec<u8>>() + item.len()).sum::<usize>()
-    }
-}
-
-/// An operation on a name, at an instant.
-struct Operation<'a> {
-    name: &'a Name,
-    state: &'a mut State,
-    now: u64,
-    wakes: &'a Wakes,
-}
-
-impl Operation<'_> {
-    fn is_held(&self) -> bool {
-        self.state.until_us > self.now
+            + self.list.as_ref().map_or(0, |(items, _)| list_bytes(items))
     }
 
-    fn is_held_by(&self, holder: &Holder) -> bool {
-        self.is_held() && self.state.holder.as_ref() == Some(holder)
+    fn is_held(&self, now: u64) -> bool {
+        self.until_us > now
     }
 
-    /// Whether this is the token of the last holder.
-    fn is_last(&self, token: Token) -> bool {
-        self.state.token == token.number() && self.state.token > 0
+    fn is_held_by(&self, holder: &str, now: u64) -> bool {
+        self.is_held(now) && self.holder.as_deref() == Some(holder)
     }
 
-    fn until(&self, span: Duration) -> u64 {
-        self.now + micros(span)
-    }
-
-    fn left(&self, until_us: u64) -> Duration {
-        Duration::from_micros(until_us - self.now)
-    }
-
-    /// Extends the lock if this holder has it, or grants it with a new token.
-    fn grant(&mut self, holder: &Holder, ttl: Duration) -> Token {
-        if !self.is_held_by(holder) {
-            self.state.token = self.now.max(self.state.token + 1);
-            self.state.holder = Some(holder.clone());
+    /// Extends the holder's lease, or grants one with a new token.
+    fn grant(&mut self, claim: &Claim, now: u64) -> Token {
+        if !self.is_held_by(&claim.holder, now) {
+            self.token = now.max(self.token + 1);
+            self.holder = Some(claim.holder.clone());
         }
-        self.state.until_us = self.until(ttl);
-        Token::new(self.state.token)
-    }
-
-    fn quit(&mut self, holder: &Holder) {
-        self.state.queue.retain(|(waiter, _)| waiter != holder);
-    }
-
-    fn wake_all(&self) {
-        self.wakes.wake(&channel(self.name, None));
-    }
-
-    /// Wakes the first in the queue, or else all waiters without a place.
-    fn wake_next(&self) {
-        let first = self.state.queue.front();
-        self.wakes.wake(&channel(self.name, first.map(|(waiter, _)| waiter)));
+        self.until_us = now + micros(claim.ttl);
+        Token(self.token)
     }
 
     fn release(&mut self) {
-        self.state.until_us = 0;
-        self.state.holder = None;
+        self.until_us = 0;
+        self.released = self.holder.take();
     }
 
-    /// Ends a computation by `keep`. Returns false if the right was lost.
-    fn finish(&mut self, token: Token, keep: impl FnOnce(&mut Self)) -> bool {
-        let is_last = self.is_last(token);
-        if is_last && self.state.until_us > 0 {
-            keep(self);
-            self.release();
-        }
-        self.wake_all();
-        is_last
+    /// Returns the waiter that is next.
+    fn first(&self) -> Option<&str> {
+        self.queue.front().map(|(waiter, _)| waiter.as_str())
     }
 }
 
-fn channel(name: &Name, holder: Option<&Holder>) -> String {
-    match holder {
-        Some(holder) => format!("{}:{}", name.as_str(), holder.as_str()),
-        None => name.as_str().to_owned(),
-    }
+fn list_bytes(items: &[impl AsRef<[u8]>]) -> usize {
+    items.iter().map(|item| size_of::<Vec<u8>>() + item.as_ref().len()).sum()
+}
+
+fn channel(name: &Name, holder: Option<&str>) -> String {
+    format!("{}:{}", name.as_str(), holder.unwrap_or_default())
 }
 
 impl Default for MemoryArbiter {
     fn default() -> Self {
-        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let clock = SteadyClock { began: Instant::now(), began_us: micros(since_1970) };
-        Self { is_steady: true, ..Self::new(Arc::new(clock)) }
+        let wakes = Arc::<Wakes>::default();
+        wakes.hear();
+        Self { clock: None, names: Mutex::default(), wakes, bytes_max: BYTES_MAX }
     }
 }
 
 impl MemoryArbiter {
-    /// An arbiter by this clock. Leases are renewed by tasks of their holders' runtimes, since a test may set their time,
-    /// too.
+    /// Returns an arbiter whose time a test sets. Leases are renewed by tasks of their holders' runtimes.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let wakes = Arc::<Wakes>::default();
-        wakes.hear();
-        Self {
-            clock,
-            is_steady: false,
-            names: Mutex::default(),
-            wakes,
-            hook: Hook::default(),
-            bytes_max: BYTES_MAX,
-        }
+        Self { clock: Some(clock), ..Self::default() }
     }
 
-    /// Calls `hook` with each event of locks and values in this process. It must not block.
-    #[must_use]
-    pub fn observed_by(self, hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
-        Self { hook: Hook::new(hook), ..self }
-    }
-
-    /// Keeps about this many bytes at most: beyond, every operation that needs room is refused with
-    /// [`ArbiterError::Full`]. 256 MiB unless it is set.
+    /// Limits its size to about this many bytes, 256 MiB by default. Beyond the limit, operations that need room are refused with
+    /// [`Error::Full`].
     #[must_use]
     pub fn bounded(self, bytes_max: usize) -> Self {
         Self { bytes_max, ..self }
     }
 
+    fn now_us(&self) -> u64 {
+        self.clock.as_ref().map_or_else(steady_now_us, |clock| clock.now_us())
+    }
+
     fn names(&self) -> MutexGuard<'_, Names> {
-        // Nothing done under it panics half-way.
+        // No operation panics halfway.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, name: &Name, act: impl FnOnce(&mut Operation<'_>) -> T) -> T {
-        let now = self.clock.now_us();
-        let mut names = self.names();
-        names.sweep(now, SWEEP_INTERVAL_US);
-        let Names { states, bytes, .. } = &mut *names;
-        let state = states.entry(name.clone()).or_insert_with(|| {
-            *bytes += NAME_BYTES;
-            State::default()
-        });
-        let before = state.bytes();
-        state.expire(now);
-        let done = act(&mut Operation { name, state, now, wakes: &self.wakes });
-        *bytes = *bytes + state.bytes() - before;
-        done
+    /// Wakes the first waiter in the queue, or all waiters without a place if the queue is empty.
+    fn wake(&self, name: &Name, first: Option<&str>) {
+        self.wakes.wake(&channel(name, first));
     }
 
-    /// Does an operation that needs room.
-    fn with_room<T>(&self, name: &Name, act: impl FnOnce(&mut Operation<'_>) -> T) -> Answer<T> {
+    /// Carries out an operation, which may need room for a name and this many bytes.
+    fn with<T>(
+        &self,
+        name: &Name,
+        room: Option<usize>,
+        act: impl FnOnce(&mut State, u64) -> T,
+    ) -> Answer<T> {
+        let now = self.now_us();
         let mut names = self.names();
-        if names.bytes > self.bytes_max {
-            names.sweep(self.clock.now_us(), SWEEP_INTERVAL_US / 100);
+        names.sweep(now, SWEEP_INTERVAL_US);
+        if let Some(bytes) = room {
+            if names.bytes > self.bytes_max {
+                names.sweep(now, SWEEP_INTERVAL_US / 100);
+            }
+            if names.bytes > self.bytes_max {
+                let message = format!("it has {} of {} bytes", names.bytes, self.bytes_max);
+                return Err(Error::Full(message));
+            }
+            if !names.states.contains_key(name) {
+                names.bytes += NAME_BYTES;
+                names.states.insert(name.clone(), State::default());
+            }
+            names.bytes += bytes;
         }
-        if names.bytes > self.bytes_max {
-            let message = format!("it keeps {} bytes, more than {}", names.bytes, self.bytes_max);
-            return Err(ArbiterError::Full(message));
-        }
-        drop(names);
-        Ok(self.with(name, act))
+        let mut unknown = State::default();
+        let state = names.states.get_mut(name).unwrap_or(&mut unknown);
+        state.expire(now);
+        Ok(act(state, now))
     }
 }
 
@@ -282,7 +215,7 @@ impl Names {
         self.swept_us = now;
         self.states.retain(|_, state| {
             state.expire(now);
-            !state.is_over(now)
+            !state.is_unused(now)
         });
         self.bytes = self.states.values().map(State::bytes).sum();
     }
@@ -290,147 +223,124 @@ impl Names {
 
 #[async_trait]
 impl Arbiter for MemoryArbiter {
-    async fn lock(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        presence: Option<Duration>,
-    ) -> Answer<Locking> {
-        self.with_room(name, |of| {
-            let first = of.state.queue.front();
-            let is_turn = first.is_none_or(|(first, _)| first == holder);
-            let is_mine = of.is_held_by(holder);
-            if is_mine || !of.is_held() && is_turn {
-                if !is_mine {
-                    of.quit(holder);
-                }
-                return Locking::Granted(of.grant(holder, ttl));
+    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+        let Claim { name, holder, .. } = claim;
+        self.with(name, Some(0), |state, now| {
+            if state.is_held_by(holder, now) {
+                return Locking::Granted(state.grant(claim, now));
+            }
+            if !state.is_held(now) && state.first().is_none_or(|first| first == holder) {
+                state.queue.retain(|(waiter, _)| waiter != holder);
+                return Locking::Granted(state.grant(claim, now));
             }
             if let Some(presence) = presence {
-                let until = of.until(presence);
-                let queue = &mut of.state.queue;
-                if let Some(place) = queue.iter_mut().find(|(waiter, _)| waiter == holder) {
+                let until = now + micros(presence);
+                if let Some(place) = state.queue.iter_mut().find(|(waiter, _)| waiter == holder) {
                     place.1 = until;
-                } else if queue.len() >= WAITING_MAX {
+                } else if state.queue.len() >= WAITING_MAX {
                     return Locking::Crowded;
                 } else {
-                    queue.push_back((holder.clone(), until));
+                    state.queue.push_back((holder.clone(), until));
                 }
             }
-            if of.is_held() {
-                return Locking::Busy(of.left(of.state.until_us));
+            let mut until_us = state.until_us;
+            if !state.is_held(now) {
+                // It is another waiter's turn, which may have missed its wake-up.
+                self.wake(name, state.first());
+                until_us = state.queue.front().map_or(now, |(_, until)| *until);
             }
-            // Free, but another's turn: wake it again, in case it missed the wake-up.
-            of.wake_next();
-            let first = of.state.queue.front();
-            Locking::Busy(first.map_or(Duration::ZERO, |(_, until)| of.left(*until)))
+            Locking::Busy(Duration::from_micros(until_us - now))
         })
     }
 
-    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Answer<bool> {
-        Ok(self.with(name, |of| {
-            let is_mine = of.is_last(token) && of.is_held();
-            if is_mine {
-                of.state.until_us = of.until(ttl);
-            }
-            is_mine
-        }))
-    }
-
-    async fn unlock(&self, name: &Name, token: Token) -> Answer<bool> {
-        Ok(self.with(name, |of| {
-            // It may be that the answer was lost, and that another has the lock by now.
-            if of.state.unlocked != Some(token) && of.is_last(token) && of.is_held() {
-                of.state.unlocked = Some(token);
-                of.release();
-                of.wake_next();
-            }
-            of.state.unlocked == Some(token)
-        }))
-    }
-
-    async fn leave(&self, name: &Name, holder: &Holder) -> Answer<()> {
-        self.with(name, |of| {
-            of.quit(holder);
-            if of.is_held_by(holder) {
-                of.release();
-            }
-            if !of.is_held() {
-                of.wake_next();
-            }
-        });
-        Ok(())
-    }
-
-    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
-        let (now_us, names) = (self.clock.now_us(), self.names());
-        let value = names.states.get(name).and_then(|state| state.value.clone());
-        let value = value.filter(|value| value.expires_us > now_us);
-        Ok(value.map(|value| Entry { now_us, ..value }))
-    }
-
-    async fn begin(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        outdated: Option<Token>,
-    ) -> Answer<Beginning> {
-        self.with_room(name, |of| {
-            let value = of.state.value.clone().filter(|value| Some(value.token) != outdated);
+    async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning> {
+        self.with(&claim.name, Some(0), |state, now| {
+            let value = state.value.clone().filter(|value| Some(value.token) != outdated);
             if let Some(value) = value {
-                Beginning::Value(Entry { now_us: of.now, ..value })
-            } else if let Some((message, _)) = &of.state.failure {
+                Beginning::Value(Entry { now_us: now, ..value })
+            } else if let Some((message, _)) = &state.failure {
                 Beginning::Failed(message.clone())
-            } else if of.is_held() && !of.is_held_by(holder) {
-                Beginning::Busy(of.left(of.state.until_us))
+            } else if state.is_held(now) && !state.is_held_by(&claim.holder, now) {
+                Beginning::Busy(Duration::from_micros(state.until_us - now))
             } else {
-                Beginning::Granted(of.grant(holder, ttl))
+                Beginning::Granted(state.grant(claim, now))
             }
+        })
+    }
+
+    async fn renew(&self, claim: &Claim) -> Answer<bool> {
+        self.with(&claim.name, None, |state, now| {
+            let is_held = state.is_held_by(&claim.holder, now);
+            if is_held {
+                state.until_us = now + micros(claim.ttl);
+            }
+            is_held
+        })
+    }
+
+    async fn release(&self, claim: &Claim) -> Answer<bool> {
+        let Claim { name, holder, .. } = claim;
+        self.with(name, None, |state, now| {
+            state.queue.retain(|(waiter, _)| waiter != holder);
+            if state.is_held_by(holder, now) {
+                state.release();
+            }
+            if !state.is_held(now) {
+                self.wake(name, state.first());
+            }
+            state.released.as_ref() == Some(holder)
         })
     }
 
     async fn publish(
         &self,
-        name: &Name,
-        token: Token,
-        value: &[u8],
-        cost: Duration,
+        claim: &Claim,
+        output: Result<(&[u8], Duration), &str>,
         ttl: Duration,
     ) -> Answer<bool> {
-        let value: Arc<[u8]> = value.into();
-        self.with_room(name, |of| {
-            of.finish(token, |of| {
-                let (written_us, expires_us) = (of.now, of.until(ttl));
-                let entry = Entry { value, token, cost, written_us, expires_us, now_us: of.now };
-                (of.state.value, of.state.failure) = (Some(entry), None);
-            })
+        let Claim { name, holder, .. } = claim;
+        let bytes = output.map_or_else(str::len, |(value, _)| value.len());
+        self.with(name, Some(bytes), |state, now| {
+            if state.holder.as_ref() != Some(holder) {
+                return state.released.as_ref() == Some(holder);
+            }
+            let expires_us = now + micros(ttl);
+            match output {
+                Ok((value, cost)) => {
+                    let (value, token) = (value.into(), Token(state.token));
+                    let (written_us, now_us) = (now, now);
+                    let entry = Entry { value, token, cost, written_us, expires_us, now_us };
+                    (state.value, state.failure) = (Some(entry), None);
+                }
+                Err(message) => state.failure = Some((message.to_owned(), expires_us)),
+            }
+            state.release();
+            self.wake(name, None);
+            true
         })
     }
 
-    async fn fail(&self, name: &Name, token: Token, message: &str, ttl: Duration) -> Answer<bool> {
-        let keep = |of: &mut Operation<'_>| {
-            of.state.failure = Some((message.to_owned(), of.until(ttl)));
-        };
-        self.with_room(name, |of| of.finish(token, keep))
+    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
+        let (now_us, names) = (self.now_us(), self.names());
+        let value = names.states.get(name).and_then(|state| state.value.clone());
+        let value = value.filter(|value| value.expires_us > now_us);
+        Ok(value.map(|value| Entry { now_us, ..value }))
     }
 
     async fn invalidate(&self, name: &Name) -> Answer<bool> {
-        Ok(self.with(name, |of| {
-            let had_value = of.state.value.take().is_some();
-            let had_failure = of.state.failure.take().is_some();
-            let is_computed = of.state.token > 0 && of.state.until_us > 0;
-            if of.state.token > 0 {
-                of.state.token = of.now.max(of.state.token + 1);
-                of.release();
+        self.with(name, None, |state, now| {
+            let was_kept = state.value.take().is_some() | state.failure.take().is_some();
+            let was_computed = state.until_us > 0;
+            if state.token > 0 {
+                state.token = now.max(state.token + 1);
+                state.release();
+                state.released = None;
             }
-            let is_there = had_value || had_failure || is_computed;
-            if is_there {
-                of.wake_all();
+            if was_kept || was_computed {
+                self.wake(name, None);
             }
-            is_there
-        }))
+            was_kept || was_computed
+        })
     }
 
     async fn replace(
@@ -440,38 +350,31 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
         token: Option<Token>,
     ) -> Answer<bool> {
-        self.with_room(name, |of| {
+        self.with(name, Some(list_bytes(items)), |state, now| {
+            let until = now + micros(ttl);
             if let Some(token) = token {
-                if of.state.writer.is_some_and(|(writer, _)| writer > token) {
+                if state.writer.is_some_and(|(writer, _)| writer > token) {
                     return false;
                 }
-                of.state.writer = Some((token, of.until(ttl) + KEPT_US));
+                state.writer = Some((token, until + KEPT_US));
             }
-            let items = items.iter().map(|item| item.to_vec()).collect();
-            of.state.list = Some((items, of.until(ttl)));
+            state.list = Some((items.iter().map(|item| item.to_vec()).collect(), until));
             true
         })
     }
 
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
-        let items = |of: &mut Operation<'_>| of.state.list.as_ref().map(|(items, _)| items.clone());
-        Ok(self.with(name, items).unwrap_or_default())
+        self.with(name, None, |state, _| {
+            state.list.as_ref().map(|(items, _)| items.clone()).unwrap_or_default()
+        })
     }
 
-    fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
+    fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {
         self.wakes.listen(channel(name, holder))
     }
 
-    fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
-        if self.is_steady {
-            keeper::spawn(renewing)
-        } else {
-            AbortOnDropHandle::new(tokio::spawn(renewing))
-        }
-    }
-
-    fn observe(&self, name: &Name, event: &Event) {
-        self.hook.call(name, event);
+    fn is_simulated(&self) -> bool {
+        self.clock.is_some()
     }
 }
 
@@ -484,38 +387,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_over_takes_no_memory_and_a_peek_never_does() {
+    async fn expired_names_are_removed_and_a_peek_creates_none() {
         let clock = Arc::new(AtomicU64::new(1));
         let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
         let known = || arbiter.names().states.len();
         for number in 0..500 {
             assert_eq!(arbiter.peek(&name(number)).await.unwrap(), None);
             assert_eq!(known(), number);
-            let (holder, ttl) = (Holder::random(), Duration::from_secs(1));
-            arbiter.begin(&name(number), &holder, ttl, None).await.unwrap();
+            arbiter.begin(&Claim::new(name(number), Duration::from_secs(1)), None).await.unwrap();
         }
         clock.fetch_add(3_600_000_000, Ordering::SeqCst);
         arbiter.list(&name(500)).await.unwrap();
-        assert_eq!(known(), 1);
+        assert_eq!(known(), 0);
     }
 
     #[tokio::test]
-    async fn when_it_is_full_nothing_begins_until_something_is_over() {
+    async fn a_full_arbiter_begins_nothing_until_a_value_expires() {
         let clock = Arc::new(AtomicU64::new(1));
         let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _).bounded(10_000);
-        let (ttl, holder) = (Duration::from_secs(1), Holder::random());
+        let ttl = Duration::from_secs(1);
         let keep = async |number| {
-            let begun = arbiter.begin(&name(number), &holder, ttl, None).await?;
-            let Beginning::Granted(token) = begun else {
-                panic!("{begun:?}");
-            };
-            arbiter.publish(&name(number), token, &[0; 6000], ttl, ttl).await
+            let claim = Claim::new(name(number), ttl);
+            arbiter.begin(&claim, None).await?;
+            arbiter.publish(&claim, Ok((&[0; 6000], ttl)), ttl).await
         };
         assert!(keep(1).await.unwrap());
         assert!(keep(2).await.unwrap());
-        assert!(matches!(keep(3).await, Err(ArbiterError::Full(_))));
-        let locked = arbiter.lock(&name(3), &holder, ttl, None).await;
-        assert!(matches!(locked, Err(ArbiterError::Full(_))));
+        assert!(matches!(keep(3).await, Err(Error::Full(_))));
+        let locked = arbiter.lock(&Claim::new(name(3), ttl), None).await;
+        assert!(matches!(locked, Err(Error::Full(_))));
         assert!(arbiter.peek(&name(2)).await.unwrap().is_some());
         clock.fetch_add(micros(ttl), Ordering::SeqCst);
         assert!(keep(3).await.unwrap());

@@ -1,7 +1,7 @@
-//! A named lock: at most one holder at a time among all processes, until it is released or lapses.
+//! A named lock: at most one holder among all processes, until it is released or lapses.
 //!
-//! Waiters queue by arrival, and a release wakes the first. A holder that dies wakes no waiter: the first one asks again
-//! when the lock lapses. A waiter that dies loses its place after [`PRESENCE`].
+//! Waiters queue by arrival, and a release wakes the first. When a holder dies, the first waiter asks again as the lock lapses. A
+//! waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,14 +10,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::arbiter::{Arbiter, ArbiterError, Locking};
-use super::event::Event;
+use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
-use super::name::{Name, Token};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
 /// The time for which a place in the queue is kept until its waiter asks again.
-pub(super) const PRESENCE: Duration = Duration::from_secs(3);
+const PRESENCE: Duration = Duration::from_secs(3);
 
 /// A named lock.
 #[derive(Debug, Clone)]
@@ -27,23 +25,9 @@ pub struct Mutex {
     ttl: Duration,
 }
 
-/// Why a lock was not got.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AcquireError {
-    /// Others had it for as long as the caller would wait.
-    #[error("the lock did not become free in time")]
-    TimedOut,
-    /// [`WAITING_MAX`](super::WAITING_MAX) wait for it already.
-    #[error("too many wait for the lock")]
-    Crowded,
-    /// The arbiter did not answer.
-    #[error(transparent)]
-    Arbiter(#[from] ArbiterError),
-}
-
 impl Mutex {
-    /// The lock of this name. Every holder has it for `ttl`, 10 ms to 24 h, and keeps it while its process is
-    /// alive and reaches the arbiter; otherwise it lapses.
+    /// Returns the lock of this name. A holder has it for `ttl` (10 ms to 24 h), and keeps it while its process lives and reaches
+    /// the arbiter; otherwise it lapses.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         name: &str,
@@ -54,81 +38,70 @@ impl Mutex {
         Ok(Self { arbiter, name, ttl })
     }
 
-    /// Takes the lock if it is free and has no waiters.
-    pub async fn try_acquire(&self) -> Result<Option<Guard>, ArbiterError> {
-        let mut attempt = Attempt::new(&self.arbiter, &self.name);
+    /// Acquires the lock if it is free and has no waiters.
+    pub async fn try_acquire(&self) -> Answer<Option<Guard>> {
+        let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
         let asked = Instant::now();
-        let asking = self.arbiter.lock(&self.name, &attempt.holder, self.ttl, None);
-        if let Locking::Granted(token) = asking.await? {
-            let granted = attempt.granted(token, self.ttl, asked);
-            let guard = granted.ok().map(|lease| Guard { lease, tries: 0 });
-            self.observe(asked, guard.as_ref());
-            return Ok(guard);
+        if let Locking::Granted(token) = self.arbiter.lock(&attempt.claim, None).await? {
+            let granted = attempt.granted(token, asked);
+            return Ok(granted.ok().map(|lease| Guard { lease, tries: 0 }));
         }
         attempt.is_settled = true;
-        self.observe(asked, None);
         Ok(None)
     }
 
-    /// Acquires the lock, waiting for at most `patience`, in the order of arrival. An arbiter that does not answer is
-    /// asked again until then. Dropping the future releases the place.
-    pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
-        let began = Instant::now();
+    /// Acquires the lock within `patience`, in the order of arrival. Retries while the arbiter is unavailable. Dropping the future
+    /// gives up the place in the queue.
+    pub async fn acquire(&self, patience: Duration) -> Answer<Guard> {
+        let (name, began) = (self.name.as_str(), Instant::now());
         let acquired = self.wait(began + patience).await;
-        self.observe(began, acquired.as_ref().ok());
+        let waited = began.elapsed();
+        match &acquired {
+            Ok(guard) => tracing::debug!(name, ?waited, tries = guard.tries, "acquired a lock"),
+            Err(error) => tracing::debug!(name, ?waited, %error, "did not acquire a lock"),
+        }
         acquired
     }
 
-    fn observe(&self, began: Instant, guard: Option<&Guard>) {
-        let waited = began.elapsed();
-        let event = guard.map_or(Event::NotLocked { waited }, |guard| Event::Locked {
-            waited,
-            tries: guard.tries,
-        });
-        self.arbiter.observe(&self.name, &event);
-    }
-
-    async fn wait(&self, deadline: Instant) -> Result<Guard, AcquireError> {
-        let mut attempt = Attempt::new(&self.arbiter, &self.name);
+    async fn wait(&self, deadline: Instant) -> Answer<Guard> {
+        let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
         let mut listener = None;
         let mut tries = 0;
         loop {
             let asked = Instant::now();
-            let asking = self.arbiter.lock(&self.name, &attempt.holder, self.ttl, Some(PRESENCE));
-            let wait = match asking.await {
-                Ok(Locking::Granted(token)) => match attempt.granted(token, self.ttl, asked) {
+            let wait = match self.arbiter.lock(&attempt.claim, Some(PRESENCE)).await {
+                Ok(Locking::Granted(token)) => match attempt.granted(token, asked) {
                     Ok(lease) => return Ok(Guard { lease, tries }),
                     Err(late) => {
                         attempt = late;
                         Duration::ZERO
                     }
                 },
-                Ok(Locking::Crowded) => return Err(AcquireError::Crowded),
+                Ok(Locking::Crowded) => return Err(Error::Crowded),
                 Ok(Locking::Busy(wait)) => wait,
-                Err(ArbiterError::Unavailable(message)) => {
+                Err(error) => {
                     let next = Instant::now() + PAUSE;
-                    if next >= deadline {
-                        return Err(ArbiterError::Unavailable(message).into());
+                    if next >= deadline || !matches!(error, Error::Unavailable(_)) {
+                        return Err(error);
                     }
                     sleep_until(next).await;
                     continue;
                 }
-                Err(error) => return Err(error.into()),
             };
             tries += 1;
             if Instant::now() >= deadline {
-                return Err(AcquireError::TimedOut);
+                return Err(Error::TimedOut);
             }
-            let listener = listener
-                .get_or_insert_with(|| self.arbiter.listen(&self.name, Some(&attempt.holder)));
-            // Rounded up, so that it has expired at the next request.
+            let holder = Some(attempt.claim.holder.as_str());
+            let listener = listener.get_or_insert_with(|| self.arbiter.listen(&self.name, holder));
+            // Rounded up, so that the lock has lapsed at the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
             let _ = timeout_at(again.min(deadline), listener.woken()).await;
         }
     }
 }
 
-/// The lock, held. Dropping it releases it in the background; a process that dies leaves it to lapse.
+/// A lock that is held. Dropping it releases it in the background; that of a dead process lapses.
 #[derive(Debug)]
 pub struct Guard {
     lease: Lease,
@@ -136,42 +109,41 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Greater than the token of any earlier holder. For the places that the holder writes to.
+    /// Returns a number greater than that of every earlier holder. Pass it to the stores to which the holder writes.
     #[must_use]
     pub fn token(&self) -> Token {
         self.lease.token
     }
 
-    /// The number of failed tries before it was acquired. Above 0, another holder had it in between, and may have done the
-    /// work of this one.
+    /// Returns the number of failed tries before it was acquired. Above 0, another holder had it in between, and may have done
+    /// the work of this one.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Cancelled when the lock is lost. Work that must not go on without it listens to this.
+    /// Returns a token that is cancelled when the lock is lost. Work that needs the lock must listen to it.
     #[must_use]
     pub fn lost(&self) -> &CancellationToken {
         &self.lease.lost
     }
 
-    /// Does some work, and drops it half-way when the lock is lost.
+    /// Runs some work, and drops it halfway when the lock is lost.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, LockLost> {
         tokio::select! {
             biased;
-            () = self.lost().cancelled() => Err(LockLost),
+            () = self.lease.lost.cancelled() => Err(LockLost),
             done = work => Ok(done),
         }
     }
 
-    /// Asks now whether the lock is still held, and holds it for its full time again. A task does so anyway, three
-    /// times in the lock's time.
-    pub async fn renew(&self) -> Result<bool, ArbiterError> {
+    /// Extends the lock to its full time now; a task does this three times in that time. Returns false if the lock is lost.
+    pub async fn renew(&self) -> Answer<bool> {
         self.lease.renew().await
     }
 
-    /// Releases it. False when it had been lost before. After an error it is released in the background, or lapses.
-    pub async fn release(self) -> Result<bool, ArbiterError> {
-        self.lease.unlock().await
+    /// Releases the lock. Returns false if it was lost before. After an error it is released in the background, or lapses.
+    pub async fn release(self) -> Answer<bool> {
+        self.lease.release().await
     }
 }

@@ -1,72 +1,49 @@
-//! The settings of the mechanisms, checked once.
+//! Settings of the mechanisms and their bounds.
 
 use std::time::Duration;
 
-use super::name::InvalidName;
+use super::arbiter::Error;
 
-/// The shortest lock: renewing takes a few round trips.
+/// Renewing takes a few round trips.
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
-/// The longest lock: a crashed holder blocks the others for this time.
+/// A dead holder blocks the others for this time.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const TTL_MIN: Duration = Duration::from_millis(1);
-/// The longest time to live.
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-
-/// The most computations at a time.
 const COMPUTATIONS_MAX: usize = 100_000;
 
-/// A setting that would break a promise.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum InvalidSetting {
-    /// A lock's time is out of bounds.
-    #[error("a lock is held for 10ms to 24h, not {0:?}")]
-    LockTtl(Duration),
-    /// A value would go while the right to compute it is still taken.
-    #[error("the lock's time, {lock:?}, must be shorter than the value's, {value:?}")]
-    LockOutlivesValue {
-        /// The lock's time.
-        lock: Duration,
-        /// The value's time.
-        value: Duration,
-    },
-    /// A time to live, or the time of a computation, is 0 or too long.
-    #[error("a time is 1ms to 366 days, not {0:?}")]
-    Ttl(Duration),
-    /// No computation may run, or too many.
-    #[error("1 to {COMPUTATIONS_MAX} computations may run at a time, not {0}")]
-    Computations(usize),
-    /// β is negative or not a number.
-    #[error("beta is a number from 0 on, not {0}")]
-    Beta(f64),
-    /// A name is too long or empty.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
+/// The reason why a setting would break a guarantee.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidSetting(pub(super) String);
+
+impl From<Error> for InvalidSetting {
+    fn from(error: Error) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// The settings of [`ComputeOnce`](super::ComputeOnce).
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// The time to live of the right to compute. When its process dies another one computes after this time at the latest; a
-    /// live process renews it, so a computation may take longer.
+    /// The time to live of the lease to compute, 5 s by default. A live process renews it, so a computation may take longer; when
+    /// the process dies, another one computes after this time at the latest.
     pub lock_ttl: Duration,
-    /// The time to live of a value, unless its computation [sets](super::Fresh::kept_for) another.
+    /// The time to live of a value, 60 s by default, unless its computation [sets](super::Kept::kept_for) another.
     pub value_ttl: Duration,
-    /// The time to live of a computation's error, unless it [sets](super::Failure::kept_for) another. Then the next caller
-    /// computes again.
+    /// The time to live of a computation's error, 1 s by default, unless it [sets](super::Kept::kept_for) another.
     pub error_ttl: Duration,
-    /// The largest value, in bytes.
+    /// The maximum size of a value in bytes, 1 MiB by default.
     pub value_bytes_max: usize,
-    /// The longest duration of a computation. A longer one is stopped, and fails.
+    /// The time limit of a computation, 60 s by default. A longer one is stopped, and fails.
     pub computation_max: Duration,
-    /// The maximum number of computations of this process at a time. Further ones wait for their turn.
+    /// The maximum number of concurrent computations of this process, 64 by default. Further ones wait.
     pub computations_max: usize,
-    /// β of early refresh: with 1 a value is computed again as early before it expires as is best when costs are steady;
-    /// greater is earlier; with 0 not before.
+    /// β of early refresh: 1 is optimal for steady costs, greater is earlier, and 0, the default, is no early refresh.
     pub beta: f64,
 }
 
 impl Default for ComputeSettings {
-    /// 5 s, 60 s, 1 s, 1 MiB, 60 s, 64, 0.
     fn default() -> Self {
         Self {
             lock_ttl: Duration::from_secs(5),
@@ -83,40 +60,40 @@ impl Default for ComputeSettings {
 impl ComputeSettings {
     pub(super) fn checked(self) -> Result<Self, InvalidSetting> {
         check_lock_ttl(self.lock_ttl)?;
-        check_ttl(self.value_ttl)?;
-        check_ttl(self.error_ttl)?;
-        check_ttl(self.computation_max)?;
-        if !(1..=COMPUTATIONS_MAX).contains(&self.computations_max) {
-            return Err(InvalidSetting::Computations(self.computations_max));
+        for ttl in [self.value_ttl, self.error_ttl, self.computation_max] {
+            check_ttl(ttl)?;
         }
-        if !(self.beta.is_finite() && self.beta >= 0.0) {
-            return Err(InvalidSetting::Beta(self.beta));
-        }
-        if self.lock_ttl >= self.value_ttl {
-            let (lock, value) = (self.lock_ttl, self.value_ttl);
-            return Err(InvalidSetting::LockOutlivesValue { lock, value });
-        }
+        let Self { lock_ttl, value_ttl, computations_max, beta, .. } = self;
+        check((1..=COMPUTATIONS_MAX).contains(&computations_max), || {
+            format!("computations_max must be 1 to {COMPUTATIONS_MAX}, not {computations_max}")
+        })?;
+        check(beta.is_finite() && beta >= 0.0, || {
+            format!("beta must be a number from 0 on, not {beta}")
+        })?;
+        check(lock_ttl < value_ttl, || {
+            format!("lock_ttl, {lock_ttl:?}, must be less than value_ttl, {value_ttl:?}")
+        })?;
         Ok(self)
     }
 }
 
-pub(super) fn check_lock_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
-    if (LOCK_TTL_MIN..=LOCK_TTL_MAX).contains(&ttl) {
-        return Ok(());
-    }
-    Err(InvalidSetting::LockTtl(ttl))
+fn check(is_valid: bool, message: impl FnOnce() -> String) -> Result<(), InvalidSetting> {
+    if is_valid { Ok(()) } else { Err(InvalidSetting(message())) }
 }
 
-/// The nearest time to live that there may be.
-pub(super) fn bounded_ttl(ttl: Duration) -> Duration {
-    ttl.clamp(TTL_MIN, TTL_MAX)
+pub(super) fn check_lock_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
+    check((LOCK_TTL_MIN..=LOCK_TTL_MAX).contains(&ttl), || {
+        format!("a lock's time to live must be 10ms to 24h, not {ttl:?}")
+    })
 }
 
 pub(super) fn check_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
-    if (TTL_MIN..=TTL_MAX).contains(&ttl) {
-        return Ok(());
-    }
-    Err(InvalidSetting::Ttl(ttl))
+    check(bounded_ttl(ttl) == ttl, || format!("a time must be 1ms to 366 days, not {ttl:?}"))
+}
+
+/// Returns the nearest valid time to live.
+pub(super) fn bounded_ttl(ttl: Duration) -> Duration {
+    ttl.clamp(TTL_MIN, TTL_MAX)
 }
 
 #[cfg(test)]
@@ -131,14 +108,16 @@ mod tests {
                 value_ttl: Duration::from_millis(value_ms),
                 ..ComputeSettings::default()
             };
-            settings.checked().err()
+            settings.checked().err().map(|error| error.to_string())
         };
         assert_eq!(with(1000, 1001), None);
-        for value_ms in [1000, 999] {
-            let error = with(1000, value_ms).unwrap();
-            assert!(matches!(error, InvalidSetting::LockOutlivesValue { .. }), "{error}");
+        for (lock_ms, value_ms, message) in [
+            (1000, 1000, "lock_ttl, 1s, must be less than value_ttl, 1s"),
+            (1000, 999, "lock_ttl, 1s, must be less than value_ttl, 999ms"),
+            (1, 5, "a lock's time to live must be 10ms to 24h, not 1ms"),
+            (10, 0, "a time must be 1ms to 366 days, not 0ns"),
+        ] {
+            assert_eq!(with(lock_ms, value_ms).as_deref(), Some(message));
         }
-        assert_eq!(with(1, 5), Some(InvalidSetting::LockTtl(Duration::from_millis(1))));
-        assert_eq!(with(10, 0), Some(InvalidSetting::Ttl(Duration::ZERO)));
     }
 }

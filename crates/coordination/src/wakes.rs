@@ -1,8 +1,7 @@
-//! Which listeners of this process are woken by which channel.
+//! Wakes the listeners of this process by channel.
 //!
-//! A wake-up is only a hint to ask again. None is lost while channels are heard: a listener is woken once as soon as its channel
-//! is heard, and once more after each interruption. So a caller that listens, asks, and asks again whenever woken misses
-//! nothing.
+//! A wake-up is a hint to ask again. A listener is woken once when its channel is first heard, and again after each interruption,
+//! so a caller that listens, asks, and asks again when woken misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,43 +14,37 @@ pub(super) struct Wakes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By channel, with the number of its listeners.
-    channels: HashMap<String, (watch::Sender<()>, usize)>,
+    channels: HashMap<String, watch::Sender<()>>,
     is_heard: bool,
 }
 
 impl Wakes {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing here panics half-way.
+        // No operation panics halfway.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens to a channel as long as the listener lives.
     pub(super) fn listen(self: &Arc<Self>, channel: String) -> Listener {
         let mut state = self.state();
-        let is_heard = state.is_heard;
-        let (sender, listeners) = state.channels.entry(channel.clone()).or_default();
-        *listeners += 1;
-        let mut receiver = sender.subscribe();
-        if is_heard {
+        let mut receiver = state.channels.entry(channel.clone()).or_default().subscribe();
+        if state.is_heard {
             receiver.mark_changed();
         }
         drop(state);
         Listener { receiver, ending: Some((Arc::clone(self), channel)) }
     }
 
-    /// Wakes all listeners of a channel.
     pub(super) fn wake(&self, channel: &str) {
-        if let Some((sender, _)) = self.state().channels.get(channel) {
+        if let Some(sender) = self.state().channels.get(channel) {
             sender.send_replace(());
         }
     }
 
-    /// Wakes all listeners, since wake-ups before this call may have been missed.
+    /// Wakes all listeners, since earlier wake-ups may have been missed.
     pub(super) fn hear(&self) {
         let mut state = self.state();
         state.is_heard = true;
-        for (sender, _) in state.channels.values() {
+        for sender in state.channels.values() {
             sender.send_replace(());
         }
     }
@@ -63,11 +56,11 @@ impl Wakes {
     }
 }
 
-/// Wakes a caller that should ask again. An arbiter makes it of a [`watch::Receiver`] that changes then.
+/// Wakes a caller that should ask again. Other arbiters make it from a [`watch::Receiver`].
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
-    /// The channel that ends with it.
+    /// The channel that is removed with its last listener.
     ending: Option<(Arc<Wakes>, String)>,
 }
 
@@ -78,10 +71,10 @@ impl From<watch::Receiver<()>> for Listener {
 }
 
 impl Listener {
-    /// Waits for the next wake-up. It may come for nothing, and seldom not at all: bound the wait.
+    /// Waits for the next wake-up, which may be spurious and in rare cases missing: limit the wait.
     pub async fn woken(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // The sender is gone, so there are no wake-ups.
+            // The sender is dropped, so there are no wake-ups.
             std::future::pending::<()>().await;
         }
     }
@@ -89,13 +82,11 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some((wakes, channel)) = &self.ending else {
-            return;
-        };
-        let mut state = wakes.state();
-        if let Some((_, listeners)) = state.channels.get_mut(channel) {
-            *listeners -= 1;
-            if *listeners == 0 {
+        if let Some((wakes, channel)) = &self.ending {
+            let mut state = wakes.state();
+            // Drops the receiver under the lock.
+            self.receiver = watch::Sender::new(()).subscribe();
+            if state.channels.get(channel).is_some_and(|sender| sender.receiver_count() == 0) {
                 state.channels.remove(channel);
             }
         }
@@ -130,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_goes_with_its_last_listener() {
+    fn a_channel_is_removed_with_its_last_listener() {
         let wakes = Arc::<Wakes>::default();
         let first = wakes.listen("a".to_owned());
         let second = wakes.listen("a".to_owned());

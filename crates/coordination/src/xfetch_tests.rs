@@ -15,31 +15,28 @@ fn random() -> SmallRng {
 }
 
 #[test]
-fn zero_is_no_chance() {
-    assert_eq!(Chance::new(0.0), Some(Chance(1.0)));
-    assert_eq!(Chance::new(1.0), None);
-    assert_eq!(Chance::new(-0.1), None);
-    assert_eq!(Chance::new(f64::NAN), None);
-    // The greatest that a generator gives: the gap is long, but finite.
-    let longest = Chance::new(1.0 - f64::EPSILON / 2.0).unwrap();
-    let gap = gap_us(Duration::from_secs(1), 1.0, longest);
-    assert!(gap.is_finite() && gap > 36e6, "{gap}");
-    let shortest = gap_us(Duration::from_secs(1), 1.0, Chance(1.0));
+fn the_smallest_draw_gives_a_finite_gap() {
+    // The greatest number that a generator gives is 1 − ε/2.
+    let longest = gap_us(Duration::from_secs(1), 1.0, f64::EPSILON / 2.0);
+    assert!(longest.is_finite() && longest > 36e6, "{longest}");
+    let shortest = gap_us(Duration::from_secs(1), 1.0, 1.0);
     assert!(shortest == 0.0 && shortest.is_sign_positive());
+    let mut random = random();
+    assert!((0..100_000).map(|_| draw(&mut random)).all(|u| u > 0.0 && u <= 1.0));
 }
 
 #[test]
 fn it_is_due_from_the_expiry_on_and_never_before_the_gap() {
     let cost = Duration::from_millis(1);
-    let chance = Chance((-2.0_f64).exp());
-    let due = |now| is_due(now, 10_000, cost, 1.0, chance);
+    let u = (-2.0_f64).exp();
+    let due = |now| is_due(now, 10_000, cost, 1.0, u);
     // The gap is 2 Δ.
     assert!(!due(7_990));
     assert!(due(8_010) && due(10_000) && due(20_000));
     // Without cost, or with β = 0, only at the expiry.
-    assert!(!is_due(9_999, 10_000, Duration::ZERO, 1.0, chance));
-    assert!(!is_due(9_999, 10_000, cost, 0.0, chance));
-    assert!(is_due(10_000, 10_000, cost, 0.0, chance));
+    assert!(!is_due(9_999, 10_000, Duration::ZERO, 1.0, u));
+    assert!(!is_due(9_999, 10_000, cost, 0.0, u));
+    assert!(is_due(10_000, 10_000, cost, 0.0, u));
 }
 
 /// Mean, variance and the share beyond 1, 2 and 3 means, each within 4 standard errors.
@@ -51,7 +48,7 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
         let cost = Duration::from_millis(cost_ms);
         let mean = cost.as_secs_f64() * 1e6 * beta;
         let gaps: Vec<f64> =
-            (0..count).map(|_| gap_us(cost, beta, Chance::draw(&mut random)) / mean).collect();
+            (0..count).map(|_| gap_us(cost, beta, draw(&mut random)) / mean).collect();
         let average = gaps.iter().sum::<f64>() / f64::from(count);
         assert!((average - 1.0).abs() < 4.0 / f64::from(count).sqrt(), "{average}");
         let squares = gaps.iter().map(|gap| (gap - 1.0).powi(2)).sum::<f64>();
@@ -74,14 +71,13 @@ fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f
     let from_s = cost_s * beta * ((reads_per_s * cost_s * beta).ln() + 14.0);
     let mut before_s = from_s;
     loop {
-        let Chance(u) = Chance::draw(random);
-        before_s += u.ln() / reads_per_s;
+        before_s += draw(random).ln() / reads_per_s;
         let now_us = ((from_s - before_s) * 1e6).round();
         let expires_us = (from_s * 1e6).round();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
         let (now_us, expires_us) = (now_us as u64, expires_us as u64);
         let cost = Duration::from_secs_f64(cost_s);
-        if is_due(now_us, expires_us, cost, beta, Chance::draw(random)) {
+        if is_due(now_us, expires_us, cost, beta, draw(random)) {
             return before_s;
         }
     }
@@ -118,8 +114,8 @@ fn ten_thousand_readers_see_no_miss() {
             expires_us = ready_us.take().unwrap_or_default() + ttl_us;
         }
         misses += u32::from(now_us >= expires_us);
-        let chance = Chance::draw(&mut random);
-        if ready_us.is_none() && is_due(now_us, expires_us, cost, 1.0, chance) {
+        let u = draw(&mut random);
+        if ready_us.is_none() && is_due(now_us, expires_us, cost, 1.0, u) {
             ready_us = Some(now_us + cost_us);
             refreshes += 1;
         }

@@ -1,4 +1,4 @@
-//! [`Fault`]: the meaning of an error of Redis.
+//! [`Fault`]: an error of Redis, with its kind.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,11 +7,7 @@ use std::{fmt, io};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 use rustls::AlertDescription as Alert;
 
-/// Answers of a script whose user lacks a right: of Redis before 7.2, and of Redis since and Valkey. They have no code.
-const NO_PERMISSION_IN_SCRIPT: [&str; 2] =
-    ["The user executing the script can't", "ACL failure in script"];
-
-/// The codes of errors that mean the same for every command.
+/// Error codes of all commands.
 const CODES: [(&str, FaultKind); 9] = [
     ("OOM", FaultKind::Full),
     ("NOAUTH", FaultKind::Credentials),
@@ -24,8 +20,11 @@ const CODES: [(&str, FaultKind); 9] = [
     ("LOADING", FaultKind::Loading),
 ];
 
-/// Answers of servers of another kind than the address names. They only help the reader: no decision depends on them.
-const STRANGERS: [(&str, FaultKind); 5] = [
+/// Parts of answers without a code. Of them, only a lack of rights changes more than a message.
+const TEXTS: [(&str, FaultKind); 7] = [
+    // In a script, by Redis before 7.2, and by later versions and Valkey.
+    ("The user executing the script can't", FaultKind::Rights),
+    ("ACL failure in script", FaultKind::Rights),
     ("cluster support disabled", FaultKind::NoCluster),
     ("unknown command 'SENTINEL'", FaultKind::NoSentinel),
     ("refused to switch database", FaultKind::Database),
@@ -33,75 +32,66 @@ const STRANGERS: [(&str, FaultKind); 5] = [
     ("unknown command 'HGETALL'", FaultKind::IsSentinel),
 ];
 
-/// The kind of a fault, from which follows what to do about it.
+/// The kind of a fault, which determines its remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names are the description")]
 pub enum FaultKind {
-    /// Away, slow or not ready. The command may have been carried out.
+    /// The server is down, slow or not ready. It may have carried out the command.
     Away,
-    /// Out of memory: it carries out no command that needs room.
+    /// The server is out of memory, and carries out no command that needs room.
     Full,
-    /// It is a replica, and takes no writes.
     Replica,
-    /// It has fewer replicas than it requires for writes.
     TooFewReplicas,
-    /// It cannot write to its disk.
     DiskFails,
     /// No master serves some slots of the cluster.
     ClusterDown,
-    /// It is loading its data.
     Loading,
-    /// It requires other credentials.
+    /// The server requires other credentials.
     Credentials,
     /// The user lacks a right.
     Rights,
-    /// Its certificate is not trusted.
+    /// The server's certificate is not trusted.
     ServerCertificate,
-    /// It requires a certificate, or another one.
+    /// The server requires a certificate, or another one.
     ClientCertificate,
-    /// It ended a TLS connection at once: it may require a certificate. A server that misses it sends an alert and hangs up; a client that
-    /// writes at that moment may see only the broken connection.
+    /// The server ended a TLS connection at once, and may require a certificate: its alert is lost when the client is writing.
     ClientCertificateMissing,
-    /// It ended a connection without TLS at once: it may require TLS.
+    /// The server ended a connection without TLS at once, and may require TLS.
     IsTls,
-    /// It does not answer a TLS connection: it may not support TLS.
+    /// The server does not answer a TLS connection, and may not support TLS.
     NoTls,
-    /// It speaks another protocol than TLS.
+    /// The server's protocol is not TLS.
     NotTls,
-    /// It speaks another protocol than that of Redis.
     NotRedis,
-    /// There is no answer.
     Unreachable,
-    /// It is no node of a cluster.
+    /// The server is not in cluster mode, although the address is that of a cluster; and so on.
     NoCluster,
-    /// It is a node of a cluster.
     IsCluster,
-    /// It is no sentinel.
     NoSentinel,
-    /// It is a sentinel.
     IsSentinel,
-    /// No sentinel knows a master of this name.
+    /// No sentinel has a master of this name.
     MasterName,
-    /// It has no database of this number.
+    /// The server has no database of this number.
     Database,
-    /// It may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) finds this and [`Self::Unfit`].
+    /// The server may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) returns this and [`Self::Unfit`].
     Evicts,
-    /// It does not meet the needs of the caller.
+    /// The server does not meet the caller's needs.
     Unfit,
 }
 
-/// Why Redis did not carry out a command. Every text is one line, with at most 512 bytes of a server's answer.
+/// An error of Redis. All texts are one line, with at most 512 bytes of a server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The kind.
     pub kind: FaultKind,
-    /// The server; empty when it is not known.
+    /// The server; empty if unknown.
     pub server: String,
-    /// The text of the error.
+    /// The message.
     pub reason: String,
 }
 
 impl Fault {
-    /// Returns a fault of no known server.
+    /// Returns a fault without a server.
     #[must_use]
     pub fn new(kind: FaultKind, reason: impl Into<String>) -> Self {
         Self { kind, server: String::new(), reason: reason.into() }
@@ -129,35 +119,30 @@ impl Fault {
         )
     }
 
-    /// Returns the meaning of an error, without the server. A server's text may be anything.
+    /// Returns the fault of an error, without the server.
     #[must_use]
     pub fn of(error: &RedisError) -> Self {
         let answers = answers(error);
         let text = answers.first().map(|(_, text)| on_one_line(text)).unwrap_or_default();
         let by_code = CODES.iter().find(|(known, _)| answers.iter().any(|(code, _)| code == known));
+        let by_text = || TEXTS.iter().find(|(part, _)| text.contains(part)).map(|(_, kind)| *kind);
         let kind = match by_code {
             Some((_, kind)) => *kind,
             None if error.kind() == ErrorKind::AuthenticationFailed => FaultKind::Credentials,
-            None if NO_PERMISSION_IN_SCRIPT.iter().any(|known| text.contains(known)) => {
-                FaultKind::Rights
-            }
-            None => of_tls(error).unwrap_or_else(|| {
-                let stranger = STRANGERS.iter().find(|(answer, _)| text.contains(answer));
-                stranger.map_or(FaultKind::Away, |(_, kind)| *kind)
-            }),
+            None => of_tls(error).or_else(by_text).unwrap_or(FaultKind::Away),
         };
         let words = match kind {
             FaultKind::Credentials => "Redis does not accept the credentials",
-            FaultKind::Rights => "the Redis user may not do what is needed",
+            FaultKind::Rights => "the Redis user lacks a right",
             FaultKind::ServerCertificate | FaultKind::ClientCertificate | FaultKind::NotTls => {
-                "there is no trust between this node and Redis"
+                "the TLS connection to Redis failed"
             }
             _ => return Self::new(kind, text),
         };
         Self::new(kind, format!("{words} ({text})"))
     }
 
-    /// As [`Self::of`] for an error of the first command over a connection, which may show that the server is of another kind.
+    /// As [`Self::of`], for the first command of a connection, which may reveal a server of another kind.
     pub(crate) fn of_greeting(error: &RedisError, client: &Client) -> Self {
         let fault = Self::of(error);
         if fault.is_refusal() {
@@ -167,7 +152,7 @@ impl Fault {
         let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
         let has_ended = error.is_connection_dropped() && !error.is_connection_refusal();
         let kind = match error.kind() {
-            // The unexpected byte helps no reader.
+            // The unexpected byte is of no use.
             ErrorKind::Parse => {
                 return Self::new(FaultKind::NotRedis, "this does not answer like Redis");
             }
@@ -198,7 +183,7 @@ impl fmt::Display for Fault {
 
 impl Error for Fault {}
 
-/// Returns the kind of an error of TLS that lasts until an operator changes something.
+/// Returns the kind of a TLS error that lasts until an operator changes something.
 fn of_tls(error: &RedisError) -> Option<FaultKind> {
     match find_tls(error)? {
         rustls::Error::InvalidCertificate(_) => Some(FaultKind::ServerCertificate),
@@ -211,14 +196,14 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
             | Alert::CertificateExpired
             | Alert::CertificateUnknown
             | Alert::UnknownCA
-            // Of an authority with the same name as the trusted one.
+            // By an authority with the same name as the trusted one.
             | Alert::DecryptError,
         ) => Some(FaultKind::ClientCertificate),
         _ => None,
     }
 }
 
-/// Returns the error of TLS that caused an error. Redis' errors keep their cause behind an `Arc`, and an `io::Error` does not return the
+/// Returns the TLS error that caused an error. Errors of Redis have their cause behind an `Arc`, and an `io::Error` does not return the
 /// error that it contains as its `source`.
 #[must_use]
 pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
@@ -234,7 +219,7 @@ pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Erro
     find_tls(error.source()?)
 }
 
-/// Returns the code and the text of an error; of a transaction that was not carried out, those of each command that prevented it.
+/// Returns the code and the text of an error; for a transaction, those of each command that prevented it.
 fn answers(error: &RedisError) -> Vec<(String, String)> {
     let causes = error.clone().into_server_errors().filter(|causes| !causes.is_empty());
     causes.map_or_else(
@@ -248,7 +233,7 @@ fn answers(error: &RedisError) -> Vec<(String, String)> {
     )
 }
 
-/// Returns whether the connection is lost, late with an answer, or leads to a server that cannot take writes.
+/// Returns whether the connection is lost or late, or leads to a server that accepts no writes.
 pub(crate) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
@@ -260,7 +245,7 @@ pub(crate) fn ends_connection(error: &RedisError) -> bool {
             .any(|(code, _)| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
-/// Returns whether another server may have become responsible. The error of a transaction has it only in its message.
+/// Returns whether another server may be responsible. A transaction has the code only in its message.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"];
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
@@ -270,10 +255,10 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     CODES.iter().any(|code| message.contains(code))
 }
 
-/// The most bytes of a foreign text that are kept.
+/// The maximum bytes of a server's text.
 const BYTES_MAX: usize = 512;
 
-/// Returns at most 512 bytes of a text, with one space for each run of white space and control characters.
+/// Returns at most 512 bytes of a text, with one space for each sequence of white space and control characters.
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();
@@ -306,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_tls_are_told_from_others() {
+    fn tls_errors_are_distinguished() {
         let of = |error: rustls::Error| {
             of_tls(&RedisError::from(io::Error::other(io::Error::other(error))))
         };

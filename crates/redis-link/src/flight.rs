@@ -1,9 +1,9 @@
-//! [`Flight`]: the commands in flight on a connection, which take turns, so that each is answered in time over a slow link.
+//! [`Flight`] limits the bytes in flight on a connection, so that each command is answered in time over a slow link.
 //!
-//! The time-out of an answer begins when a command is handed to the socket, behind all commands before it. So the bytes in flight
-//! are bounded: a large command waits until there is room, first come, first served, and its wait is no failure. There is room for
-//! the bytes that a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and fast answers
-//! restore it. Small commands do not wait.
+//! The time-out of an answer starts when a command is passed to the socket, behind all commands before it. So a large command waits
+//! until there is room, in order of arrival, and its wait has no time-out. There is room for the bytes that a link of
+//! [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and fast answers restore it. Small commands do
+//! not wait.
 
 use std::io;
 use std::sync::Arc;
@@ -14,27 +14,26 @@ use redis::RedisError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// The slowest link to a server that is supported, in bytes a second.
+/// The slowest supported link, in bytes a second.
 const SLOWEST_LINK: usize = 1_000_000;
-/// Commands of fewer bytes do not wait for others.
+/// Commands of fewer bytes do not wait.
 const SMALL: usize = 4 << 10;
-/// The least room is the greatest room divided by this.
+/// The minimum room is the maximum divided by this.
 const ROOM_MIN_SHARE: usize = 16;
 
 /// The commands in flight on a connection.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// The number of bytes that may be in flight. All connections of a link share and learn it.
+    /// The bytes that may be in flight, shared and adapted by all connections of a link.
     room: Arc<AtomicUsize>,
     most: usize,
-    /// Longer answers are slow.
+    /// Answers that take longer are slow.
     slow: Duration,
-    /// A permit for each byte of the greatest room. With less room a byte takes several permits.
+    /// One permit for each byte of the maximum room. With less room a byte takes several permits.
     permits: Semaphore,
 }
 
 impl Flight {
-    /// Returns an empty flight for this time-out of answers.
     pub(crate) fn new(response: Duration) -> Self {
         let slow = response / 3;
         let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
@@ -44,13 +43,13 @@ impl Flight {
         Self { room: Arc::new(AtomicUsize::new(most)), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Returns an empty flight for the next connection, with the room that this one has learned.
+    /// Returns an empty flight for the next connection, with the current room.
     pub(crate) fn next(&self) -> Self {
         let Self { most, slow, .. } = *self;
         Self { room: Arc::clone(&self.room), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Adapts the room to the time that a command took, which was sent with this room. Commands that were in flight together change it
+    /// Adapts the room to the duration of a command that was sent with this room. Commands that were in flight together change it
     /// once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
@@ -68,14 +67,14 @@ impl Flight {
         self.permits.close();
     }
 
-    /// Waits until there is room for a command. Fails when the connection is lost before.
+    /// Waits until there is room for a command. Fails if the connection is lost before.
     pub(crate) async fn enter(&self, bytes: usize) -> Result<Option<Seat<'_>>, RedisError> {
         if bytes < SMALL {
             return Ok(None);
         }
         let room = self.room.load(Ordering::Relaxed);
         let taken = bytes.saturating_mul(self.most) / room;
-        // A command that is larger than the room goes alone.
+        // A command that is larger than the room is sent alone.
         let taken = u32::try_from(taken.min(self.most)).unwrap_or(u32::MAX);
         let permit = self.permits.acquire_many(taken).await.map_err(|_closed| {
             let reason = "the connection was lost before the command was sent";
@@ -95,7 +94,7 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Drop for Seat<'_> {
-    /// Ends the flight: the command was answered, or its time is up.
+    /// The command was answered, or timed out.
     fn drop(&mut self) {
         self.flight.learn(self.room, self.bytes, self.sent.elapsed());
     }
@@ -111,7 +110,7 @@ mod tests {
     const RESPONSE: Duration = Duration::from_secs(3);
 
     #[test]
-    fn slow_answers_halve_the_room_once_a_turn_and_fast_ones_bring_it_back() {
+    fn slow_answers_halve_the_room_once_a_turn_and_fast_ones_restore_it() {
         let flight = Flight::new(RESPONSE);
         let room = || flight.next().room.load(Ordering::Relaxed);
         let most = room();

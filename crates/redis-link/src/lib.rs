@@ -1,22 +1,4 @@
-//! Connections to Redis: one server, the master that Redis Sentinel names, or the masters of a Redis Cluster; in the clear, by
-//! TLS or by a Unix socket.
-//!
-//! [`Redis`] runs commands on the server of a slot. It adds to the crate `redis` what a service needs that must not hang and
-//! must not forget:
-//!
-//! - **Every wait is bounded**: connecting, each answer, a peer that vanishes. While a server is away one caller
-//!   tries to connect, after a pause that grows, and all others fail at once.
-//! - **Generations.** A number changes whenever a server may have lost data that it confirmed: with a lost connection, another
-//!   server, another replication id. A caller that remembers its stored data compares the number, and stores the data again.
-//! - **Lanes.** A server has several connections, so that a large command on one does not delay another.
-//! - **One [`Fault`]** describes an error in one short line, with the server and the [kind](FaultKind).
-//! - **A [`Check`]** by the caller of each new connection.
-//! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow link, too.
-//! - **Idle connections.** A connection that the other side has ended is noticed only in use. A command that [may be carried out
-//!   twice](Attempts::Two) is then sent again, over a new connection.
-//!
-//! No other command is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
-//! repeated, see [`Redis::may_repeat`].
+#![doc = include_str!("../README.md")]
 
 mod fault;
 mod flight;
@@ -43,11 +25,10 @@ pub use self::settings::{
 use self::topology::{LAST_SLOT, Slots};
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 
-/// The least time between two requests for the map of servers.
+/// The minimum interval of requests for the map of servers.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Returns whether a server may be used, by its answer to INFO. It is called with every new connection, since that may lead to
-/// another server than the last.
+/// Checks by its answer to INFO whether a server may be used. Called for every new connection, which may lead to another server.
 pub type Check = Arc<dyn Fn(&str) -> Result<(), Fault> + Send + Sync>;
 
 /// The number of a connection to a server, from 0.
@@ -57,39 +38,29 @@ pub struct Lane(pub usize);
 /// The number of connections to each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// The first lanes: when one of these breaks the generation changes, and the server's replication id is checked before
-    /// commands, at most once a second.
+    /// The first lanes. If one is lost the generation changes, and the server's replication id is checked before commands, at most
+    /// once a second.
     pub watched: usize,
-    /// The lanes that follow, connected when they are first used.
+    /// The following lanes, connected by their first use.
     pub others: usize,
-}
-
-/// The number of times that a command may be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempts {
-    /// It may not be carried out twice.
-    One,
-    /// It reads, or changes nothing the second time. If its connection was lost it is sent again, except on a watched lane, whose
-    /// connections are checked before use: there another connection is another generation.
-    Two,
 }
 
 /// Connections to Redis. See the [crate].
 ///
-/// The map of slots and servers is requested again when a server failed or answered that it is not responsible, by one caller at
-/// a time and not more often than `REFRESH_INTERVAL`; all others use the map that is known.
+/// The map of slots and servers is requested again when a server failed or is not responsible, by one caller at a time, at most once
+/// in `REFRESH_INTERVAL`. The others use the known map.
 pub struct Redis {
     settings: Arc<Settings>,
     lanes: Lanes,
     check: Check,
     map: RwLock<Arc<Slots<Arc<Server>>>>,
-    /// The number of servers so far.
+    /// The number of servers created.
     servers: AtomicU64,
     is_stale: AtomicBool,
     asked: Mutex<Asked>,
 }
 
-/// The requests for the map.
+/// Requests for the map.
 #[derive(Default)]
 struct Asked {
     times: usize,
@@ -103,9 +74,9 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// Returns connections by these settings. Connects with the first command.
+    /// Connects with the first command.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
-        let endpoint = settings.address.endpoint();
+        let endpoint = settings.address.server().cloned();
         let redis = Self {
             settings: Arc::new(settings),
             lanes,
@@ -119,7 +90,7 @@ impl Redis {
             let server = redis.make_server(endpoint)?;
             redis.set_map(vec![(0..=LAST_SLOT, server)]);
         } else {
-            // Settings that cannot work are refused at the start.
+            // Reports unusable certificates at the start.
             redis.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
         }
         Ok(redis)
@@ -139,7 +110,7 @@ impl Redis {
         self.is_stale.store(false, Ordering::Release);
     }
 
-    /// Returns the server of a slot in the map that is known.
+    /// Returns the server of a slot in the known map.
     fn known(&self, slot: u16) -> Option<Arc<Server>> {
         let map = self.map();
         let (_, server) = map.iter().find(|(slots, _)| slots.contains(&slot))?;
@@ -149,7 +120,7 @@ impl Redis {
     /// Returns the server of a slot.
     pub async fn server(&self, slot: u16) -> Result<Arc<Server>, Fault> {
         if self.is_suspect() {
-            // One caller asks; the others use the server that is known, or wait if none is.
+            // One caller asks; the others use the known server, or wait if there is none.
             match (self.asked.try_lock(), self.known(slot)) {
                 (Ok(mut asked), known) => {
                     if let Err(fault) = self.refresh(&mut asked).await {
@@ -163,7 +134,9 @@ impl Redis {
         self.known(slot).ok_or_else(|| {
             self.suspect();
             let address = &self.settings.address;
-            Fault::unavailable(format!("{address}: nobody keeps slot {slot}; see `CLUSTER SLOTS`"))
+            Fault::unavailable(format!(
+                "{address}: no master serves slot {slot}; see `CLUSTER SLOTS`"
+            ))
         })
     }
 
@@ -179,7 +152,9 @@ impl Redis {
         let found = topology::find(&self.settings, asked.times, self.servers()).await;
         asked.times = asked.times.wrapping_add(1);
         let fault = match &found {
-            Ok(_) => Fault::unavailable(format!("{} was just looked at", self.settings.address)),
+            Ok(_) => {
+                Fault::unavailable(format!("{} was asked a moment ago", self.settings.address))
+            }
             Err(fault) => fault.clone(),
         };
         asked.last = Some((Instant::now(), fault));
@@ -190,9 +165,9 @@ impl Redis {
             let server = if let Some(known) = known {
                 Arc::clone(known)
             } else {
-                let made = self.make_server(endpoint).map_err(|error| {
-                    Fault::unavailable(format!("a server cannot be used: {error}"))
-                })?;
+                let made = self
+                    .make_server(endpoint)
+                    .map_err(|error| Fault::unavailable(format!("cannot use a server: {error}")))?;
                 servers.push(Arc::clone(&made));
                 made
             };
@@ -202,7 +177,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Returns all servers that are known.
+    /// Returns all known servers.
     #[must_use]
     pub fn servers(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<Arc<Server>> = Vec::new();
@@ -214,22 +189,22 @@ impl Redis {
         servers
     }
 
-    /// Returns a number that changes when the server of this slot may have lost confirmed data; 0 while no server is known.
+    /// Returns a number that changes when the server of this slot may have lost confirmed data; 0 for an unknown server.
     #[must_use]
     pub fn generation(&self, slot: u16) -> u64 {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
-    /// Changes the generation of the server of this slot, which lacks confirmed data.
+    /// Changes the generation of the server of this slot, because it lacks confirmed data.
     pub fn forgot(&self, slot: u16) {
         if let Some(server) = self.known(slot) {
             server.forgot();
         }
     }
 
-    /// Requests the map of servers again before the next command, since it may be wrong.
+    /// Requests the map of servers before the next command, because it may be outdated.
     pub fn suspect(&self) {
-        if self.settings.address.endpoint().is_none() {
+        if self.settings.address.server().is_none() {
             self.is_stale.store(true, Ordering::Release);
         }
     }
@@ -238,14 +213,14 @@ impl Redis {
         self.is_stale.load(Ordering::Acquire)
     }
 
-    /// Returns the address of the servers, for the log, without secrets.
+    /// Returns the address without secrets, for log lines.
     #[must_use]
     pub fn describe(&self) -> String {
         self.settings.address.to_string()
     }
 
-    /// Returns a client for one of the servers, a different one for each number if there are several: for connections that serve all
-    /// slots, such as connections for messages.
+    /// Returns a client of the server with this number, modulo the number of servers: for connections that are not bound to a slot,
+    /// such as those for messages.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();
@@ -253,48 +228,58 @@ impl Redis {
         Ok(server.client().clone())
     }
 
-    /// Runs a command whose keys are in this slot, and that may be carried out twice.
-    pub async fn run<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, Fault>
+    /// Runs an idempotent command on the server of this slot. Repeats it within the time-out of an answer while another server may be
+    /// responsible for the slot.
+    pub async fn run<T, F>(
+        &self,
+        slot: u16,
+        lane: Lane,
+        command: impl Fn() -> F,
+    ) -> Result<T, Fault>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let server = self.server(slot).await?;
-        self.run_on(&server, lane, 0, Attempts::Two, command).await
-    }
-
-    /// Returns whether a command that failed, and that may be carried out twice, should be sent again: when another server may
-    /// have become responsible for its slot, within the time-out of an answer after it was `begun`. Waits until the map of
-    /// servers may be requested again.
-    pub async fn may_repeat(&self, fault: &Fault, begun: Instant) -> bool {
-        let may = fault.kind != FaultKind::Full
-            && !fault.is_refusal()
-            && self.is_suspect()
-            && begun.elapsed() < self.settings.timeouts.response;
-        if may {
-            tokio::time::sleep(REFRESH_INTERVAL).await;
+        let begun = Instant::now();
+        loop {
+            let running = async {
+                let server = self.server(slot).await?;
+                self.run_on(&server, lane, 0, command()).await
+            };
+            match running.await {
+                Err(fault)
+                    if fault.kind != FaultKind::Full
+                        && !fault.is_refusal()
+                        && self.is_suspect()
+                        && begun.elapsed() < self.settings.timeouts.response =>
+                {
+                    tokio::time::sleep(REFRESH_INTERVAL).await;
+                }
+                answer => return answer,
+            }
         }
-        may
     }
 
-    /// Runs a command on this server if its generation is this one; 0 is any generation.
+    /// Runs a command on this server in this generation; 0 is any generation.
     pub async fn run_on<T, F>(
         &self,
         server: &Server,
         lane: Lane,
         generation: u64,
-        attempts: Attempts,
         command: F,
     ) -> Result<T, Fault>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let mut connection = self.connection(server, lane).await?;
-        if attempts == Attempts::Two && lane.0 >= self.lanes.watched {
+        if lane.0 >= self.lanes.watched {
             connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
-        // This connection is never replaced on a watched lane, so this is true for the command, too.
+        // A connection of a watched lane is not replaced, so the command runs in this generation.
         if generation != 0 && server.generation() != generation {
-            return Err(Fault::unavailable("connected again since it was last asked").at(server));
+            return Err(Fault::unavailable(
+                "reconnected in between, so confirmed data may be lost",
+            )
+            .at(server));
         }
         command(&mut connection).await.map_err(|error| {
             if fault::may_have_moved(&error) {
@@ -304,7 +289,7 @@ impl Redis {
         })
     }
 
-    /// Returns a connection of the lane; of a watched lane, to a server that still has its data.
+    /// Returns a connection of the lane. On a watched lane, checks that the server still has its data.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
         let link = server.link(lane);
         let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
@@ -315,7 +300,7 @@ impl Redis {
         let has_its_data = server.has_its_data(&mut connection).await;
         connection.repeats_by = None;
         if !has_its_data.map_err(|error| link.failed(&connection, &error))? {
-            let reason = "its replication id changed: it may lack what it confirmed";
+            let reason = "its replication id changed, so confirmed data may be lost";
             tracing::warn!("{server}: {reason}");
             return Err(Fault::unavailable(reason).at(server));
         }
@@ -323,7 +308,7 @@ impl Redis {
     }
 }
 
-/// Returns the slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384, by the Redis Cluster specification.
+/// Returns the slot of a key by the Redis Cluster specification: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384.
 #[must_use]
 pub fn slot(key: &[u8]) -> u16 {
     let tag = || {
@@ -343,6 +328,24 @@ pub fn slot(key: &[u8]) -> u16 {
 #[must_use]
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Checks by an answer to INFO that a server accepts writes and evicts no keys.
+pub fn check(info: &str) -> Result<(), Fault> {
+    let field = |name, default| info_field(info, name).unwrap_or(default);
+    if field("role", "master") == "slave" {
+        return Err(Fault::new(FaultKind::Replica, "the server is a replica"));
+    }
+    if field("loading", "0") != "0" {
+        return Err(Fault::new(FaultKind::Loading, "the server is loading its data"));
+    }
+    match field("maxmemory_policy", "noeviction") {
+        "noeviction" => Ok(()),
+        policy => Err(Fault::new(
+            FaultKind::Evicts,
+            format!("Redis may evict keys: maxmemory-policy is {policy} instead of noeviction"),
+        )),
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! A [`Link`] is a connection to Redis that is made again when it breaks. The commands of a [`Connection`] take turns; a command that
-//! may be carried out twice is sent again, over another connection, when this one was lost.
+//! A [`Link`] is a connection to Redis that is replaced when it is lost. Commands of a [`Connection`] take turns; an idempotent
+//! command is sent again over another connection if this one was lost.
 //!
-//! Every wait is bounded: connecting, each answer, and a peer that vanishes (`TCP_USER_TIMEOUT` for bytes sent, keep-alive for an
-//! idle connection). When there is no connection one caller makes it. The others wait for the first attempt; after it has
-//! failed, one caller tries again after a pause that grows, and all others fail at once.
+//! Every wait is bounded: connecting, each answer, and a vanished peer (`TCP_USER_TIMEOUT` for sent bytes, keep-alive for an idle
+//! connection). One caller connects, and the others wait for the first attempt. After it has failed, one caller tries again after
+//! increasing pauses, and the others fail at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,21 +23,20 @@ use crate::{Check, Fault};
 const FRAMING: usize = 12;
 /// The pause after the first failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause between attempts to connect.
+/// The maximum pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The least time between two checks of the server's data over a connection.
+/// The minimum interval of checks of the server's data.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A connection that is made again when it breaks.
 pub(crate) struct Link {
     client: Client,
     settings: Arc<Settings>,
     check: Check,
-    /// The server, in messages.
+    /// The server's name in messages.
     server: String,
     /// The flight from which those of connections are made.
     flight: Flight,
-    /// Counts the connections that were lost: the next connection may lead to a Redis that was restarted or replaced.
+    /// The number of lost connections: after each, the next one may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
     /// Never locked across a wait.
     state: Mutex<State>,
@@ -91,11 +90,11 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so the state is valid after a panic elsewhere.
+        // Each change is one assignment, so the state is valid after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connection, or why there is none; `None` when it is time to connect.
+    /// Returns the connection or the last fault; `None` when it is time to connect.
     fn known(&self) -> Option<Result<Connection, Fault>> {
         match &*self.state() {
             State::Connected(connection) => Some(Ok(connection.clone())),
@@ -103,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Returns why there is no connection, after an attempt to connect has failed.
+    /// Returns the fault of the last attempt to connect.
     fn failure(&self) -> Option<Fault> {
         match &*self.state() {
             State::Away { fault, attempts: 1.., .. } => Some(fault.clone()),
@@ -111,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Returns the connection, made now if there is none.
+    /// Returns the connection, or connects.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         if let Some(known) = self.known() {
             return known;
@@ -119,7 +118,7 @@ impl Link {
         let _turn = if let Ok(turn) = self.connecting.try_lock() {
             turn
         } else {
-            // Another caller connects. Only the first attempt is worth a wait.
+            // Another caller connects. Wait only for the first attempt.
             if let Some(fault) = self.failure() {
                 return Err(fault);
             }
@@ -157,28 +156,18 @@ impl Link {
     async fn connect(&self) -> Result<Connection, Fault> {
         let greeted = async {
             let mut connection = self.settings.connect(&self.client).await?;
-            redis::cmd("PING").exec_async(&mut connection).await?;
-            Ok(connection)
+            let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+            Ok((connection, info))
         };
-        let checked = async {
-            let greeted = greeted.await;
-            let inner = greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
-            let mut connection = Connection {
-                inner,
-                flight: Arc::new(self.flight.next()),
-                losses: self.losses(),
-                is_new: false,
-                repeats_by: None,
-            };
-            let info = redis::cmd("INFO").query_async(&mut connection).await;
-            let info: String = info.map_err(|error| Fault::of(&error))?;
-            (self.check)(&info)?;
-            Ok(connection)
-        };
-        checked.await.map_err(|fault: Fault| fault.at(&self.server))
+        let (inner, info) = greeted
+            .await
+            .map_err(|error| Fault::of_greeting(&error, &self.client).at(&self.server))?;
+        (self.check)(&info).map_err(|fault| fault.at(&self.server))?;
+        let flight = Arc::new(self.flight.next());
+        Ok(Connection { inner, flight, is_new: false, repeats_by: None })
     }
 
-    /// Returns true for one caller in each interval.
+    /// Returns true once in each interval.
     pub(crate) fn is_time_to_look(&self) -> bool {
         let now = Instant::now();
         let mut next = self.next_look.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,19 +178,20 @@ impl Link {
         is_time
     }
 
-    /// Returns the meaning of an error of a command. Ends a connection that can no longer be trusted.
+    /// Returns the fault of a command, and drops a connection that cannot be used any longer.
     pub(crate) fn failed(&self, connection: &Connection, error: &RedisError) -> Fault {
         let fault = Fault::of(error).at(&self.server);
         if !ends_connection(error) {
             return fault;
         }
         let mut state = self.state();
-        if matches!(&*state, State::Connected(known) if known.losses == connection.losses) {
+        let is_known = |known: &Connection| Arc::ptr_eq(&known.flight, &connection.flight);
+        if matches!(&*state, State::Connected(known) if is_known(known)) {
             *state = State::Away { fault: fault.clone(), attempts: 0, next: Instant::now() };
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(state);
             connection.flight.close();
-            tracing::warn!(error = %fault, "lost the connection to Redis; connecting again");
+            tracing::warn!(error = %fault, "lost the connection to Redis; reconnecting");
         }
         fault
     }
@@ -212,17 +202,15 @@ impl Link {
 pub struct Connection {
     inner: MultiplexedConnection,
     flight: Arc<Flight>,
-    /// The number of the link's connections that were lost before it.
-    losses: u64,
-    /// Whether it was made for this call, so that it was not idle before.
+    /// Whether it was made for this call, so that it was not idle.
     is_new: bool,
-    /// The link that makes another connection, for commands that may be carried out twice.
+    /// The link that replaces it for idempotent commands.
     pub(crate) repeats_by: Option<Arc<Link>>,
 }
 
 impl Connection {
-    /// Replaces the connection over which a command failed by another one, once. Returns false if the command may not be
-    /// repeated, if it failed for another reason than a lost connection, or if no connection can be made.
+    /// Replaces a lost connection, once. Returns false if the command must not be repeated, if it failed for another reason, or if no
+    /// connection can be made.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {
@@ -286,7 +274,7 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// Returns about how many bytes a command takes on the wire.
+/// Returns the approximate bytes of a command on the wire.
 fn size(command: &Cmd) -> usize {
     let bytes = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + FRAMING,
@@ -300,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_of_a_command_is_that_of_its_bytes() {
+    fn the_size_of_a_command_is_near_its_bytes() {
         let mut command = redis::cmd("SADD");
         command.arg("key").arg("x".repeat(10_000));
         let packed = command.get_packed_command().len();

@@ -1,4 +1,4 @@
-//! [`Server`]: a server, the connections to it, and whether it still has the data that it confirmed.
+//! [`Server`]: a server and its connections, and whether it still has the data that it confirmed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings, SettingsError};
 use crate::{Check, Lane, Lanes, info_field};
 
-/// A server, and the connections to it. Its `Display` names its endpoint.
+/// A server and its connections. Its `Display` names its endpoint.
 pub struct Server {
-    /// A number that no other server of this client has, so that another server has another generation. Never 0.
+    /// A unique number from 1, so that another server has another generation.
     number: u64,
     endpoint: Endpoint,
     /// One link for each lane.
     links: Vec<Arc<Link>>,
     watched: usize,
-    /// The replication id at the last look. Never locked across a wait.
+    /// The last known replication id. Never locked across a wait.
     replication_id: Mutex<Option<String>>,
-    /// Counts the times that it had other data than before.
+    /// The number of times that its data was replaced.
     replaced: AtomicU64,
     forgets: AtomicBool,
 }
@@ -61,31 +61,29 @@ impl Server {
         self.links[0].client()
     }
 
-    /// Returns whether a connection to it is known.
     pub(crate) fn is_connected(&self) -> bool {
         self.links.iter().any(|link| link.is_connected())
     }
 
-    /// Returns a number that changes whenever the server may have lost confirmed data, and differs between servers. Never 0.
+    /// Returns a number that changes when the server may have lost confirmed data, and differs between servers. Never 0.
     pub(crate) fn generation(&self) -> u64 {
         let losses: u64 = self.links.iter().take(self.watched).map(|link| link.losses()).sum();
         (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Returns whether it had no append-only file at the last look: when it ends it loses the data since its last
-    /// snapshot.
+    /// Returns whether it had no append-only file at the last check, and loses the data since its last snapshot when it ends.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
     }
 
-    /// Changes the generation: the server lacks confirmed data.
+    /// Changes the generation, because the server lacks confirmed data.
     pub(crate) fn forgot(&self) {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether the server has the data that it had. A server that is made the replica of another, even for a moment, has
-    /// the data of the other, and its clients stay connected.
+    /// Returns whether the server still has its data. A server that becomes a replica, even for a moment, gets the data of another
+    /// server, and its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,

@@ -1,6 +1,7 @@
-//! The address of Redis and how to reach it.
+//! Settings of the connections to Redis.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +18,20 @@ use rustls::pki_types::pem::PemObject;
 /// The idle time before a connection is probed, and the time between probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// The address of Redis and how to reach it. `Debug` shows no secrets.
+/// Settings of the connections. `Debug` shows no secrets.
 #[derive(Clone)]
 pub struct Settings {
     /// The address.
     pub address: Address,
-    /// The certificates; `None`: no TLS, as for every Unix socket.
+    /// The certificates; `None` for no TLS, as for every Unix socket.
     pub tls: Option<Tls>,
     /// The number of the database.
     pub database: u32,
     /// The Redis user.
     pub credentials: Credentials,
-    /// The longest waits.
+    /// The time-outs.
     pub timeouts: Timeouts,
-    /// Replaces the network, for tests that are the server.
+    /// Replaces the network in tests.
     pub dial: Option<Dial>,
 }
 
@@ -47,70 +48,19 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The address of Redis. Its `Display` is the subject of a message, without secrets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// One server.
-    Tcp {
-        /// Name or IP address, as in the server's certificate.
-        host: String,
-        /// Port.
-        port: u16,
-    },
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A Redis Cluster.
-    Cluster {
-        /// Some of its nodes, which name all nodes.
-        nodes: Vec<(String, u16)>,
-    },
-    /// A server with replicas, watched by Redis Sentinel.
-    Sentinel {
-        /// The sentinels. They get no password.
-        sentinels: Vec<(String, u16)>,
-        /// The name of the master.
-        name: String,
-    },
-}
-
-impl Address {
-    /// Returns the endpoint of a single server.
-    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
-        match self {
-            Self::Tcp { host, port } => Some(Endpoint::Tcp(host.clone(), *port)),
-            Self::Unix(path) => Some(Endpoint::Unix(path.clone())),
-            Self::Cluster { .. } | Self::Sentinel { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |nodes: &[(String, u16)]| {
-            let names = nodes.iter().map(|(host, port)| format!("{host}:{port}"));
-            names.collect::<Vec<_>>().join(", ")
-        };
-        match self {
-            Self::Tcp { host, port } => {
-                write!(f, "Redis at {}", Endpoint::Tcp(host.clone(), *port))
-            }
-            Self::Unix(path) => write!(f, "Redis at {}", path.display()),
-            Self::Cluster { nodes } => write!(f, "the Redis Cluster of {}", list(nodes)),
-            Self::Sentinel { sentinels, name } => {
-                let sentinels = list(sentinels);
-                write!(f, "the Redis that the sentinels {sentinels} call {name}")
-            }
-        }
-    }
-}
-
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Name or IP address, and port.
+    /// Name, as in the server's certificate, or IP address, and port.
     Tcp(String, u16),
     /// The path of a Unix socket.
     Unix(PathBuf),
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address.ip().to_string(), address.port())
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -123,47 +73,81 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The longest waits for Redis.
+/// The address of Redis. Its `Display` has no secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// One server.
+    Server(Endpoint),
+    /// A Redis Cluster: some of its nodes, which name all nodes.
+    Cluster(Vec<Endpoint>),
+    /// A server with replicas, watched by Redis Sentinel: the sentinels, which get no password, and the name of the master.
+    Sentinel(Vec<Endpoint>, String),
+}
+
+impl Address {
+    pub(crate) const fn server(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Server(endpoint) => Some(endpoint),
+            Self::Cluster(_) | Self::Sentinel(..) => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |nodes: &[Endpoint]| {
+            nodes.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ")
+        };
+        match self {
+            Self::Server(endpoint) => write!(f, "Redis at {endpoint}"),
+            Self::Cluster(nodes) => write!(f, "the Redis Cluster of {}", list(nodes)),
+            Self::Sentinel(sentinels, name) => {
+                write!(f, "the Redis master {name} of the sentinels {}", list(sentinels))
+            }
+        }
+    }
+}
+
+/// Time-outs, 2 s by default.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For a connection, name resolution and TLS included.
+    /// For a connection, including name resolution and TLS.
     pub connect: Duration,
     /// For each answer.
     pub response: Duration,
 }
 
 impl Default for Timeouts {
-    /// 2 s each.
     fn default() -> Self {
         Self { connect: Duration::from_secs(2), response: Duration::from_secs(2) }
     }
 }
 
-/// A Redis ACL user.
+/// A user of Redis.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// `None`: the default user.
+    /// `None` for the default user.
     pub username: Option<String>,
-    /// `None`: no password.
+    /// `None` for no password.
     pub password: Option<String>,
 }
 
 /// Certificates for TLS, in PEM. Servers are always verified.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// The authorities to trust instead of the system's.
+    /// The trusted authorities; `None` for those of the system.
     pub ca: Option<Vec<u8>>,
-    /// The certificate and the key of this process.
+    /// The certificate and key of this process.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Settings with which no Redis can be reached.
+/// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the address of Redis or its certificates cannot be used: {0}")]
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// Returns the first database at this address without TLS, as the default user, with the default time-outs.
+    /// Returns the settings for the first database at this address, without TLS and credentials.
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
@@ -191,7 +175,7 @@ impl Settings {
         Ok(connection)
     }
 
-    /// Returns a client for a server that keeps data. Does not connect.
+    /// Returns a client for a server with data.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         let mut server = RedisConnectionInfo::default().set_db(i64::from(self.database));
         if let Some(username) = &self.credentials.username {
@@ -203,7 +187,7 @@ impl Settings {
         self.client_as(endpoint, server)
     }
 
-    /// Returns a client for a sentinel. Does not connect.
+    /// Returns a client for a sentinel.
     pub(crate) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         self.client_as(endpoint, RedisConnectionInfo::default())
     }
@@ -213,7 +197,7 @@ impl Settings {
         endpoint: &Endpoint,
         server: RedisConnectionInfo,
     ) -> Result<Client, SettingsError> {
-        // It would need the right to CLIENT, which can also pause the server and end connections.
+        // Setting the library's name needs the right to CLIENT, which can also pause the server.
         let server = server.set_skip_set_lib_name();
         let tcp = TcpSettings::default()
             .set_nodelay(true)
@@ -230,12 +214,12 @@ impl Settings {
         let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
-        // The client would take a file without a certificate, and then trust no server.
+        // The client accepts a file without a certificate, and then trusts no server.
         let has_certificate = |pem: &Vec<u8>| {
             CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok())
         };
         if !ca.as_ref().is_none_or(has_certificate) {
-            let message = "the authority's file holds no certificate in PEM";
+            let message = "the authority's file has no certificate in PEM";
             return Err(SettingsError((ErrorKind::InvalidClientConfig, message).into()));
         }
         let client_tls =

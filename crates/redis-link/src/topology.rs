@@ -14,50 +14,45 @@ pub(crate) const LAST_SLOT: u16 = 16383;
 /// Ranges of slots, and the server of each.
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
-/// Asks the nodes of a cluster or the sentinels in turn, until one answers. Each call begins with another one: a node that is
-/// cut off from the others returns an old map.
+/// Asks the nodes of a cluster or the sentinels in turn until one answers, starting with another one in each call: a node that is
+/// isolated from the others returns an old map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,
     mut servers: Vec<Arc<Server>>,
 ) -> Result<Slots<Endpoint>, Fault> {
-    let mut failure = Fault::unavailable("nobody to ask");
+    let mut failure = Fault::unavailable("the address has no host");
     match &settings.address {
-        Address::Cluster { nodes } => {
+        Address::Cluster(nodes) => {
             let first = times % servers.len().max(1);
             servers.rotate_left(first);
-            // A server that does not answer costs a time-out.
+            // A server that does not answer takes a time-out.
             servers.sort_by_key(|server| !server.is_connected());
-            let mut asked: Vec<_> =
-                servers.iter().map(|server| server.endpoint().clone()).collect();
-            for (host, port) in nodes {
-                let endpoint = Endpoint::Tcp(host.clone(), *port);
-                if !asked.contains(&endpoint) {
-                    asked.push(endpoint);
-                }
-            }
+            let mut asked: Vec<_> = servers.iter().map(|server| server.endpoint()).collect();
+            asked.extend(
+                nodes.iter().filter(|node| servers.iter().all(|it| it.endpoint() != *node)),
+            );
             for endpoint in asked {
-                match ask_cluster(settings, &endpoint).await {
+                match ask_cluster(settings, endpoint).await {
                     Ok(slots) => return Ok(slots),
                     Err(fault) => failure = fault,
                 }
             }
         }
-        Address::Sentinel { sentinels, name } => {
+        Address::Sentinel(sentinels, name) => {
             let mut silent = None;
             let first = times % sentinels.len().max(1);
-            for (host, port) in sentinels.iter().cycle().skip(first).take(sentinels.len()) {
-                let endpoint = Endpoint::Tcp(host.clone(), *port);
-                match ask_sentinel(settings, &endpoint, name).await {
+            for endpoint in sentinels.iter().cycle().skip(first).take(sentinels.len()) {
+                match ask_sentinel(settings, endpoint, name).await {
                     Ok(master) => return Ok(vec![(0..=LAST_SLOT, master)]),
                     Err(fault) if fault.is_refusal() => failure = fault,
                     Err(fault) => silent = Some(fault),
                 }
             }
-            // The name is refused only when every sentinel refuses it.
+            // The name is refused only if every sentinel refuses it.
             failure = silent.unwrap_or(failure);
         }
-        Address::Tcp { .. } | Address::Unix(_) => {}
+        Address::Server(_) => {}
     }
     Err(failure)
 }
@@ -70,7 +65,7 @@ async fn ask_cluster(settings: &Settings, endpoint: &Endpoint) -> Result<Slots<E
     let slots: Option<Slots<_>> =
         answer.into_iter().map(|range| read_range(range, endpoint)).collect();
     let slots = slots.filter(|slots| !slots.is_empty());
-    slots.ok_or_else(|| Fault::unavailable(format!("{endpoint} knows of no slots")))
+    slots.ok_or_else(|| Fault::unavailable(format!("{endpoint} has no map of slots")))
 }
 
 async fn ask_sentinel(
@@ -84,7 +79,7 @@ async fn ask_sentinel(
     let answer: Option<(String, u16)> =
         asked.map_err(|fault| fault.at(&format_args!("the sentinel at {endpoint}")))?;
     answer.map(|(host, port)| Endpoint::Tcp(host, port)).ok_or_else(|| {
-        let reason = format!("the sentinel {endpoint} knows no master named {name}");
+        let reason = format!("the sentinel {endpoint} has no master named {name}");
         Fault::new(FaultKind::MasterName, reason)
     })
 }
@@ -99,11 +94,11 @@ async fn ask<T: FromRedisValue>(
 }
 
 fn unusable(endpoint: &Endpoint, error: &SettingsError) -> Fault {
-    Fault::unavailable(format!("{endpoint} cannot be asked: {error}"))
+    Fault::unavailable(format!("cannot ask {endpoint}: {error}"))
 }
 
 /// Reads a range of `CLUSTER SLOTS`: first slot, last slot, then host, port and more of the master and of the replicas. A master
-/// that does not know its own name is the node that answers.
+/// without a name is the node that answers.
 fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(RangeInclusive<u16>, Endpoint)> {
     let mut parts = range.into_iter();
     let first = redis::from_redis_value(parts.next()?).ok()?;

@@ -1,11 +1,11 @@
-//! Addresses as URLs. No error shows what may be a password, see [`without_secrets`].
+//! URLs of Redis. No error shows a possible password, see [`without_secrets`].
 
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::settings::{Address, Credentials, Settings, Tls};
+use crate::settings::{Address, Credentials, Endpoint, Settings, Tls};
 
 /// The forms of URLs, for messages.
 pub const URL_FORMS: &str = "redis://host:6379, rediss://host:6379, redis+unix:///path, \
@@ -17,36 +17,26 @@ const SENTINEL: &str = "write redis+sentinel://host1:26379,host2:26379/mymaster"
 const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// A text that is not the URL of a Redis.
+/// An invalid URL of Redis.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It has no scheme of Redis.
-    #[error("{0:?} is not an address of Redis; write {URL_FORMS}")]
+    /// The scheme is unknown: the URL without its secrets.
+    #[error("{0:?} is not a URL of Redis; write {URL_FORMS}")]
     Scheme(String),
-    /// The text after the scheme is malformed.
-    #[error("{url:?} {reason}; {hint}")]
-    Invalid {
-        /// The URL without its secrets.
-        url: String,
-        /// The mistake.
-        reason: String,
-        /// What to write instead.
-        hint: &'static str,
-    },
+    /// The URL is malformed: the URL without its secrets, the mistake, and what to write instead.
+    #[error("{0:?} {1}; {2}")]
+    Invalid(String, String, &'static str),
 }
 
 impl FromStr for Settings {
     type Err = UrlError;
 
-    /// Reads `redis://host:port/database`, `redis+unix:///path?db=database` or `unix:///path`,
+    /// Parses `redis://host:port/database`, `redis+unix:///path?db=database` or `unix:///path`,
     /// `redis+cluster://host:port,host:port` and `redis+sentinel://host:port,host:port/name`, each with
-    /// `user:password@` before the first host. `rediss` instead of `redis` is TLS, with the system's authorities.
+    /// `user:password@` before the first host if needed. `rediss` instead of `redis` is TLS, with the system's authorities.
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let invalid = |reason: &str, hint| UrlError::Invalid {
-            url: without_secrets(text),
-            reason: reason.to_owned(),
-            hint,
-        };
+        let invalid =
+            |reason: &str, hint| UrlError::Invalid(without_secrets(text), reason.to_owned(), hint);
         let unknown = || UrlError::Scheme(without_secrets(text));
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         let (hint, port) = match scheme {
@@ -65,14 +55,13 @@ impl FromStr for Settings {
         let mut nodes = Vec::new();
         let mut credentials = Credentials::default();
         for host in hosts.split(',') {
-            // The parser of URLs reads hosts, ports and escapes.
             let at = if login.is_empty() { "" } else { "@" };
             let url = Url::parse(&format!("redis://{login}{at}{host}"))
-                .map_err(|error| invalid(&format!("has a host that is not one ({error})"), hint))?;
+                .map_err(|error| invalid(&format!("has an invalid host ({error})"), hint))?;
             let name = url.host_str().filter(|name| !name.is_empty());
-            let name = name.ok_or_else(|| invalid("names no host", hint))?;
+            let name = name.ok_or_else(|| invalid("has no host", hint))?;
             let name = name.trim_matches(['[', ']']).to_owned();
-            nodes.push((name, url.port().unwrap_or(port)));
+            nodes.push(Endpoint::Tcp(name, url.port().unwrap_or(port)));
             credentials = user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
         }
         let mut database = 0;
@@ -81,19 +70,19 @@ impl FromStr for Settings {
                 let hint = "leave it out; a cluster has no databases";
                 return Err(invalid("has a path", hint));
             }
-            CLUSTER => Address::Cluster { nodes },
+            CLUSTER => Address::Cluster(nodes),
             SENTINEL if path.is_empty() || path.contains('/') => {
-                return Err(invalid("does not end in the name of the master", hint));
+                return Err(invalid("does not end with the name of the master", hint));
             }
-            SENTINEL => Address::Sentinel { sentinels: nodes, name: path.to_owned() },
+            SENTINEL => Address::Sentinel(nodes, path.to_owned()),
             _ => {
                 let number = path.trim_start_matches('/');
                 let number = if number.is_empty() { "0" } else { number };
                 let not_one = |_| invalid("has a path that is not a database number", hint);
                 database = number.parse().map_err(not_one)?;
-                let [(host, port)] =
-                    nodes.try_into().map_err(|_| invalid("names several hosts", CLUSTER))?;
-                Address::Tcp { host, port }
+                let [server] =
+                    nodes.try_into().map_err(|_| invalid("has several hosts", CLUSTER))?;
+                Address::Server(server)
             }
         };
         Ok(Self {
@@ -116,7 +105,7 @@ fn socket(
         Url::parse(text).map_err(|error| invalid(&format!("is not a URL ({error})"), SOCKET))?;
     let path = decoded(url.path()).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
     if url.host_str().is_some_and(|host| !host.is_empty()) || path.len() < 2 {
-        return Err(invalid("names no socket", SOCKET));
+        return Err(invalid("has no path of a socket", SOCKET));
     }
     let database = match url.query().map(|query| query.strip_prefix("db=")) {
         None => Some(0),
@@ -128,11 +117,11 @@ fn socket(
     Ok(Settings {
         database,
         credentials: user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?,
-        ..Settings::new(Address::Unix(path.into()))
+        ..Settings::new(Address::Server(Endpoint::Unix(path.into())))
     })
 }
 
-/// Returns the user and password of a URL; `None` when they are not UTF-8.
+/// Returns the user and password of a URL; `None` if they are not UTF-8.
 fn user(url: &Url) -> Option<Credentials> {
     let some = |text: String| (!text.is_empty()).then_some(text);
     Some(Credentials {
@@ -146,8 +135,8 @@ fn decoded(text: &str) -> Option<String> {
     Some(text.into_owned())
 }
 
-/// Returns a URL, valid or not, without anything that may be a password: all before the last `@`, since an unescaped password may hold
-/// any character, and a `?` or `#` part.
+/// Returns a URL, valid or not, without possible secrets: everything before the last `@`, since an unescaped password may have any
+/// character, and a `?` or `#` part.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');

@@ -122,7 +122,7 @@ impl RedisServer {
 
     /// For a link to it that waits as long as a test does.
     pub fn settings(&self) -> redis_link::Settings {
-        patient(Address::Tcp { host: self.address.ip().to_string(), port: self.address.port() })
+        patient(Address::Server(self.address.into()))
     }
 
     /// The path of the socket at which it listens, too.

@@ -1,6 +1,6 @@
 //! `[store]` and `[output]`: addresses, users, secrets, certificates.
 
-use redis_link::{Address, URL_FORMS};
+use redis_link::{Address, Endpoint, URL_FORMS};
 
 use super::*;
 use crate::output::influxdb::{self, Api};
@@ -35,7 +35,7 @@ fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
         ("EDS_STORE__CONNECT_TIMEOUT", "1s"),
         ("EDS_STORE__RESPONSE_TIMEOUT", "4s"),
     ]);
-    let address = Address::Tcp { host: "h".to_owned(), port: 1 };
+    let address = Address::Server(Endpoint::Tcp("h".to_owned(), 1));
     assert_eq!((&redis.address, redis.database, redis.tls.is_some()), (&address, 3, true));
     let (credentials, timeouts) = (&redis.credentials, redis.timeouts);
     assert_eq!(credentials.username.as_deref(), Some("u"));

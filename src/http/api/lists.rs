@@ -7,9 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{
-    Arbiter, ComputeError, ComputeOnce, ComputeSettings, Computed, InvalidSetting, Token,
-};
+use coordination::{Arbiter, ComputeOnce, ComputeSettings, Computed, Error, InvalidSetting, Token};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -98,18 +96,14 @@ impl Lists {
     }
 
     /// The present list of these parameters, if there is one.
-    pub(super) async fn peek(
-        &self,
-        key: &str,
-        is_whole: bool,
-    ) -> Result<Option<Found>, ComputeError> {
+    pub(super) async fn peek(&self, key: &str, is_whole: bool) -> Result<Option<Found>, Error> {
         let (lists, slot) = self.place(key, is_whole);
         let value = lists.peek(&slot).await?;
         Ok(value.and_then(|value| self.found(&value, key, None)))
     }
 
     /// The list of these parameters that was given this id, if it is kept.
-    pub(super) async fn by_id(&self, id: &str, key: &str) -> Result<Option<Found>, ComputeError> {
+    pub(super) async fn by_id(&self, id: &str, key: &str) -> Result<Option<Found>, Error> {
         let label = kept_label(id, key);
         for slot in kept_slots(id) {
             let value = self.kept.peek(&slot).await?;
@@ -142,7 +136,7 @@ impl Lists {
         let (lists, slot) = self.place(key, is_whole);
         match lists.get(&slot, PATIENCE, compute).await {
             Ok(value) => Ok(self.found(&value, key, None)),
-            Err(ComputeError::Failed(failure)) => match serde_json::from_str(&failure) {
+            Err(Error::Failed(failure)) => match serde_json::from_str(&failure) {
                 Ok(Failure { of: its, problem }) if its == of => Err(problem),
                 _ => Ok(None),
             },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use coordination::{AcquireError, Arbiter, InvalidSetting, Mutex};
+use coordination::{Arbiter, Error, InvalidSetting, Mutex};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -53,8 +53,8 @@ impl Turns {
             let own = own.map_err(|_| Problem::unavailable("the node is shutting down"))?;
             let all = self.all.acquire(TURN_WITHIN).await;
             all.map(|all| (own, all)).map_err(|error| match error {
-                AcquireError::Arbiter(error) => error.into(),
-                AcquireError::TimedOut | AcquireError::Crowded => Problem::busy(),
+                Error::TimedOut | Error::Crowded => Problem::busy(),
+                error => error.into(),
             })
         };
         let turn = timeout(TURN_WITHIN, turn).await;

@@ -80,19 +80,7 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
         let reason = format!("the server is Redis {version}");
         return Err(Fault::new(FaultKind::Unfit, reason));
     }
-    if field("role").is_some_and(|role| role == "slave") {
-        return Err(Fault::new(FaultKind::Replica, "the server is a replica"));
-    }
-    if field("loading").is_some_and(|loading| loading != "0") {
-        return Err(Fault::new(FaultKind::Loading, "the server is loading its data"));
-    }
-    match field("maxmemory_policy") {
-        None | Some("noeviction") => Ok(()),
-        Some(policy) => Err(Fault::new(
-            FaultKind::Evicts,
-            format!("Redis may evict sets that are not counted yet (maxmemory-policy {policy})"),
-        )),
-    }
+    redis_link::check(info)
 }
 
 impl From<Fault> for Diagnosis {

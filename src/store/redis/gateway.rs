@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, cmd};
-use redis_link::{Attempts, Connection, Lane, Lanes, Redis, Server, SettingsError, slot};
+use redis_link::{Connection, Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -372,7 +372,7 @@ impl Gateway {
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let answer = self.redis.run_on(server, lane, generation, Attempts::Two, command);
+        let answer = self.redis.run_on(server, lane, generation, command);
         answer.await.map_err(|fault| {
             let error = StoreError::from(fault);
             if matches!(error, StoreError::Full(_)) {

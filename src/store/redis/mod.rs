@@ -113,7 +113,7 @@ impl RedisStore {
                 Layout::Log => Box::new(log::Logs::new(settings.redis.timeouts.response)),
             },
             register: Arc::new(register),
-            is_cluster: matches!(settings.redis.address, Address::Cluster { .. }),
+            is_cluster: matches!(settings.redis.address, Address::Cluster(_)),
             left: Mutex::default(),
             warned: Mutex::default(),
         })

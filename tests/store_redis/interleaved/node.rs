@@ -75,7 +75,7 @@ pub(super) struct Node {
 
 pub(super) fn settings(address: SocketAddr, name: &str) -> Settings {
     Settings {
-        redis: patient(Address::Tcp { host: address.ip().to_string(), port: address.port() }),
+        redis: patient(Address::Server(address.into())),
         prefix: "eds".to_owned(),
         partitions: partitions(),
         layout: Layout::Log,

@@ -1,46 +1,28 @@
 -- The operations that replace a list and its time to live in one step.
 --
 -- KEYS  list       LIST    the items that are read
---       writer     STRING  the greatest token that replaced them
---       staged     LIST    the items of one writer, before they are read
---       committed  STRING  there for a while when they are in the place of the list
--- ARGV  operation, its arguments; all times in milliseconds
+--       writer     STRING  the greatest token that replaced the list
+--       staged     LIST    items of one writer that are not read yet
+--       committed  STRING  set for a while after they were renamed to the list
+-- ARGV  operation: `stage` adds a piece, and `replace` the last piece, which makes all visible; the number of items before the
+--       piece; arguments of the operation; the items. Times are in milliseconds.
 --
--- Returns 1; 0 when a newer writer was there; -1 when the staged items are not complete.
+-- Returns 1; 0 if a newer writer was there; -1 if the staged items are incomplete.
 local list, writer, staged, committed = unpack(KEYS)
 local operation = ARGV[1]
 
--- Returns whether a writer is the newest, or has no token, and keeps its token for `kept_ms`.
-local function is_newest(token, kept_ms)
-  if token == '' then
-    return true
-  end
-  local last = redis.call('GET', writer)
-  if last and tonumber(last) > tonumber(token) then
-    return false
-  end
-  redis.call('SET', writer, token, 'PX', kept_ms)
-  return true
-end
-
--- Adds the arguments from `first` on, by the thousand, since Lua unpacks no more than some 8000.
+-- Adds the arguments from `first` on, a thousand at a time, since Lua unpacks at most about 8000.
 local function push(key, first)
   for from = first, #ARGV, 1000 do
     redis.call('RPUSH', key, unpack(ARGV, from, math.min(from + 999, #ARGV)))
   end
 end
 
-if operation == 'replace' then
-  local token, kept_ms, ttl_ms = ARGV[2], ARGV[3], ARGV[4]
-  if not is_newest(token, kept_ms) then
-    return 0
-  end
-  redis.call('UNLINK', list)
-  push(list, 5)
-  redis.call('PEXPIRE', list, ttl_ms)
-elseif operation == 'stage' then
-  local before, kept_ms = tonumber(ARGV[2]), ARGV[3]
-  local length = redis.call('LLEN', staged)
+local before = tonumber(ARGV[2])
+local length = redis.call('LLEN', staged)
+
+if operation == 'stage' then
+  local kept_ms = ARGV[3]
   -- A piece that is sent twice is added once.
   if length == before then
     push(staged, 4)
@@ -48,21 +30,31 @@ elseif operation == 'stage' then
   elseif length ~= before + #ARGV - 3 then
     return -1
   end
-elseif operation == 'commit' then
-  local token, kept_ms, ttl_ms, items, known_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-  if redis.call('EXISTS', committed) == 1 then
-    -- The answer was lost and the writer asks again.
-    return 1
-  elseif redis.call('LLEN', staged) ~= items then
-    return -1
-  elseif not is_newest(token, kept_ms) then
+  return 1
+end
+
+local token, kept_ms, ttl_ms, known_ms = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('EXISTS', committed) == 1 then
+  -- The answer was lost, and the writer sends it again.
+  return 1
+elseif length ~= before then
+  return -1
+elseif token ~= '' then
+  local last = redis.call('GET', writer)
+  if last and tonumber(last) > tonumber(token) then
     redis.call('UNLINK', staged)
     return 0
   end
-  redis.call('SET', committed, '', 'PX', known_ms)
+  redis.call('SET', writer, token, 'PX', kept_ms)
+end
+push(staged, 7)
+-- RENAME would free the old list before it answers.
+redis.call('UNLINK', list)
+if #ARGV > 6 then
   redis.call('PEXPIRE', staged, ttl_ms)
-  -- RENAME would free the old list before it answers.
-  redis.call('UNLINK', list)
   redis.call('RENAME', staged, list)
+end
+if before > 0 then
+  redis.call('SET', committed, '', 'PX', known_ms)
 end
 return 1

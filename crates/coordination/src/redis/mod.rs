@@ -1,6 +1,6 @@
-//! The arbiter that many processes share: Redis 7.0 or newer, one server, one behind Sentinel, or a cluster.
+//! The arbiter that many processes share: Redis 7.0 or newer, as one server, behind Sentinel, or as a cluster.
 //!
-//! Each operation is one Lua script on the keys of one name, by the clock of the server that has them.
+//! Each operation is a Lua script on the keys of one name, and uses the clock of the server that has them.
 
 mod wake_ups;
 
@@ -10,28 +10,23 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Cmd, FromRedisValue, Script, ScriptInvocation, ToRedisArgs};
 pub use redis_link::Timeouts;
-use redis_link::{
-    Connection, Fault, FaultKind, Lane, Lanes, Redis, Settings, SettingsError, UrlError,
-    info_field, on_one_line,
-};
-use tokio::time::Instant;
+use redis_link::{Connection, Fault, FaultKind, Lane, Lanes, Redis, Settings};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{
-    Answer, Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX, micros,
+    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, Name, Token, WAITING_MAX, micros,
 };
-use super::event::{Event, Hook};
-use super::keeper;
-use super::name::{Holder, Name, Token};
+use super::lease::is_keeper;
+use super::settings::InvalidSetting;
 use super::wakes::{Listener, Wakes};
 
-/// All commands go over one connection to each server, except those of the thread that renews leases: a connection belongs
-/// to the runtime that made it.
+/// One connection to each server for the thread that renews leases, and one for the other commands: a connection belongs to the
+/// runtime that made it.
 const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
-/// The most items that one script takes, so that it does not hold up the server for long.
+/// The maximum number of items of one script, so that it does not block the server for long.
 const PIECE_ITEMS: usize = 5000;
-/// The most bytes that one script takes. A single item may be larger.
+/// The maximum bytes of one script. A single item may be larger.
 const PIECE_BYTES: usize = 1 << 20;
 /// The time for which the token of a writer outlives its list.
 const TOKEN_KEPT_MS: u64 = 600_000;
@@ -46,73 +41,54 @@ macro_rules! scripts {
     )*};
 }
 
-// Operations that end something, or hold it for longer, run also when Redis is over its memory limit: they add no key, and a
-// lock that cannot be released helps no caller. Operations that begin or keep something do not.
+// Operations that end or extend something also run when Redis exceeds its memory limit: they add no key, and a lock that cannot
+// be released blocks all callers.
 scripts! {
     BEGINS = "" "name.lua";
     ENDS = " flags=allow-oom" "name.lua";
     READS = " flags=no-writes" "name.lua";
     WRITES_LIST = "" "list.lua";
-    COMMITS_LIST = " flags=allow-oom" "list.lua";
 }
 
-/// A prefix or an address that leads to no Redis.
-#[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// The prefix is empty or has a brace, which would be taken for a hash tag.
-    #[error("the prefix of the keys is `{0}`, but it must have a character and no brace")]
-    Prefix(String),
-    /// The address is not understood.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// The address cannot be used.
-    #[error("Redis cannot be at this address: {0}")]
-    Address(#[from] SettingsError),
-}
-
-/// Locks, values and lists in Redis, shared by all processes with the same prefix. Belongs to the runtime of its first
-/// call.
+/// Locks, values and lists in Redis, shared by all processes with the same prefix. It belongs to the runtime of its first call.
 #[derive(Debug)]
 pub struct RedisArbiter {
     prefix: String,
     redis: Arc<Redis>,
     timeouts: Timeouts,
     wakes: Arc<Wakes>,
-    /// The task that receives wake-ups. It begins with the first listener.
+    /// The task that receives wake-ups, started by the first listener.
     hearing: OnceLock<AbortOnDropHandle<()>>,
-    hook: Hook,
 }
 
 impl RedisArbiter {
-    /// In this Redis. Connects with the first call.
-    pub fn new(settings: Settings, prefix: &str) -> Result<Self, AddressError> {
+    /// Connects with the first call. The prefix of keys must have a character, and no brace, which would be taken for a hash tag.
+    pub fn new(settings: Settings, prefix: &str) -> Result<Self, InvalidSetting> {
         if prefix.is_empty() || prefix.contains(['{', '}']) {
-            return Err(AddressError::Prefix(prefix.to_owned()));
+            let message = "must have a character and no brace";
+            return Err(InvalidSetting(format!("the prefix of keys is `{prefix}`, but {message}")));
         }
+        let timeouts = settings.timeouts;
+        let redis = Redis::new(settings, LANES, Arc::new(redis_link::check));
         Ok(Self {
             prefix: prefix.to_owned(),
-            timeouts: settings.timeouts,
-            redis: Arc::new(Redis::new(settings, LANES, Arc::new(check))?),
+            timeouts,
+            redis: Arc::new(redis.map_err(|error| InvalidSetting(error.to_string()))?),
             wakes: Arc::default(),
             hearing: OnceLock::new(),
-            hook: Hook::default(),
         })
     }
 
-    /// By an address: `redis://…`, `rediss://…` and `unix://…` as everywhere, `redis+cluster://host:port,host:port` and
-    /// `redis+sentinel://host:port,host:port/name`, both of which may have `user:password@` before the first host.
-    pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
-        Self::new(Settings { timeouts, ..address.parse()? }, prefix)
+    /// Returns an arbiter for a URL: `redis://…`, `rediss://…`, `unix://…`, `redis+cluster://host:port,host:port` or
+    /// `redis+sentinel://host:port,host:port/name`, each with `user:password@` before the first host if needed.
+    pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, InvalidSetting> {
+        let settings = address.parse::<Settings>();
+        let settings = settings.map_err(|error| InvalidSetting(error.to_string()))?;
+        Self::new(Settings { timeouts, ..settings }, prefix)
     }
 
-    /// Calls `hook` with each event of locks and values in this process. It must not block.
-    #[must_use]
-    pub fn observed_by(self, hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
-        Self { hook: Hook::new(hook), ..self }
-    }
-
-    /// All keys of a name have one hash tag, `{prefix:kind:name}` or up to the first closing brace of the name, so that they are in
-    /// one slot of a Redis Cluster and a script may use them together.
+    /// Returns a key of a name. All keys of a name have one hash tag, `{prefix:kind:name}` or up to the first closing brace of the
+    /// name, so that they are in one slot of a Redis Cluster.
     fn key(&self, name: &Name, what: &str) -> String {
         format!("{{{}:{}}}:{what}", self.prefix, name.as_str())
     }
@@ -136,20 +112,19 @@ impl RedisArbiter {
     /// Runs an operation of `list.lua` for a writer.
     async fn write_list(
         &self,
-        script: &'static Script,
         name: &Name,
-        by: &Holder,
+        writer: &str,
         arguments: impl ToRedisArgs + Send,
     ) -> Answer<bool> {
-        let mut invocation = script.prepare_invoke();
+        let mut invocation = WRITES_LIST.prepare_invoke();
         invocation.key(self.key(name, "list")).key(self.key(name, "writer"));
         for key in ["staged", "committed"] {
-            invocation.key(self.key(name, &format!("{}:{key}", by.as_str())));
+            invocation.key(self.key(name, &format!("{writer}:{key}")));
         }
         invocation.arg(arguments);
         match self.send(self.slot(name), Request::Script(invocation)).await? {
-            -1 => Err(ArbiterError::Unavailable(
-                "the pieces of the list are gone: the writer was too slow, or the master changed"
+            -1 => Err(Error::Unavailable(
+                "the pieces of the list expired: the writer was too slow, or the master changed"
                     .to_owned(),
             )),
             done => Ok(done == 1),
@@ -160,21 +135,17 @@ impl RedisArbiter {
         redis_link::slot(self.key(name, "").as_bytes())
     }
 
-    /// Sends what may be carried out twice to the server of this slot. Only a server that lacks a script is sent its text.
-    async fn send<T: FromRedisValue>(&self, slot: u16, what: Request) -> Answer<T> {
-        let (begun, what) = (Instant::now(), Arc::new(what));
-        let lane = Lane(usize::from(keeper::is_here()));
-        loop {
-            let what = Arc::clone(&what);
-            let send = async move |connection: &mut Connection| match &*what {
+    /// Sends the text of a script only to a server that lacks it.
+    async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<T> {
+        let request = Arc::new(request);
+        let send = || {
+            let request = Arc::clone(&request);
+            async move |connection: &mut Connection| match &*request {
                 Request::Script(script) => script.invoke_async(connection).await,
                 Request::Command(command) => command.query_async(connection).await,
-            };
-            match self.redis.run(slot, lane, send).await {
-                Err(fault) if self.redis.may_repeat(&fault, begun).await => {}
-                answer => return Ok(answer?),
             }
-        }
+        };
+        Ok(self.redis.run(slot, Lane(usize::from(is_keeper())), send).await?)
     }
 }
 
@@ -185,84 +156,63 @@ enum Request {
 
 #[async_trait]
 impl Arbiter for RedisArbiter {
-    async fn lock(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        presence: Option<Duration>,
-    ) -> Answer<Locking> {
-        let arguments = (holder.as_str(), micros(ttl), presence.map_or(0, micros), WAITING_MAX);
-        let reply = Reply(self.run(&BEGINS, name, "lock", arguments).await?);
-        match reply.kind() {
-            b"granted" => Ok(Locking::Granted(Token::new(reply.number(1)?))),
-            b"busy" => Ok(Locking::Busy(Duration::from_micros(reply.number(1)?))),
-            b"crowded" => Ok(Locking::Crowded),
-            _ => Err(reply.strange()),
+    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+        let Claim { name, holder, ttl } = claim;
+        let arguments = (holder, micros(*ttl), presence.map_or(0, micros), WAITING_MAX);
+        let reply: Reply = self.run(&BEGINS, name, "lock", arguments).await?;
+        match (reply.0.as_str(), &reply.2[..]) {
+            ("granted", [token]) => Ok(Locking::Granted(Token(*token))),
+            ("busy", [wait_us]) => Ok(Locking::Busy(Duration::from_micros(*wait_us))),
+            ("crowded", _) => Ok(Locking::Crowded),
+            _ => Err(malformed(&reply)),
         }
     }
 
-    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Answer<bool> {
-        self.run(&ENDS, name, "renew", (token.number(), micros(ttl))).await
-    }
-
-    async fn unlock(&self, name: &Name, token: Token) -> Answer<bool> {
-        self.run(&ENDS, name, "unlock", token.number()).await
-    }
-
-    async fn leave(&self, name: &Name, holder: &Holder) -> Answer<()> {
-        self.run(&ENDS, name, "leave", holder.as_str()).await
-    }
-
-    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
-        let reply = Reply(self.run(&READS, name, "peek", None::<u64>).await?);
-        if reply.kind() == b"none" {
-            return Ok(None);
+    async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning> {
+        let Claim { name, holder, ttl } = claim;
+        let arguments = (holder, micros(*ttl), text(outdated));
+        let reply: Reply = self.run(&BEGINS, name, "begin", arguments).await?;
+        match (reply.0.as_str(), &reply.2[..]) {
+            ("value", _) => Ok(Beginning::Value(entry(reply)?)),
+            ("failed", _) => Ok(Beginning::Failed(String::from_utf8_lossy(&reply.1).into_owned())),
+            ("granted", [token]) => Ok(Beginning::Granted(Token(*token))),
+            ("busy", [wait_us]) => Ok(Beginning::Busy(Duration::from_micros(*wait_us))),
+            _ => Err(malformed(&reply)),
         }
-        reply.entry().map(Some)
     }
 
-    async fn begin(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        outdated: Option<Token>,
-    ) -> Answer<Beginning> {
-        let arguments = (holder.as_str(), micros(ttl), text(outdated));
-        let reply = Reply(self.run(&BEGINS, name, "begin", arguments).await?);
-        match reply.kind() {
-            b"value" => Ok(Beginning::Value(reply.entry()?)),
-            b"failed" => {
-                Ok(Beginning::Failed(String::from_utf8_lossy(reply.field(1)?).into_owned()))
-            }
-            b"granted" => Ok(Beginning::Granted(Token::new(reply.number(1)?))),
-            b"busy" => Ok(Beginning::Busy(Duration::from_micros(reply.number(1)?))),
-            _ => Err(reply.strange()),
-        }
+    async fn renew(&self, claim: &Claim) -> Answer<bool> {
+        self.run(&ENDS, &claim.name, "renew", (&claim.holder, micros(claim.ttl))).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Answer<bool> {
+        self.run(&ENDS, &claim.name, "release", &claim.holder).await
     }
 
     async fn publish(
         &self,
-        name: &Name,
-        token: Token,
-        value: &[u8],
-        cost: Duration,
+        claim: &Claim,
+        output: Result<(&[u8], Duration), &str>,
         ttl: Duration,
     ) -> Answer<bool> {
-        let arguments = (token.number(), value, micros(cost), micros(ttl));
-        self.run(&BEGINS, name, "publish", arguments).await
+        let (output, cost) = match output {
+            Ok((value, cost)) => (value, Some(micros(cost))),
+            Err(message) => (message.as_bytes(), None),
+        };
+        let arguments = (&claim.holder, micros(ttl), output, cost);
+        self.run(&BEGINS, &claim.name, "publish", arguments).await
     }
 
-    async fn fail(&self, name: &Name, token: Token, message: &str, ttl: Duration) -> Answer<bool> {
-        self.run(&BEGINS, name, "fail", (token.number(), message, micros(ttl))).await
+    async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
+        let reply: Option<Reply> = self.run(&READS, name, "peek", None::<u64>).await?;
+        reply.map(entry).transpose()
     }
 
     async fn invalidate(&self, name: &Name) -> Answer<bool> {
         self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
-    /// From the arguments of one script, or in pieces under a name of the writer's own that then takes the place of the list.
+    /// Sends a large list in pieces to a key of the writer, which the last piece renames.
     async fn replace(
         &self,
         name: &Name,
@@ -271,20 +221,18 @@ impl Arbiter for RedisArbiter {
         token: Option<Token>,
     ) -> Answer<bool> {
         let ttl_ms = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-        let (writer, token, kept_ms) = (Holder::random(), text(token), ttl_ms + TOKEN_KEPT_MS);
-        let pieces = pieces(items);
-        if pieces.len() <= 1 {
-            let arguments = ("replace", token, kept_ms, ttl_ms, items);
-            return self.write_list(&WRITES_LIST, name, &writer, arguments).await;
-        }
+        let writer = format!("{:032x}", rand::random::<u128>());
+        let (token, kept_ms) = (text(token), ttl_ms + TOKEN_KEPT_MS);
+        let mut pieces = pieces(items);
+        let last = pieces.pop().unwrap_or_default();
         let mut staged = 0;
         for piece in pieces {
             let arguments = ("stage", staged, STAGED_MS, piece);
-            self.write_list(&WRITES_LIST, name, &writer, arguments).await?;
+            self.write_list(name, &writer, arguments).await?;
             staged += piece.len();
         }
-        let arguments = ("commit", token, kept_ms, ttl_ms, staged, STAGED_MS);
-        self.write_list(&COMMITS_LIST, name, &writer, arguments).await
+        let arguments = ("replace", staged, token, kept_ms, ttl_ms, STAGED_MS, last);
+        self.write_list(name, &writer, arguments).await
     }
 
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
@@ -292,7 +240,7 @@ impl Arbiter for RedisArbiter {
         self.send(self.slot(name), Request::Command(read)).await
     }
 
-    fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
+    fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {
         self.hearing.get_or_init(|| {
             let (redis, wakes) = (Arc::clone(&self.redis), Arc::clone(&self.wakes));
             let hearing = wake_ups::hear(redis, self.timeouts, wakes, self.prefix.clone());
@@ -300,17 +248,13 @@ impl Arbiter for RedisArbiter {
         });
         let channel = self.key(name, "wake");
         self.wakes.listen(match holder {
-            Some(holder) => format!("{channel}:{}", holder.as_str()),
+            Some(holder) => format!("{channel}:{holder}"),
             None => channel,
         })
     }
-
-    fn observe(&self, name: &Name, event: &Event) {
-        self.hook.call(name, event);
-    }
 }
 
-/// No token is an empty text.
+/// Returns the token as an argument of a script, empty if there is none.
 fn text(token: Option<Token>) -> String {
     token.map(|token| token.to_string()).unwrap_or_default()
 }
@@ -331,42 +275,22 @@ fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {
     pieces
 }
 
-/// An answer of `name.lua`: its kind, and its fields from index 1 on.
-struct Reply(Vec<Vec<u8>>);
+/// A reply of `name.lua`: its kind, a value or a message, and numbers.
+type Reply = (String, Vec<u8>, Vec<u64>);
 
-impl Reply {
-    fn kind(&self) -> &[u8] {
-        self.0.first().map_or(&[], Vec::as_slice)
-    }
-
-    fn field(&self, index: usize) -> Answer<&[u8]> {
-        self.0.get(index).map(Vec::as_slice).ok_or_else(|| self.strange())
-    }
-
-    fn number(&self, index: usize) -> Answer<u64> {
-        let number = std::str::from_utf8(self.field(index)?).ok().and_then(|it| it.parse().ok());
-        number.ok_or_else(|| self.strange())
-    }
-
-    fn entry(&self) -> Answer<Entry> {
-        Ok(Entry {
-            value: self.field(1)?.into(),
-            token: Token::new(self.number(2)?),
-            cost: Duration::from_micros(self.number(3)?),
-            written_us: self.number(4)?,
-            expires_us: self.number(5)?,
-            now_us: self.number(6)?,
-        })
-    }
-
-    fn strange(&self) -> ArbiterError {
-        let kind = String::from_utf8_lossy(self.kind());
-        let kind = on_one_line(&kind);
-        ArbiterError::Refused(format!("a script answered what is not understood: {kind}"))
-    }
+fn entry(reply: Reply) -> Answer<Entry> {
+    let [token, cost_us, written_us, expires_us, now_us] = reply.2[..] else {
+        return Err(malformed(&reply));
+    };
+    let (token, cost) = (Token(token), Duration::from_micros(cost_us));
+    Ok(Entry { value: reply.1.into(), token, cost, written_us, expires_us, now_us })
 }
 
-impl From<Fault> for ArbiterError {
+fn malformed(reply: &Reply) -> Error {
+    Error::Unavailable(format!("malformed reply of a script: {:?} {:?}", reply.0, reply.2))
+}
+
+impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let message = fault.to_string();
         match fault.kind {
@@ -374,25 +298,6 @@ impl From<Fault> for ArbiterError {
             _ if fault.is_refusal() => Self::Refused(message),
             _ => Self::Unavailable(message),
         }
-    }
-}
-
-/// Whether a server can be used, from its answer to INFO.
-fn check(info: &str) -> Result<(), Fault> {
-    match (info_field(info, "role"), info_field(info, "loading")) {
-        (Some("slave"), _) => Err(Fault::unavailable("the server is a replica")),
-        (_, None | Some("0")) => Ok(()),
-        _ => Err(Fault::unavailable("the server is loading its data")),
-    }?;
-    match info_field(info, "maxmemory_policy") {
-        None | Some("noeviction") => Ok(()),
-        Some(policy) => Err(Fault::new(
-            FaultKind::Evicts,
-            format!(
-                "Redis may evict locks that are held (maxmemory-policy {policy}); run CONFIG SET maxmemory-policy noeviction, and write \
-                 it into redis.conf"
-            ),
-        )),
     }
 }
 

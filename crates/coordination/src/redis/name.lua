@@ -1,19 +1,20 @@
--- The operations on a lock, the right to compute and a value. Each may be sent twice, since its answer may be lost.
+-- The operations on a lock, the lease to compute, and a value. Each may be sent again when its answer is lost.
 --
--- KEYS  lock     HASH  token, holder, until (when it is free again; 0: it was released), released (the last token unlocked)
---       queue    ZSET  waiter -> when it came
---       present  ZSET  waiter -> until when it counts as alive
+-- KEYS  lock     HASH  token, holder, until (when it lapses; 0: it was released), released (the last holder that released it)
+--       queue    ZSET  waiter -> arrival
+--       present  ZSET  waiter -> time until which it keeps its place
 --       entry    HASH  value, token, cost, written, expires; error, error_expires
--- ARGV  operation, the channel that wakes all (with `:` and a waiter: that one), the operation's arguments
+-- ARGV  operation, the channel that wakes all (with `:` and a waiter: that waiter), arguments of the operation
 --
--- All instants and spans are in microseconds. Lua adds strings as the numbers that they hold, but does not compare them so.
+-- Times are in microseconds. Lua adds numeric strings as numbers, but compares them as strings. A reply that is a table has a
+-- kind, a value or a message, and numbers.
 local lock, queue, present, entry = unpack(KEYS)
 local channel = ARGV[2]
 
--- The time for which a lock and its queue outlive their last use, so that tokens grow also when the clock is set back.
+-- The time for which a lock and its queue outlive their last use, so that tokens grow even if the clock is set back.
 local KEPT_MS = 600000
 
--- The clock is that of the server. A Lua number holds it exactly until the year 2255.
+-- The server's clock, which a Lua number represents exactly until the year 2255.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -21,27 +22,24 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Returns the answer with the value; nil when there is none, or it has the token `outdated`.
+-- Returns the reply with the value; nil if there is none, or if it has the token `outdated`.
 local function found(outdated)
   local head = redis.call('HMGET', entry, 'token', 'cost', 'written', 'expires')
   if tonumber(head[4] or '0') <= now or head[1] == outdated then
     return nil
   end
-  return {'value', redis.call('HGET', entry, 'value'), head[1], head[2], head[3], head[4], whole(now)}
+  return {'value', redis.call('HGET', entry, 'value'), {head[1], head[2], head[3], head[4], whole(now)}}
 end
 
 if ARGV[1] == 'peek' then
-  return found('') or {'none'}
+  return found('') or false
 end
 
 local state = redis.call('HMGET', lock, 'token', 'holder', 'until', 'released')
-local last, owner, free_at, unlocked = state[1], state[2], state[3], state[4]
+local last, owner, free_at, released = state[1], state[2], state[3], state[4]
 local is_held = tonumber(free_at or '0') > now
--- Its last holder released it, so it did not lapse.
-local is_released = free_at == '0'
 
--- A holder that asks again has the lock for longer, and the same token. A new one has the clock for its token, or one more
--- than the last where that is not enough.
+-- Extends the holder's lease, or grants one. A new token is the clock, or the last token plus one.
 local function grant(holder, ttl)
   local token = now
   if last and is_held and owner == holder then
@@ -51,7 +49,7 @@ local function grant(holder, ttl)
   end
   redis.call('HSET', lock, 'token', whole(token), 'holder', holder, 'until', whole(now + ttl))
   redis.call('PEXPIRE', lock, whole(math.ceil(ttl / 1000) + KEPT_MS))
-  return {'granted', whole(token)}
+  return {'granted', '', {whole(token)}}
 end
 
 local function quit(waiter)
@@ -59,8 +57,8 @@ local function quit(waiter)
   redis.call('ZREM', present, waiter)
 end
 
--- Returns the first waiter that is alive. Waiters before it leave, a hundred at most; the next call continues. A waiter that is
--- not in `present`, since Redis evicted that key and not the other, leaves too; it asks again, and is the last then.
+-- Returns the first waiter that keeps its place, and removes up to a hundred before it; the next call continues. A waiter that is
+-- not in `present`, since Redis evicted that key, is removed too, and is last when it asks again.
 local function head()
   for _, waiter in ipairs(redis.call('ZRANGEBYSCORE', present, '-inf', whole(now), 'LIMIT', 0, 100)) do
     quit(waiter)
@@ -73,26 +71,19 @@ local function head()
   end
 end
 
--- Wakes the first in the queue, or else all waiters without a place.
+-- Wakes the first waiter in the queue, or all waiters without a place if the queue is empty.
 local function wake_next()
   local first = head()
   redis.call('PUBLISH', first and channel .. ':' .. first or channel, '')
 end
 
 local function release()
-  redis.call('HSET', lock, 'until', '0', 'holder', '')
-end
-
--- Gives the right to compute back and wakes all waiters.
-local function finish()
-  release()
-  redis.call('PUBLISH', channel, '')
-  return 1
+  redis.call('HSET', lock, 'until', '0', 'holder', '', 'released', owner)
 end
 
 local operations = {}
 
--- Takes the lock, or a place in the queue that is kept for `presence` (0: none).
+-- Acquires the lock, or a place in the queue that is kept for `presence` (0: none).
 function operations.lock(holder, ttl, presence, waiters_max)
   if is_held and owner == holder then
     return grant(holder, ttl)
@@ -105,7 +96,7 @@ function operations.lock(holder, ttl, presence, waiters_max)
   if tonumber(presence) > 0 then
     if not redis.call('ZSCORE', queue, holder) then
       if redis.call('ZCARD', queue) >= tonumber(waiters_max) then
-        return {'crowded'}
+        return {'crowded', '', {}}
       end
       redis.call('ZADD', queue, whole(now), holder)
     end
@@ -115,16 +106,15 @@ function operations.lock(holder, ttl, presence, waiters_max)
     end
   end
   if is_held then
-    return {'busy', whole(free_at - now)}
+    return {'busy', '', {whole(free_at - now)}}
   end
-  -- Free, but another's turn: wake it again, in case it missed the wake-up.
+  -- It is another waiter's turn, which may have missed its wake-up.
   redis.call('PUBLISH', channel .. ':' .. first, '')
-  return {'busy', whole(redis.call('ZSCORE', present, first) - now)}
+  return {'busy', '', {whole(redis.call('ZSCORE', present, first) - now)}}
 end
 
--- Holds a lock or a right until `ttl` from now.
-function operations.renew(token, ttl)
-  if last ~= token or not is_held then
+function operations.renew(holder, ttl)
+  if not is_held or owner ~= holder then
     return 0
   end
   redis.call('HSET', lock, 'until', whole(now + ttl))
@@ -132,33 +122,20 @@ function operations.renew(token, ttl)
   return 1
 end
 
-function operations.unlock(token)
-  if unlocked == token then
-    -- It was sent again. Another may have the lock by now.
-    return 1
-  elseif last ~= token or not is_held then
-    return 0
-  end
-  redis.call('HSET', lock, 'released', token)
-  release()
-  wake_next()
-  return 1
-end
-
--- Ends a holder's place in the queue, its lock and its right.
-function operations.leave(holder)
+-- Ends a holder's place in the queue and its lease. Returns 1 also when it is sent again, even if another has the lease.
+function operations.release(holder)
   quit(holder)
   if is_held and owner == holder then
     release()
-    is_held = false
+    is_held, released = false, holder
   end
   if not is_held then
     wake_next()
   end
-  return 1
+  return released == holder and 1 or 0
 end
 
--- Reads a value without the token `outdated`, or takes the right to compute it.
+-- Reads a value without the token `outdated`, or acquires the lease to compute it.
 function operations.begin(holder, ttl, outdated)
   local value = found(outdated)
   if value then
@@ -166,48 +143,41 @@ function operations.begin(holder, ttl, outdated)
   end
   local failure = redis.call('HMGET', entry, 'error', 'error_expires')
   if tonumber(failure[2] or '0') > now then
-    return {'failed', failure[1]}
+    return {'failed', failure[1], {}}
   elseif is_held and owner ~= holder then
-    return {'busy', whole(free_at - now)}
+    return {'busy', '', {whole(free_at - now)}}
   end
   return grant(holder, ttl)
 end
 
--- Writes a value. Returns 0 when another holder has got the right since: a newer value is there, or will be.
-function operations.publish(token, value, cost, ttl)
-  if last ~= token then
-    return 0
-  elseif is_released then
-    return 1
+-- Writes a value that took `cost`, or without a cost the message of an error, which does not replace a value; ends the lease and
+-- wakes all waiters. Returns 0 if another lease was granted: there is a newer value, or will be.
+function operations.publish(holder, ttl, output, cost)
+  if owner ~= holder then
+    return released == holder and 1 or 0
   end
-  redis.call('HSET', entry, 'value', value, 'token', token, 'cost', cost, 'written', whole(now), 'expires', whole(now + ttl))
-  redis.call('HDEL', entry, 'error', 'error_expires')
-  redis.call('PEXPIRE', entry, whole(math.ceil(ttl / 1000)))
-  return finish()
+  local expires, ttl_ms = whole(now + ttl), math.ceil(ttl / 1000)
+  if cost then
+    redis.call('HSET', entry, 'value', output, 'token', last, 'cost', cost, 'written', whole(now), 'expires', expires)
+    redis.call('HDEL', entry, 'error', 'error_expires')
+  else
+    redis.call('HSET', entry, 'error', output, 'error_expires', expires)
+    ttl_ms = math.max(redis.call('PTTL', entry), ttl_ms)
+  end
+  redis.call('PEXPIRE', entry, whole(ttl_ms))
+  release()
+  redis.call('PUBLISH', channel, '')
+  return 1
 end
 
--- Writes why there is no value. A value that was to be refreshed stays as long as it would have stayed.
-function operations.fail(token, message, ttl)
-  if last ~= token then
-    return 0
-  elseif is_released then
-    return 1
-  end
-  redis.call('HSET', entry, 'error', message, 'error_expires', whole(now + ttl))
-  redis.call('PEXPIRE', entry, whole(math.max(redis.call('PTTL', entry), math.ceil(ttl / 1000))))
-  return finish()
-end
-
--- Removes a value or an error, and takes the right from its holder. A running computation is as old as the removed value,
--- so its token must no longer be the last. Nor may that of a published value: its answer may have been lost, and a publisher
--- that asks again must not be told that the value is there.
+-- Removes a value or an error and ends the lease. The result of a running computation is as old as the removed value, so its
+-- holder must not publish it. Nor may a holder that published the removed value, and lost the answer, be told that it exists.
 function operations.invalidate()
   local kept = redis.call('HMGET', entry, 'expires', 'error_expires')
-  local is_there = tonumber(kept[1] or '0') > now or tonumber(kept[2] or '0') > now or last and not is_released
+  local is_there = tonumber(kept[1] or '0') > now or tonumber(kept[2] or '0') > now or last and free_at ~= '0'
   redis.call('UNLINK', entry)
   if last then
-    redis.call('HSET', lock, 'token', whole(math.max(now, last + 1)))
-    release()
+    redis.call('HSET', lock, 'token', whole(math.max(now, last + 1)), 'until', '0', 'holder', '', 'released', '')
   end
   if is_there then
     redis.call('PUBLISH', channel, '')

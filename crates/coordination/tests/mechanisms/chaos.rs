@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use coordination::memory::{Clock, MemoryArbiter};
 use coordination::{
-    AcquireError, Arbiter, ComputeError, ComputeOnce, ComputeSettings, Guard, Holder, Mutex, Name,
-    Token,
+    Arbiter, Claim, ComputeOnce, ComputeSettings, Error, Guard, Mutex, Name, Token,
 };
 use futures_util::future::join_all;
 use rand::rngs::SmallRng;
@@ -156,9 +155,9 @@ impl Schedule {
     /// A dead holder: it has the lock or a place in the queue, and never calls again.
     async fn die(self, arbiter: Arc<Faulty>) {
         sleep(self.span(6.0)).await;
-        let (name, holder) = (Name::of_mutex("a").unwrap(), Holder::random());
-        let _ = arbiter.lock(&name, &holder, LOCK_TTL, Some(LOCK_TTL)).await;
-        let _ = arbiter.begin(&Name::of_value("a").unwrap(), &holder, LOCK_TTL, None).await;
+        let claim = |name| Claim::new(name, LOCK_TTL);
+        let _ = arbiter.lock(&claim(Name::of_mutex("a").unwrap()), Some(LOCK_TTL)).await;
+        let _ = arbiter.begin(&claim(Name::of_value("a").unwrap()), None).await;
     }
 
     async fn compute(self, token: Token) -> Result<Vec<u8>, String> {
@@ -170,7 +169,7 @@ impl Schedule {
         }
         {
             let mut seen = self.seen();
-            if seen.invalidating == 0 && token.number() >= seen.valid_from {
+            if seen.invalidating == 0 && token.0 >= seen.valid_from {
                 let others = &seen.computing;
                 assert!(others.is_empty(), "{token} beside {others:?}");
                 seen.computing.push(token);
@@ -218,7 +217,7 @@ impl Schedule {
                     assert!(Some(token) > outdated, "{token} was invalidated");
                     assert_eq!(computed.bytes(), token.to_string().as_bytes());
                 }
-                Ok(Err(ComputeError::Failed(message))) => {
+                Ok(Err(Error::Failed(message))) => {
                     assert!(message.contains("as it was to be"), "{message}");
                 }
                 _ => {}
@@ -264,7 +263,7 @@ async fn run(seed: u64) {
     for (arbiter, once) in nodes {
         let mutex = Mutex::new(arbiter as _, "a", LOCK_TTL).unwrap();
         let guard = mutex.acquire(PATIENCE).await;
-        let guard = guard.unwrap_or_else(|error: AcquireError| panic!("no lock: {error}"));
+        let guard = guard.unwrap_or_else(|error: Error| panic!("no lock: {error}"));
         schedule.enter(&guard);
         schedule.write(&guard);
         schedule.leave(guard.token());
@@ -274,7 +273,7 @@ async fn run(seed: u64) {
             match once.get("a", PATIENCE, move |token| schedule.clone().compute(token)).await {
                 Ok(value) => break value,
                 // Of the faults, for a moment.
-                Err(ComputeError::Failed(_)) => sleep(LOCK_TTL).await,
+                Err(Error::Failed(_)) => sleep(LOCK_TTL).await,
                 Err(error) => panic!("no value: {error}"),
             }
         };

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{
-    Beginning, ComputeError, ComputeOnce, ComputeSettings, Fresh, Holder, Name, Origin,
-};
+use coordination::{Beginning, Claim, ComputeOnce, ComputeSettings, Error, Fresh, Name, Origin};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -17,12 +15,12 @@ over_each!(
     one_computes_and_all_get_the_same,
     the_late_get_it,
     each_takes_one_position,
-    an_error_reaches_all_that_wait_and_soon_nobody,
-    whoever_dies_passes_the_work_on,
+    an_error_reaches_all_waiters_and_expires,
+    another_process_computes_after_a_death,
     a_value_expires,
     a_long_computation_keeps_its_right,
     a_stale_computation_does_not_overwrite_a_newer,
-    who_lost_the_right_takes_the_newer_value,
+    a_computation_without_its_lease_returns_the_newer_value,
     a_value_is_bounded,
     waiting_ends,
 );
@@ -118,7 +116,7 @@ async fn each_takes_one_position(site: Site) {
     assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
 }
 
-async fn an_error_reaches_all_that_wait_and_soon_nobody(site: Site) {
+async fn an_error_reaches_all_waiters_and_expires(site: Site) {
     let nodes = [(); 3].map(|()| node(&site, settings(5000, 60_000)));
     let computed = Arc::new(AtomicU32::new(0));
     let began = Instant::now();
@@ -135,7 +133,7 @@ async fn an_error_reaches_all_that_wait_and_soon_nobody(site: Site) {
             node.get("a", PATIENCE, compute).await.unwrap_err()
         })
     });
-    let failed = ComputeError::Failed("no such table".to_owned());
+    let failed = Error::Failed("no such table".to_owned());
     for error in join_all(tasks).await {
         assert_eq!(error.unwrap(), failed);
     }
@@ -153,7 +151,7 @@ async fn an_error_reaches_all_that_wait_and_soon_nobody(site: Site) {
 }
 
 /// It has the right to compute and never says anything again.
-async fn whoever_dies_passes_the_work_on(site: Site) {
+async fn another_process_computes_after_a_death(site: Site) {
     let lock_ttl = Duration::from_millis(800);
     let dying = site.arbiter();
     let name = Name::of_value("a").unwrap();
@@ -203,39 +201,39 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let stale = begin(&*arbiter, &name, short).await;
+    let (stale, stale_token) = begin(&*arbiter, &name, short).await;
     sleep(Duration::from_millis(80)).await;
-    let newer = begin(&*arbiter, &name, long).await;
-    assert!(newer > stale);
-    // While the newer computes, and when it is done.
-    assert!(!arbiter.publish(&name, stale, b"stale", short, long).await.unwrap());
-    assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
-    assert!(arbiter.publish(&name, newer, b"newer", short, long).await.unwrap());
-    assert!(!arbiter.publish(&name, stale, b"stale", short, long).await.unwrap());
-    assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
-    // Sent twice, because the answer was lost.
-    assert!(arbiter.publish(&name, newer, b"newer", short, long).await.unwrap());
-    match arbiter.begin(&name, &Holder::random(), long, None).await.unwrap() {
-        Beginning::Value(entry) => assert_eq!((&*entry.value, entry.token), (&b"newer"[..], newer)),
+    let (newer, token) = begin(&*arbiter, &name, long).await;
+    assert!(token > stale_token);
+    let value = |value: &'static [u8]| Ok((value, short));
+    // While the newer one computes, and when it has published.
+    for _ in 0..2 {
+        assert!(!arbiter.publish(&stale, value(b"stale"), long).await.unwrap());
+        assert!(!arbiter.publish(&stale, Err("stale"), long).await.unwrap());
+        // The second is sent again because the answer was lost.
+        assert!(arbiter.publish(&newer, value(b"newer"), long).await.unwrap());
+    }
+    match arbiter.begin(&Claim::new(name, long), None).await.unwrap() {
+        Beginning::Value(entry) => assert_eq!((&*entry.value, entry.token), (&b"newer"[..], token)),
         answer => panic!("{answer:?}"),
     }
 }
 
 /// Its right is revoked while it computes: it stops, waits, and gets the other's result.
-async fn who_lost_the_right_takes_the_newer_value(site: Site) {
+async fn a_computation_without_its_lease_returns_the_newer_value(site: Site) {
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let slow = node(&site, settings(300, 60_000));
     let calls = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&calls);
-    let compute = move |token| {
+    let compute = move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         let (arbiter, name) = (Arc::clone(&arbiter), name.clone());
         async move {
             let long = Duration::from_secs(60);
-            assert!(arbiter.unlock(&name, token).await.unwrap());
-            let newer = begin(&*arbiter, &name, long).await;
-            let published = arbiter.publish(&name, newer, b"newer", long, long);
+            assert!(arbiter.invalidate(&name).await.unwrap());
+            let (newer, _) = begin(&*arbiter, &name, long).await;
+            let published = arbiter.publish(&newer, Ok((b"newer", long)), long);
             assert!(published.await.unwrap());
             std::future::pending::<Result<Vec<u8>, String>>().await
         }
@@ -252,7 +250,7 @@ async fn a_value_is_bounded(site: Site) {
     assert!(error.to_string().contains("1001 bytes"), "{error}");
     let compute = |_| async { Ok::<_, String>(vec![0; 1000]) };
     assert_eq!(node.get("b", PATIENCE, compute).await.unwrap().bytes().len(), 1000);
-    assert!(matches!(node.get("", PATIENCE, compute).await, Err(ComputeError::Key(_))));
+    assert!(matches!(node.get("", PATIENCE, compute).await, Err(Error::Name(_))));
 }
 
 async fn waiting_ends(site: Site) {
@@ -271,7 +269,7 @@ async fn waiting_ends(site: Site) {
         begun.notified().await;
         nodes[1].get("a", patience, |_| unwanted()).await
     });
-    assert_eq!(own.unwrap_err(), ComputeError::TimedOut);
-    assert_eq!(others.unwrap_err(), ComputeError::TimedOut);
+    assert_eq!(own.unwrap_err(), Error::TimedOut);
+    assert_eq!(others.unwrap_err(), Error::TimedOut);
     assert!(asked.elapsed() >= patience);
 }

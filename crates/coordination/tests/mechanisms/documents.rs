@@ -47,7 +47,7 @@ fn setnx_after_del_gives_the_lock_to_two() {
 /// GETSET: C5 is faster than C4, which sees it and backs off. But it has written its own time over that of C5, and
 /// nothing tells C3, when it awakes and deletes "its" lock, that it is C5's.
 #[test]
-fn getset_gives_it_to_one_but_a_late_release_frees_it_for_another() {
+fn getset_has_one_winner_but_a_late_release_frees_the_lock() {
     let site = Site::redis();
     let lock = format!("{}:lock.foo", site.prefix);
     let [mut c3, mut c4, mut c5, mut c6] = clients(&site);
@@ -68,27 +68,27 @@ fn getset_gives_it_to_one_but_a_late_release_frees_it_for_another() {
 
 /// The same steps with ours: C3 crashed, C1 and C2, C4 and C5 see it lapsed. One gets it; C3 frees nothing.
 #[tokio::test]
-async fn ours_gives_it_to_one_and_a_late_release_frees_nothing() {
+async fn mutex_has_one_winner_and_ignores_a_late_release() {
     let site = Site::redis();
     let [c1, c2, c3, c4] = [(); 4].map(|()| site.arbiter());
     let name = Name::of_mutex("lock.foo").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let stale = lock(&*c3, &name, short).await.expect("C3 has it");
+    let (stale, stale_token) = lock(&*c3, &name, short).await.expect("C3 has it");
     assert_eq!(lock(&*c1, &name, long).await, None);
     assert_eq!(lock(&*c2, &name, long).await, None);
     tokio::time::sleep(short * 2).await;
-    let newer = lock(&*c1, &name, long).await.expect("C1 has it");
+    let (newer, token) = lock(&*c1, &name, long).await.expect("C1 has it");
     assert_eq!(lock(&*c2, &name, long).await, None);
     assert_eq!(lock(&*c4, &name, long).await, None);
-    assert!(!c3.unlock(&name, stale).await.unwrap());
+    assert!(!c3.release(&stale).await.unwrap());
     assert_eq!(lock(&*c2, &name, long).await, None);
-    assert!(newer > stale);
-    assert!(c1.renew(&name, newer, long).await.unwrap());
+    assert!(token > stale_token);
+    assert!(c1.renew(&newer).await.unwrap());
 }
 
 /// SADD: a holder that crashes leaves the handle in the set permanently.
 #[test]
-fn a_lock_by_sadd_is_held_by_a_crashed_holder_for_ever() {
+fn a_crashed_holder_keeps_a_lock_by_sadd() {
     let site = Site::redis();
     let locks = format!("{}:named_locks", site.prefix);
     let [mut crashed, mut other] = clients(&site);
@@ -107,7 +107,7 @@ fn a_lock_by_sadd_is_held_by_a_crashed_holder_for_ever() {
 /// INCR, then DECR whatever the answer: two waiting clients keep each other out of a free lock; a DECR repeated after
 /// a doubt lets a second one in; and a crash in between is permanent.
 #[test]
-fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
+fn a_lock_by_incr_and_decr_has_no_holder_or_two() {
     let site = Site::redis();
     let [mut a, mut b, mut c] = clients(&site);
 
@@ -160,18 +160,18 @@ fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
 
 /// The same with this crate: the late one is refused, and all read the newer value.
 #[tokio::test]
-async fn ours_keeps_one_list() {
+async fn compute_once_keeps_one_list() {
     let site = Site::redis();
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let mut tokens = Vec::new();
+    let mut claims = Vec::new();
     for ttl in [short, long] {
-        tokens.push(begin(&*arbiter, &name, ttl).await);
+        claims.push(begin(&*arbiter, &name, ttl).await.0);
         tokio::time::sleep(short * 2).await;
     }
-    assert!(arbiter.publish(&name, tokens[1], b"new", short, long).await.unwrap());
-    assert!(!arbiter.publish(&name, tokens[0], b"old", short, long).await.unwrap());
+    assert!(arbiter.publish(&claims[1], Ok((b"new", short)), long).await.unwrap());
+    assert!(!arbiter.publish(&claims[0], Ok((b"old", short)), long).await.unwrap());
     for _ in 0..4 {
         assert_eq!(&*arbiter.peek(&name).await.unwrap().unwrap().value, b"new");
     }
@@ -179,7 +179,7 @@ async fn ours_keeps_one_list() {
 
 /// DEL, DEL, RPUSH, RPUSH: the friends are there twice. With ours the same two writers leave one list.
 #[tokio::test]
-async fn two_messages_double_the_list_but_not_ours() {
+async fn two_messages_double_a_list_but_not_that_of_atomic_replace() {
     let site = Site::redis();
     let key = format!("{}:friends:user1", site.prefix);
     let friends = ["user2", "user3", "user4"];

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use coordination::{ComputeOnce, ComputeSettings, InvalidSetting, Origin};
+use coordination::{ComputeOnce, ComputeSettings, Origin};
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
@@ -98,7 +98,7 @@ async fn without_a_cost_nothing_is_early(site: Site) {
     for beta in [-1.0, f64::NAN, f64::INFINITY] {
         let settings = ComputeSettings { beta, ..ComputeSettings::default() };
         let refused = ComputeOnce::new(site.arbiter(), settings);
-        assert!(matches!(refused, Err(InvalidSetting::Beta(_))));
+        assert!(refused.unwrap_err().to_string().starts_with("beta must be"));
     }
 }
 

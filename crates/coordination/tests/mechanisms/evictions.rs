@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::redis::RedisArbiter;
-use coordination::{Arbiter, ArbiterError, Holder, Locking, Mutex, Name};
+use coordination::{Arbiter, Claim, Error, Locking, Mutex, Name};
 use testing::redis::RedisServer;
 
 use crate::site::{PATIENCE, Place, Site, TIMEOUTS};
@@ -30,9 +30,8 @@ async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
         let guard = mutex().acquire(PATIENCE).await.unwrap();
         // Its place is kept for a moment only.
         let presence = Some(Duration::from_millis(1));
-        let dead = Holder::random();
-        let dead = arbiter.lock(&name, &dead, LONG, presence);
-        assert!(matches!(dead.await.unwrap(), Locking::Busy(_)));
+        let dead = arbiter.lock(&Claim::new(name, LONG), presence).await.unwrap();
+        assert!(matches!(dead, Locking::Busy(_)));
         evict(&site, &format!("{{{}:mutex:{key}}}:{key}", site.prefix));
         guard.release().await.unwrap();
         let next = mutex().acquire(PATIENCE).await.unwrap();
@@ -55,10 +54,7 @@ async fn a_redis_that_may_evict_locks_is_refused() {
     let server = RedisServer::start(&["--maxmemory-policy", "volatile-ttl"]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let error = arbiter.peek(&Name::of_value("a").unwrap()).await.unwrap_err();
-    assert!(
-        matches!(&error, ArbiterError::Refused(reason) if reason.contains("noeviction")),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Refused(reason) if reason.contains("noeviction")), "{error}");
     server.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     // It is read again with the next connection.
     let mutex = Mutex::new(Arc::new(arbiter), "a", LONG).unwrap();

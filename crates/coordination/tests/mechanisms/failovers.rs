@@ -36,7 +36,11 @@ impl Resource {
 }
 
 /// The lock is granted by a master without replicas in step, which then dies. The next master grants it again.
-async fn a_token_protects_what_two_hold(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
+async fn tokens_protect_a_store_from_two_holders(
+    url: &str,
+    cut: impl FnOnce(),
+    fail_over: impl FnOnce(),
+) {
     let mut resource = Resource::default();
     let first = mutex(url).acquire(PATIENCE).await.unwrap();
     assert!(resource.write(first.token(), "first"));
@@ -67,7 +71,7 @@ async fn a_sentinel_fails_over() {
         sentinel.borrow_mut().kill_master();
         sentinel.borrow().wait_promoted();
     };
-    a_token_protects_what_two_hold(&url, cut, fail_over).await;
+    tokens_protect_a_store_from_two_holders(&url, cut, fail_over).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,5 +84,5 @@ async fn a_cluster_fails_over() {
         cluster.borrow_mut().kill_master(index);
         cluster.borrow().wait_promoted(index);
     };
-    a_token_protects_what_two_hold(&url, cut, fail_over).await;
+    tokens_protect_a_store_from_two_holders(&url, cut, fail_over).await;
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
-use coordination::{
-    Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Mutex, Name, ReplaceError,
-};
+use coordination::{Arbiter, AtomicReplace, Claim, Error, Mutex, Name};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 use testing::tcp_proxy::{TcpProxy, Traffic};
@@ -54,44 +52,38 @@ async fn only_the_node_that_lacks_a_script_is_sent_it() {
     assert_eq!(sent(), [1, 2, 1]);
 }
 
-fn is_full<T>(answer: &Result<T, ArbiterError>) -> bool {
-    matches!(answer, Err(ArbiterError::Full(_)))
+fn is_full<T>(answer: &Result<T, Error>) -> bool {
+    matches!(answer, Err(Error::Full(_)))
 }
 
 /// Nothing is begun or kept without room, and begun work can be renewed and ended.
 #[tokio::test]
-async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
+async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
     let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
     let held = mutex.acquire(PATIENCE).await.unwrap();
     let [name, other] = ["a", "b"].map(|name| Name::of_value(name).unwrap());
-    let holder = Holder::random();
-    let begun = arbiter.begin(&name, &holder, LONG, None).await.unwrap();
-    let Beginning::Granted(token) = begun else {
-        panic!("{begun:?}");
-    };
-    let of_other = begin(&*arbiter, &other, LONG).await;
-    let kept = arbiter.publish(&other, of_other, b"kept", LONG, LONG).await;
-    assert!(kept.unwrap());
+    let (begun, _) = begin(&*arbiter, &name, LONG).await;
+    let (of_other, _) = begin(&*arbiter, &other, LONG).await;
+    assert!(arbiter.publish(&of_other, Ok((b"kept", LONG)), LONG).await.unwrap());
     let keys = server.keys();
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
-    let new = Name::of_value("c").unwrap();
-    let published = arbiter.publish(&name, token, b"value", LONG, LONG).await;
-    let failed = arbiter.fail(&name, token, "no room", LONG).await;
-    let begun = arbiter.begin(&new, &holder, LONG, None).await;
-    let locked = arbiter.lock(&new, &holder, LONG, None).await;
-    assert!(is_full(&published) && is_full(&failed) && is_full(&begun) && is_full(&locked));
+    let new = Claim::new(Name::of_value("c").unwrap(), LONG);
+    let published = arbiter.publish(&begun, Ok((b"value", LONG)), LONG).await;
+    let failed = arbiter.publish(&begun, Err("no room"), LONG).await;
+    let (computing, locked) = (arbiter.begin(&new, None).await, arbiter.lock(&new, None).await);
+    assert!(is_full(&published) && is_full(&failed) && is_full(&computing) && is_full(&locked));
     let lists = AtomicReplace::new(Arc::clone(&arbiter), LONG).unwrap();
     let replaced = lists.replace("a", &["x"], None).await;
-    let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
+    let full = matches!(replaced, Err(Error::Full(_)));
     assert!(full, "{replaced:?}");
     // Existing data can be read, renewed, and released.
     let found = arbiter.peek(&other).await.unwrap();
     assert_eq!(&*found.unwrap().value, b"kept");
-    assert!(arbiter.renew(&name, token, LONG).await.unwrap());
-    arbiter.leave(&name, &holder).await.unwrap();
+    assert!(arbiter.renew(&begun).await.unwrap());
+    assert!(arbiter.release(&begun).await.unwrap());
     assert!(held.release().await.unwrap());
     assert_eq!(server.keys(), keys);
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);

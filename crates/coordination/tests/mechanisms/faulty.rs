@@ -6,12 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::{
-    Arbiter, ArbiterError, Beginning, Entry, Event, Holder, Listener, Locking, Name, Token,
-};
-use futures_util::future::BoxFuture;
+use coordination::{Arbiter, Beginning, Claim, Entry, Error, Listener, Locking, Name, Token};
 use tokio::sync::watch;
-use tokio_util::task::AbortOnDropHandle;
 
 /// What becomes of an operation.
 #[derive(Debug, Clone, Copy)]
@@ -82,10 +78,10 @@ macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
         impl Arbiter for Faulty {
-            $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, ArbiterError> {
+            $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, Error> {
                 let fate = (self.fates)(stringify!($name));
                 pass(fate.there).await;
-                let mut answer = Err(ArbiterError::Unavailable("no answer".to_owned()));
+                let mut answer = Err(Error::Unavailable("no answer".to_owned()));
                 for _ in 0..fate.times {
                     answer = self.inner.$name($($argument),*).await;
                 }
@@ -94,33 +90,27 @@ macro_rules! operations {
                 if fate.is_answered {
                     return answer;
                 }
-                Err(ArbiterError::Unavailable("no answer".to_owned()))
+                Err(Error::Unavailable("no answer".to_owned()))
             })*
 
-            fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
+            fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {
                 self.inner.listen(name, holder)
             }
 
-            fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
-                self.inner.keep(renewing)
-            }
-
-            fn observe(&self, name: &Name, event: &Event) {
-                self.inner.observe(name, event);
+            fn is_simulated(&self) -> bool {
+                self.inner.is_simulated()
             }
         }
     };
 }
 
 operations! {
-    lock(name: &Name, holder: &Holder, ttl: Duration, presence: Option<Duration>) -> Locking;
-    renew(name: &Name, token: Token, ttl: Duration) -> bool;
-    unlock(name: &Name, token: Token) -> bool;
-    leave(name: &Name, holder: &Holder) -> ();
+    lock(claim: &Claim, presence: Option<Duration>) -> Locking;
+    begin(claim: &Claim, outdated: Option<Token>) -> Beginning;
+    renew(claim: &Claim) -> bool;
+    release(claim: &Claim) -> bool;
+    publish(claim: &Claim, output: Result<(&[u8], Duration), &str>, ttl: Duration) -> bool;
     peek(name: &Name) -> Option<Entry>;
-    begin(name: &Name, holder: &Holder, ttl: Duration, outdated: Option<Token>) -> Beginning;
-    publish(name: &Name, token: Token, value: &[u8], cost: Duration, ttl: Duration) -> bool;
-    fail(name: &Name, token: Token, message: &str, ttl: Duration) -> bool;
     invalidate(name: &Name) -> bool;
     replace(name: &Name, items: &[&[u8]], ttl: Duration, token: Option<Token>) -> bool;
     list(name: &Name) -> Vec<Vec<u8>>;

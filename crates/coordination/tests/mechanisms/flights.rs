@@ -7,9 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::memory::MemoryArbiter;
-use coordination::{
-    Arbiter, ArbiterError, Beginning, ComputeError, ComputeOnce, ComputeSettings, Holder, Name,
-};
+use coordination::{Arbiter, Beginning, Claim, ComputeOnce, ComputeSettings, Error, Name};
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore};
@@ -62,9 +60,8 @@ fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
         let (arbiter, name) = (site.arbiter(), Name::of_value("a").unwrap());
         let blocked = Instant::now();
         while blocked.elapsed() < LOCK_TTL * 3 {
-            let holder = Holder::random();
-            let asked = arbiter.begin(&name, &holder, LOCK_TTL, None);
-            let answer = asked.await.unwrap();
+            let claim = Claim::new(name.clone(), LOCK_TTL);
+            let answer = arbiter.begin(&claim, None).await.unwrap();
             assert!(matches!(answer, Beginning::Busy(_)), "{answer:?}");
             tokio::time::sleep(LOCK_TTL / 20).await;
         }
@@ -118,7 +115,7 @@ async fn a_computation_outlives_the_callers_that_began_it(site: Site) {
     }
     for node in &nodes {
         let impatient = node.get("a", Duration::ZERO, compute.clone());
-        assert_eq!(impatient.await.unwrap_err(), ComputeError::TimedOut);
+        assert_eq!(impatient.await.unwrap_err(), Error::TimedOut);
     }
     go_on.add_permits(1);
     let answer = nodes[1].get("a", PATIENCE, compute).await.unwrap();
@@ -171,13 +168,13 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
     };
     let (impatient, patient) = tokio::join!(get(Duration::from_millis(150)), get(PATIENCE));
     let error = impatient.unwrap_err();
-    assert!(matches!(error, ComputeError::Arbiter(ArbiterError::Unavailable(_))), "{error}");
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(patient.unwrap().bytes(), b"value");
 }
 
 /// The arbiter is unreachable for a moment, then reports that another one computes.
 #[tokio::test(start_paused = true)]
-async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
+async fn an_outage_of_the_arbiter_is_no_error_after_its_end() {
     let memory = Arc::<MemoryArbiter>::default();
     begin(&*memory, &Name::of_value("a").unwrap(), PATIENCE * 2).await;
     let asked = AtomicU32::new(0);
@@ -187,5 +184,5 @@ async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
     }));
     let compute = |_| async { Ok::<_, String>(b"value".to_vec()) };
     let error = node.get("a", Duration::from_secs(5), compute).await;
-    assert_eq!(error.unwrap_err(), ComputeError::TimedOut);
+    assert_eq!(error.unwrap_err(), Error::TimedOut);
 }

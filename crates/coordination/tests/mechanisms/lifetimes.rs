@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{
-    ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Name, Origin, Token,
-};
+use coordination::{ComputeOnce, ComputeSettings, Error, Failure, Fresh, Name, Origin, Token};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -15,8 +13,8 @@ use crate::site::{PATIENCE, Site, begin, over_each};
 
 over_each!(
     an_invalidated_value_is_computed_again,
-    what_is_computed_while_it_is_invalidated_is_computed_again,
-    what_is_published_again_after_it_was_invalidated_is_refused,
+    a_computation_during_invalidation_is_repeated,
+    a_repeated_publication_after_invalidation_is_refused,
     values_and_errors_say_how_long_they_are_kept,
 );
 
@@ -73,11 +71,11 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
 
 /// The answer was lost, so it is repeated: a caller that learned of the value would give it to those who asked in
 /// between.
-async fn what_is_published_again_after_it_was_invalidated_is_refused(site: Site) {
+async fn a_repeated_publication_after_invalidation_is_refused(site: Site) {
     let arbiter = site.arbiter();
     let (name, ttl) = (Name::of_value("a").unwrap(), PATIENCE);
-    let token = begin(&*arbiter, &name, ttl).await;
-    let publish = async || arbiter.publish(&name, token, b"value", ttl, ttl).await.unwrap();
+    let (claim, _) = begin(&*arbiter, &name, ttl).await;
+    let publish = async || arbiter.publish(&claim, Ok((b"value", ttl)), ttl).await.unwrap();
     assert!(publish().await && publish().await);
     assert!(arbiter.invalidate(&name).await.unwrap());
     assert!(!publish().await);
@@ -103,7 +101,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
     let nothing =
         |ttl| move |_| async move { Err::<Vec<u8>, _>(Failure::from("none").kept_for(ttl)) };
     let calls = Numbers::new(9);
-    let absent = ComputeError::Failed("none".to_owned());
+    let absent = Error::Failed("none".to_owned());
     for (key, ttl) in [("absent", long), ("away", ttl)] {
         let error = node.get(key, PATIENCE, nothing(ttl)).await.unwrap_err();
         assert_eq!(error, absent);
@@ -117,7 +115,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
 }
 
 /// It may have read the data before the change.
-async fn what_is_computed_while_it_is_invalidated_is_computed_again(site: Site) {
+async fn a_computation_during_invalidation_is_repeated(site: Site) {
     let nodes = [(); 2].map(|()| node(&site));
     let numbers = Numbers::new(0);
     let getting = nodes[0].get("a", PATIENCE, numbers.compute());

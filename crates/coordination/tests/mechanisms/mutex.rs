@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use coordination::{AcquireError, Beginning, Holder, LockLost, Locking, Mutex, Name, WAITING_MAX};
+use coordination::{Beginning, Claim, Error, LockLost, Locking, Mutex, Name, WAITING_MAX};
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -22,10 +22,10 @@ over_each!(
     waiting_ends,
     a_holder_that_lives_keeps_it,
     loss_is_signalled,
-    of_many_that_find_it_lapsed_one_gets_it,
-    who_dies_in_line_holds_nobody_up_for_long,
+    one_of_many_gets_a_lapsed_lock,
+    a_dead_waiter_loses_its_place,
     tokens_grow,
-    an_unlock_may_be_repeated_after_the_next_grant,
+    a_release_may_be_repeated_after_the_next_grant,
     asking_twice_is_asking_once,
     no_more_than_may_wait_do_so,
 );
@@ -105,10 +105,10 @@ async fn waiting_ends(site: Site) {
     let patience = Duration::from_millis(200);
     let asked = Instant::now();
     let error = second.acquire(patience).await.unwrap_err();
-    assert_eq!(error, AcquireError::TimedOut);
+    assert_eq!(error, Error::TimedOut);
     assert!(asked.elapsed() >= patience);
     // And leaves no trace in the queue: the lock can be had at once.
-    arbiter.answered("leave", 1).await;
+    arbiter.answered("release", 1).await;
     guard.release().await.unwrap();
     assert!(second.try_acquire().await.unwrap().is_some());
 }
@@ -148,7 +148,7 @@ macro_rules! woken {
 
 woken! {
     a_release_wakes_the_first_waiter
-    who_gives_up_wakes_the_next
+    a_waiter_that_times_out_wakes_the_next
 }
 
 async fn a_release_wakes_the_first_waiter(site: Site) {
@@ -165,7 +165,7 @@ async fn a_release_wakes_the_first_waiter(site: Site) {
     }
 }
 
-async fn who_gives_up_wakes_the_next(site: Site) {
+async fn a_waiter_that_times_out_wakes_the_next(site: Site) {
     let (first, arbiter) = counted(&site);
     let guard = first.acquire(PATIENCE).await.unwrap();
     let (second, asking) = counted(&site);
@@ -202,7 +202,7 @@ async fn loss_is_signalled(site: Site) {
     let guard = mutex(&site, "a", SHORT).acquire(PATIENCE).await.unwrap();
     let name = name("a");
     let work = guard.protect(async {
-        assert!(arbiter.unlock(&name, guard.token()).await.unwrap());
+        assert!(arbiter.invalidate(&name).await.unwrap());
         std::future::pending::<()>().await;
     });
     let ended = tokio::time::timeout(PATIENCE, work).await;
@@ -212,39 +212,38 @@ async fn loss_is_signalled(site: Site) {
 }
 
 /// C3 has crashed. C1 and C2, and eighteen more, see the lock lapsed and take it at the same moment.
-async fn of_many_that_find_it_lapsed_one_gets_it(site: Site) {
+async fn one_of_many_gets_a_lapsed_lock(site: Site) {
     for round in 0..5 {
         let lock = format!("a{round}");
         let name = name(&lock);
         let arbiters = [(); 4].map(|()| site.arbiter());
         let crashed = lock_once(&*arbiters[0], &name, Duration::from_millis(100)).await;
-        let stale = crashed.expect("a free lock");
+        let (stale, stale_token) = crashed.expect("a free lock");
         sleep(Duration::from_millis(150)).await;
         let got = Arc::new(AtomicUsize::new(0));
         let tasks = (0..20).map(|number| {
             let (arbiter, name) = (Arc::clone(&arbiters[number % 4]), name.clone());
             let got = Arc::clone(&got);
             tokio::spawn(async move {
-                if let Some(token) = lock_once(&*arbiter, &name, LONG).await {
-                    assert!(token > stale);
+                if let Some((_, token)) = lock_once(&*arbiter, &name, LONG).await {
+                    assert!(token > stale_token);
                     got.fetch_add(1, Ordering::SeqCst);
                 }
             })
         });
         join_all(tasks).await.into_iter().for_each(|it| it.unwrap());
         assert_eq!(got.load(Ordering::SeqCst), 1);
-        // C3 awakes: what he does with his token does nothing.
-        assert!(!arbiters[0].renew(&name, stale, LONG).await.unwrap());
-        assert!(!arbiters[0].unlock(&name, stale).await.unwrap());
+        // C3 continues with its stale claim.
+        assert!(!arbiters[0].renew(&stale).await.unwrap());
+        assert!(!arbiters[0].release(&stale).await.unwrap());
     }
 }
 
-async fn who_dies_in_line_holds_nobody_up_for_long(site: Site) {
+async fn a_dead_waiter_loses_its_place(site: Site) {
     let arbiter = site.arbiter();
     let guard = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
     let presence = Some(Duration::from_millis(500));
-    let dead = Holder::random();
-    let answer = arbiter.lock(&name("a"), &dead, LONG, presence).await.unwrap();
+    let answer = arbiter.lock(&Claim::new(name("a"), LONG), presence).await.unwrap();
     assert!(matches!(answer, Locking::Busy(_)));
     guard.release().await.unwrap();
     // It is the dead one's turn.
@@ -263,20 +262,17 @@ async fn tokens_grow(site: Site) {
     }
 }
 
-/// Its answer was lost, and the first waiter had the lock before it was sent again.
-async fn an_unlock_may_be_repeated_after_the_next_grant(site: Site) {
+/// Its answer was lost, and the next holder had the lock before it was sent again.
+async fn a_release_may_be_repeated_after_the_next_grant(site: Site) {
     let arbiter = site.arbiter();
-    let mutex = mutex(&site, "a", LONG);
-    let first = mutex.acquire(PATIENCE).await.unwrap();
-    let stale = first.token();
-    assert!(first.release().await.unwrap());
-    let second = mutex.acquire(PATIENCE).await.unwrap();
-    let name = name("a");
-    assert!(arbiter.unlock(&name, stale).await.unwrap());
-    // It does nothing, and is known until the next release.
-    assert!(!arbiter.renew(&name, stale, LONG).await.unwrap());
+    let (stale, _) = lock_once(&*arbiter, &name("a"), LONG).await.expect("a free lock");
+    assert!(arbiter.release(&stale).await.unwrap());
+    let second = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
+    assert!(arbiter.release(&stale).await.unwrap());
+    // It has no effect, and is known until the next release.
+    assert!(!arbiter.renew(&stale).await.unwrap());
     assert!(second.release().await.unwrap());
-    assert!(!arbiter.unlock(&name, stale).await.unwrap());
+    assert!(!arbiter.release(&stale).await.unwrap());
 }
 
 async fn no_more_than_may_wait_do_so(site: Site) {
@@ -284,51 +280,48 @@ async fn no_more_than_may_wait_do_so(site: Site) {
     let guard = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
     let name = name("a");
     let wait = async || {
-        let holder = Holder::random();
-        arbiter.lock(&name, &holder, LONG, Some(LONG)).await.unwrap()
+        let claim = Claim::new(name.clone(), LONG);
+        arbiter.lock(&claim, Some(LONG)).await.unwrap()
     };
     for answer in join_all((0..WAITING_MAX).map(|_| wait())).await {
         assert!(matches!(answer, Locking::Busy(_)), "{answer:?}");
     }
     assert_eq!(wait().await, Locking::Crowded);
     let refused = mutex(&site, "a", LONG).acquire(PATIENCE).await;
-    assert_eq!(refused.unwrap_err(), AcquireError::Crowded);
+    assert_eq!(refused.unwrap_err(), Error::Crowded);
     guard.release().await.unwrap();
 }
 
 /// A caller without an answer asks again, with the same effect as asking once: all operations may be repeated.
 async fn asking_twice_is_asking_once(site: Site) {
     let arbiter = site.arbiter();
-    let (name, holder, other) = (name("a"), Holder::random(), Holder::random());
-    let ask = async |holder| arbiter.lock(&name, holder, LONG, Some(LONG)).await.unwrap();
-    let Locking::Granted(token) = ask(&holder).await else {
+    let [first, other] = [(); 2].map(|()| Claim::new(name("a"), LONG));
+    let ask = async |claim| arbiter.lock(claim, Some(LONG)).await.unwrap();
+    let Locking::Granted(token) = ask(&first).await else {
         panic!("a free lock");
     };
-    assert_eq!(ask(&holder).await, Locking::Granted(token));
+    assert_eq!(ask(&first).await, Locking::Granted(token));
     for _ in 0..2 {
         assert!(matches!(ask(&other).await, Locking::Busy(_)));
-        assert!(arbiter.renew(&name, token, LONG).await.unwrap());
+        assert!(arbiter.renew(&first).await.unwrap());
     }
     for _ in 0..2 {
-        assert!(arbiter.unlock(&name, token).await.unwrap());
+        assert!(arbiter.release(&first).await.unwrap());
     }
     assert!(matches!(ask(&other).await, Locking::Granted(_)));
     // A caller that never learned that it holds the lock can still release it.
     for _ in 0..2 {
-        arbiter.leave(&name, &other).await.unwrap();
+        assert!(arbiter.release(&other).await.unwrap());
     }
-    assert!(matches!(ask(&holder).await, Locking::Granted(_)));
+    assert!(matches!(ask(&first).await, Locking::Granted(_)));
 
-    let value = Name::of_value("a").unwrap();
-    let ask = async || arbiter.begin(&value, &holder, LONG, None).await.unwrap();
+    let claim = Claim::new(Name::of_value("a").unwrap(), LONG);
+    let ask = async || arbiter.begin(&claim, None).await.unwrap();
     let begun = ask().await;
+    assert!(matches!(begun, Beginning::Granted(_)), "{begun:?}");
     assert_eq!(ask().await, begun);
-    let Beginning::Granted(token) = begun else {
-        panic!("{begun:?}");
-    };
     for _ in 0..2 {
-        let published = arbiter.publish(&value, token, b"value", LONG, LONG);
-        assert!(published.await.unwrap());
+        assert!(arbiter.publish(&claim, Ok((b"value", LONG)), LONG).await.unwrap());
     }
 }
 

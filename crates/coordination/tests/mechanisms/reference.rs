@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::{Answer, Arbiter, Beginning, Entry, Holder, Listener, Locking, Name, Token};
+use coordination::{Answer, Arbiter, Beginning, Claim, Entry, Listener, Locking, Name, Token};
 use tokio::sync::watch;
 
 /// Instants and spans in microseconds.
@@ -25,12 +25,12 @@ pub(crate) struct World {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last that was granted.
+    /// The last lease that was granted.
     grant: Option<Grant>,
-    /// The last token that was unlocked.
-    unlocked: Option<Token>,
-    /// Who waits, in the order of coming, and until when each keeps its place.
-    queue: Vec<(Holder, Micros)>,
+    /// The last holder that released it.
+    released: Option<String>,
+    /// Waiters in the order of arrival, and until when each keeps its place.
+    queue: Vec<(String, Micros)>,
     value: Option<Entry>,
     failure: Option<(String, Micros)>,
     list: Option<(Vec<Vec<u8>>, Micros)>,
@@ -41,9 +41,9 @@ struct State {
 #[derive(Debug)]
 struct Grant {
     token: Token,
-    holder: Holder,
+    /// `None` once it was released.
+    holder: Option<String>,
     lapses: Micros,
-    is_released: bool,
 }
 
 /// The keys that Redis may evict, each on its own.
@@ -63,42 +63,27 @@ fn micros(span: Duration) -> Micros {
 impl State {
     fn held(&self, now: Micros) -> Option<&Grant> {
         let grant = self.grant.as_ref();
-        grant.filter(|it| !it.is_released && it.lapses > now)
+        grant.filter(|it| it.holder.is_some() && it.lapses > now)
     }
 
-    fn is_held_by_other(&self, now: Micros, holder: &Holder) -> bool {
-        self.held(now).is_some_and(|it| it.holder != *holder)
+    fn is_held_by(&self, now: Micros, holder: &str) -> bool {
+        self.held(now).is_some_and(|it| it.holder.as_deref() == Some(holder))
     }
 
     /// A new token, unless the holder has the lock.
-    fn granted(&mut self, now: Micros, holder: &Holder, ttl: Duration) -> Token {
-        let last = self.grant.as_ref().map_or(0, |it| it.token.number());
+    fn granted(&mut self, now: Micros, claim: &Claim) -> Token {
+        let last = self.grant.as_ref().map_or(0, |it| it.token.0);
         let token = match self.held(now) {
             Some(grant) => grant.token,
-            None => Token::new(now.max(last + 1)),
+            None => Token(now.max(last + 1)),
         };
-        self.grant = Some(Grant {
-            token,
-            holder: holder.clone(),
-            lapses: now + micros(ttl),
-            is_released: false,
-        });
+        let (holder, lapses) = (Some(claim.holder.clone()), now + micros(claim.ttl));
+        self.grant = Some(Grant { token, holder, lapses });
         token
     }
 
-    /// The last grant, if it has this token.
-    fn last(&mut self, token: Token) -> Option<&mut Grant> {
-        self.grant.as_mut().filter(|it| it.token == token)
-    }
-
-    /// Whether the right of this token is there to be given back. `Err` with the answer if there is nothing to do.
-    fn give_back(&mut self, token: Token) -> Result<(), bool> {
-        let grant = self.last(token).ok_or(false)?;
-        if grant.is_released {
-            return Err(true);
-        }
-        grant.is_released = true;
-        Ok(())
+    fn release(&mut self) {
+        self.released = self.grant.as_mut().unwrap().holder.take();
     }
 }
 
@@ -116,7 +101,7 @@ impl Reference {
     /// A key of this name is gone.
     pub(crate) fn evict(&self, name: &Name, key: Key) {
         self.with(name, |state, _| match key {
-            Key::Lock => (state.grant, state.unlocked) = (None, None),
+            Key::Lock => (state.grant, state.released) = (None, None),
             // Without one of the two the other says nothing.
             Key::Queue | Key::Present => state.queue.clear(),
             Key::Entry => (state.value, state.failure) = (None, None),
@@ -127,15 +112,10 @@ impl Reference {
 
 #[async_trait]
 impl Arbiter for Reference {
-    async fn lock(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        presence: Option<Duration>,
-    ) -> Answer<Locking> {
-        Ok(self.with(name, |state, now| {
-            let is_mine = state.held(now).is_some_and(|it| it.holder == *holder);
+    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+        let holder = &claim.holder;
+        Ok(self.with(&claim.name, |state, now| {
+            let is_mine = state.is_held_by(now, holder);
             if !is_mine {
                 state.queue.retain(|(_, until)| *until > now);
             }
@@ -144,7 +124,7 @@ impl Arbiter for Reference {
                 if !is_mine {
                     state.queue.retain(|(waiter, _)| waiter != holder);
                 }
-                return Locking::Granted(state.granted(now, holder, ttl));
+                return Locking::Granted(state.granted(now, claim));
             }
             if let Some(presence) = presence {
                 let until = now + micros(presence);
@@ -159,34 +139,24 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Answer<bool> {
-        Ok(self.with(name, |state, now| {
-            let is_held = state.held(now).is_some_and(|it| it.token == token);
+    async fn renew(&self, claim: &Claim) -> Answer<bool> {
+        Ok(self.with(&claim.name, |state, now| {
+            let is_held = state.is_held_by(now, &claim.holder);
             if let Some(grant) = state.grant.as_mut().filter(|_| is_held) {
-                grant.lapses = now + micros(ttl);
+                grant.lapses = now + micros(claim.ttl);
             }
             is_held
         }))
     }
 
-    async fn unlock(&self, name: &Name, token: Token) -> Answer<bool> {
-        Ok(self.with(name, |state, now| {
-            if state.held(now).is_some_and(|it| it.token == token) {
-                state.grant.as_mut().unwrap().is_released = true;
-                state.unlocked = Some(token);
+    async fn release(&self, claim: &Claim) -> Answer<bool> {
+        Ok(self.with(&claim.name, |state, now| {
+            state.queue.retain(|(waiter, _)| *waiter != claim.holder);
+            if state.is_held_by(now, &claim.holder) {
+                state.release();
             }
-            state.unlocked == Some(token)
+            state.released.as_ref() == Some(&claim.holder)
         }))
-    }
-
-    async fn leave(&self, name: &Name, holder: &Holder) -> Answer<()> {
-        self.with(name, |state, now| {
-            state.queue.retain(|(waiter, _)| waiter != holder);
-            if state.held(now).is_some_and(|it| it.holder == *holder) {
-                state.grant.as_mut().unwrap().is_released = true;
-            }
-        });
-        Ok(())
     }
 
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
@@ -196,58 +166,43 @@ impl Arbiter for Reference {
         }))
     }
 
-    async fn begin(
-        &self,
-        name: &Name,
-        holder: &Holder,
-        ttl: Duration,
-        outdated: Option<Token>,
-    ) -> Answer<Beginning> {
-        let value = self.peek(name).await?;
+    async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning> {
+        let value = self.peek(&claim.name).await?;
         if let Some(entry) = value.filter(|it| Some(it.token) != outdated) {
             return Ok(Beginning::Value(entry));
         }
-        Ok(self.with(name, |state, now| match &state.failure {
-            Some((message, until)) if *until > now => Beginning::Failed(message.clone()),
-            _ if state.is_held_by_other(now, holder) => {
-                let lapses = state.grant.as_ref().unwrap().lapses;
-                Beginning::Busy(Duration::from_micros(lapses - now))
+        Ok(self.with(&claim.name, |state, now| match (&state.failure, state.held(now)) {
+            (Some((message, until)), _) if *until > now => Beginning::Failed(message.clone()),
+            (_, Some(grant)) if grant.holder.as_ref() != Some(&claim.holder) => {
+                Beginning::Busy(Duration::from_micros(grant.lapses - now))
             }
-            _ => Beginning::Granted(state.granted(now, holder, ttl)),
+            _ => Beginning::Granted(state.granted(now, claim)),
         }))
     }
 
     async fn publish(
         &self,
-        name: &Name,
-        token: Token,
-        value: &[u8],
-        cost: Duration,
+        claim: &Claim,
+        output: Result<(&[u8], Duration), &str>,
         ttl: Duration,
     ) -> Answer<bool> {
-        Ok(self.with(name, |state, now| {
-            if let Err(is_done) = state.give_back(token) {
-                return is_done;
+        Ok(self.with(&claim.name, |state, now| {
+            let last = state.grant.as_ref().filter(|it| it.holder.as_ref() == Some(&claim.holder));
+            let Some(Grant { token, .. }) = last else {
+                return state.released.as_ref() == Some(&claim.holder);
+            };
+            let (token, expires_us) = (*token, now + micros(ttl));
+            match output {
+                Ok((value, cost)) => {
+                    let value = value.into();
+                    let (written_us, now_us) = (now, now);
+                    state.failure = None;
+                    state.value =
+                        Some(Entry { value, token, cost, written_us, expires_us, now_us });
+                }
+                Err(message) => state.failure = Some((message.to_owned(), expires_us)),
             }
-            state.failure = None;
-            state.value = Some(Entry {
-                value: value.into(),
-                token,
-                cost,
-                written_us: now,
-                expires_us: now + micros(ttl),
-                now_us: now,
-            });
-            true
-        }))
-    }
-
-    async fn fail(&self, name: &Name, token: Token, message: &str, ttl: Duration) -> Answer<bool> {
-        Ok(self.with(name, |state, now| {
-            if let Err(is_done) = state.give_back(token) {
-                return is_done;
-            }
-            state.failure = Some((message.to_owned(), now + micros(ttl)));
+            state.release();
             true
         }))
     }
@@ -276,10 +231,11 @@ impl Arbiter for Reference {
             let failure = state.failure.take();
             let has_failure = failure.is_some_and(|(_, until)| until > now);
             state.value = None;
-            let is_computed = state.grant.as_ref().is_some_and(|it| !it.is_released);
+            let is_computed = state.grant.as_ref().is_some_and(|it| it.holder.is_some());
             if let Some(grant) = &mut state.grant {
-                grant.token = Token::new(now.max(grant.token.number() + 1));
-                grant.is_released = true;
+                grant.token = Token(now.max(grant.token.0 + 1));
+                grant.holder = None;
+                state.released = None;
             }
             has_value || has_failure || is_computed
         }))
@@ -292,7 +248,7 @@ impl Arbiter for Reference {
         }))
     }
 
-    fn listen(&self, _: &Name, _: Option<&Holder>) -> Listener {
+    fn listen(&self, _: &Name, _: Option<&str>) -> Listener {
         watch::Sender::new(()).subscribe().into()
     }
 }

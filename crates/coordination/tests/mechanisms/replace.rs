@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{AtomicReplace, ITEMS_MAX, ReplaceError, Token};
+use coordination::{AtomicReplace, Error, ITEMS_MAX, Token};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -11,10 +11,10 @@ use crate::site::{Site, over_each};
 
 over_each!(
     the_list_is_that_of_one_writer,
-    large_lists_come_whole,
+    large_lists_are_complete,
     a_list_expires,
     an_older_writer_does_not_undo_a_newer,
-    what_is_too_large_is_refused,
+    too_large_lists_are_refused,
 );
 
 fn lists(site: &Site, ttl: Duration) -> Arc<AtomicReplace> {
@@ -51,7 +51,7 @@ async fn the_list_is_that_of_one_writer(site: Site) {
 }
 
 /// Twelve thousand items go in three pieces; two writers at once.
-async fn large_lists_come_whole(site: Site) {
+async fn large_lists_are_complete(site: Site) {
     let list = |letter: &str| (0..12_000).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
     let wanted = [list("a"), list("b")];
     let writers = wanted.clone().map(|items| {
@@ -85,7 +85,7 @@ async fn a_list_expires(site: Site) {
 /// Small and in pieces, and also without a list.
 async fn an_older_writer_does_not_undo_a_newer(site: Site) {
     let lists = lists(&site, LONG);
-    let [older, newer] = [7, 8].map(Token::new);
+    let [older, newer] = [7, 8].map(Token);
     for number in [1, 12_000] {
         let put = async |item, token| lists.replace("a", &vec![item; number], Some(token)).await;
         for _ in 0..2 {
@@ -103,11 +103,11 @@ async fn an_older_writer_does_not_undo_a_newer(site: Site) {
     }
 }
 
-async fn what_is_too_large_is_refused(site: Site) {
+async fn too_large_lists_are_refused(site: Site) {
     let lists = lists(&site, LONG);
     lists.replace("a", &["old"], None).await.unwrap();
     let error = lists.replace("a", &vec![""; ITEMS_MAX + 1], None).await.unwrap_err();
-    assert!(matches!(error, ReplaceError::TooLarge { .. }), "{error}");
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     assert_eq!(lists.read("a").await.unwrap(), [b"old"]);
-    assert!(matches!(lists.replace("", &["x"], None).await, Err(ReplaceError::Key(_))));
+    assert!(matches!(lists.replace("", &["x"], None).await, Err(Error::Name(_))));
 }

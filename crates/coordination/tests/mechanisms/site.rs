@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination::memory::MemoryArbiter;
 use coordination::redis::{RedisArbiter, Timeouts};
-use coordination::{Arbiter, Beginning, Holder, Locking, Name, Token};
+use coordination::{Arbiter, Beginning, Claim, Locking, Name, Token};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
@@ -101,18 +101,24 @@ impl Site {
     }
 }
 
-/// The right to compute, which must be free.
-pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Token {
-    match arbiter.begin(name, &Holder::random(), ttl, None).await.unwrap() {
-        Beginning::Granted(token) => token,
+/// The lease to compute, which must be free.
+pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> (Claim, Token) {
+    let claim = Claim::new(name.clone(), ttl);
+    match arbiter.begin(&claim, None).await.unwrap() {
+        Beginning::Granted(token) => (claim, token),
         answer => panic!("{answer:?}"),
     }
 }
 
-/// The token of a lock, if it is free.
-pub(crate) async fn lock(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Option<Token> {
-    match arbiter.lock(name, &Holder::random(), ttl, None).await.unwrap() {
-        Locking::Granted(token) => Some(token),
+/// The claim and the token of a lock, if it is free.
+pub(crate) async fn lock(
+    arbiter: &dyn Arbiter,
+    name: &Name,
+    ttl: Duration,
+) -> Option<(Claim, Token)> {
+    let claim = Claim::new(name.clone(), ttl);
+    match arbiter.lock(&claim, None).await.unwrap() {
+        Locking::Granted(token) => Some((claim, token)),
         Locking::Busy(_) | Locking::Crowded => None,
     }
 }

@@ -164,7 +164,7 @@ async fn burst(once: Arc<ComputeOnce>, key: String, cost: Duration) {
     let computed = once.get(&key, PATIENCE, move |_| expensive(cost)).await.unwrap();
     let answered_us = now_us();
     let value = String::from_utf8(computed.bytes().to_vec()).unwrap();
-    let token = computed.token().number();
+    let token = computed.token().0;
     tell(&Told::Answer { asked_us, answered_us, token, value });
 }
 

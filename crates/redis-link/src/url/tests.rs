@@ -3,14 +3,20 @@
 use super::*;
 
 fn tcp(host: &str, port: u16) -> Address {
-    Address::Tcp { host: host.to_owned(), port }
+    Address::Server(Endpoint::Tcp(host.to_owned(), port))
+}
+
+fn unix(path: &str) -> Address {
+    Address::Server(Endpoint::Unix(path.into()))
 }
 
 #[test]
-fn urls_are_taken_apart() {
-    let nodes = |port: u16| vec![("a".to_owned(), 7000), ("::1".to_owned(), port)];
-    let cluster = Address::Cluster { nodes: nodes(6379) };
-    let sentinel = Address::Sentinel { sentinels: nodes(26379), name: "main".to_owned() };
+fn urls_are_parsed() {
+    let nodes = |port: u16| {
+        vec![Endpoint::Tcp("a".to_owned(), 7000), Endpoint::Tcp("::1".to_owned(), port)]
+    };
+    let cluster = Address::Cluster(nodes(6379));
+    let sentinel = Address::Sentinel(nodes(26379), "main".to_owned());
     for (text, address, tls, database, user, password) in [
         ("redis://h", tcp("h", 6379), false, 0, None, None),
         ("redis://h:1/3", tcp("h", 1), false, 3, None, None),
@@ -18,8 +24,8 @@ fn urls_are_taken_apart() {
         ("redis://:p%40%2Fs%25@h", tcp("h", 6379), false, 0, None, Some("p@/s%")),
         ("redis://u:p@h", tcp("h", 6379), false, 0, Some("u"), Some("p")),
         ("rediss://h", tcp("h", 6379), true, 0, None, None),
-        ("unix:///run/a%20b.sock", Address::Unix("/run/a b.sock".into()), false, 0, None, None),
-        ("redis+unix:///r.sock?db=2", Address::Unix("/r.sock".into()), false, 2, None, None),
+        ("unix:///run/a%20b.sock", unix("/run/a b.sock"), false, 0, None, None),
+        ("redis+unix:///r.sock?db=2", unix("/r.sock"), false, 2, None, None),
         ("redis+cluster://u:p@a:7000,[::1]", cluster, false, 0, Some("u"), Some("p")),
         ("rediss+sentinel://:p@a:7000,[::1]/main", sentinel, true, 0, None, Some("p")),
     ] {
@@ -38,26 +44,23 @@ fn urls_are_taken_apart() {
 }
 
 #[test]
-fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
+fn invalid_urls_are_refused_with_a_hint() {
     for (text, expected) in [
-        ("redis:h", format!("\"redis:h\" is not an address of Redis; write {URL_FORMS}")),
-        (
-            "http://u:s@h",
-            format!("\"http://[hidden]@h\" is not an address of Redis; write {URL_FORMS}"),
-        ),
-        ("redis://", format!("\"redis://\" names no host; {SERVER}")),
+        ("redis:h", format!("\"redis:h\" is not a URL of Redis; write {URL_FORMS}")),
+        ("http://u:s@h", format!("\"http://[hidden]@h\" is not a URL of Redis; write {URL_FORMS}")),
+        ("redis://", format!("\"redis://\" has no host; {SERVER}")),
         (
             "redis://u:s@h:port",
             format!(
-                "\"redis://[hidden]@h:port\" has a host that is not one (invalid port number); {SERVER}"
+                "\"redis://[hidden]@h:port\" has an invalid host (invalid port number); {SERVER}"
             ),
         ),
         (
             "redis://h/x",
             format!("\"redis://h/x\" has a path that is not a database number; {SERVER}"),
         ),
-        ("redis://a,b", format!("\"redis://a,b\" names several hosts; {CLUSTER}")),
-        ("unix://", format!("\"unix://\" names no socket; {SOCKET}")),
+        ("redis://a,b", format!("\"redis://a,b\" has several hosts; {CLUSTER}")),
+        ("unix://", format!("\"unix://\" has no path of a socket; {SOCKET}")),
         (
             "redis+unix:///s?x=1",
             "\"redis+unix:///s[hidden]\" has a # part, or a ? part other than ?db=N; leave it out"
@@ -65,7 +68,7 @@ fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
         ),
         (
             "redis+cluster://a,:1",
-            format!("\"redis+cluster://a,:1\" has a host that is not one (empty host); {CLUSTER}"),
+            format!("\"redis+cluster://a,:1\" has an invalid host (empty host); {CLUSTER}"),
         ),
         (
             "redis+cluster://a,b/2",
@@ -75,7 +78,7 @@ fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
         (
             "redis+sentinel://u:s@a,b",
             format!(
-                "\"redis+sentinel://[hidden]@a,b\" does not end in the name of the master; {SENTINEL}"
+                "\"redis+sentinel://[hidden]@a,b\" does not end with the name of the master; {SENTINEL}"
             ),
         ),
     ] {
@@ -88,7 +91,7 @@ fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
 }
 
 #[test]
-fn what_is_shown_of_a_url_holds_no_secret() {
+fn displayed_urls_have_no_secrets() {
     for (text, expected) in [
         ("redis://h:1/0", "redis://h:1/0"),
         ("redis://u:s@h:1", "redis://[hidden]@h:1"),

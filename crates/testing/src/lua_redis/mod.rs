@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use redis_link::{Address, Dial};
+use redis_link::{Address, Dial, Endpoint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::keyspace::{Bytes, Keyspace, Reply};
@@ -67,7 +67,7 @@ impl LuaRedis {
     pub fn settings(self: &Arc<Self>) -> redis_link::Settings {
         redis_link::Settings {
             dial: Some(self.dial(0, &Arc::default())),
-            ..patient(Address::Unix("nowhere".into()))
+            ..patient(Address::Server(Endpoint::Unix("nowhere".into())))
         }
     }
 

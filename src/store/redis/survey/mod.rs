@@ -10,9 +10,7 @@ use ::redis::{Cmd, FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures_util::future::join_all;
-use redis_link::{
-    Attempts, Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot,
-};
+use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
 
 use super::gateway::Command;
 use super::keys::{self, Place};
@@ -119,7 +117,7 @@ impl Register {
             Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
             answer => answer.map(Ok),
         };
-        let answer = self.redis.run_on(server, ONLY, 0, Attempts::Two, run).await?;
+        let answer = self.redis.run_on(server, ONLY, 0, run).await?;
         answer.map_err(|error| {
             self.redis.suspect();
             Fault::of(&error).at(server).into()
