@@ -12,14 +12,8 @@ use crate::event::Minute;
 /// The maximum number of entries. Beyond it the oldest ones are merged, and later losses of their minutes have no minute.
 const ENTRIES_MAX: usize = 256;
 
-/// The loss of a minute for one cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lost {
-    /// The minute of the events, or, if unknown, of the loss; `None`: an earlier one.
-    pub(crate) minute: Option<Minute>,
-    pub(crate) cause: LossCause,
-    pub(crate) amount: u64,
-}
+/// The minute of lost events, or, if unknown, of the loss (`None`: an earlier one), and the cause.
+type Entry = (Option<Minute>, LossCause);
 
 /// The losses of this process.
 #[derive(Debug, Default)]
@@ -27,7 +21,7 @@ pub(crate) struct Losses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    entries: BTreeMap<(Option<Minute>, LossCause), Amount>,
+    entries: BTreeMap<Entry, Amount>,
     /// The newest minute whose entry was merged.
     given_up: Option<Minute>,
     totals: ByCause,
@@ -59,21 +53,19 @@ impl Losses {
         lock(&self.0).totals
     }
 
-    /// Returns the entries that the record lacks, completely or in part.
-    pub(crate) fn unrecorded(&self) -> Vec<Lost> {
+    /// Returns the entries that the record lacks, completely or in part, with their total amounts.
+    pub(crate) fn unrecorded(&self) -> Vec<(Entry, u64)> {
         let state = lock(&self.0);
         let unrecorded = state.entries.iter().filter(|(_, amount)| amount.lost > amount.recorded);
-        unrecorded
-            .map(|(&(minute, cause), amount)| Lost { minute, cause, amount: amount.lost })
-            .collect()
+        unrecorded.map(|(entry, amount)| (*entry, amount.lost)).collect()
     }
 
     /// Marks entries as recorded.
-    pub(crate) fn recorded(&self, entries: &[Lost]) {
+    pub(crate) fn recorded(&self, entries: &[(Entry, u64)]) {
         let mut state = lock(&self.0);
-        for entry in entries {
-            if let Some(amount) = state.entries.get_mut(&(entry.minute, entry.cause)) {
-                amount.recorded = amount.recorded.max(entry.amount);
+        for (entry, recorded) in entries {
+            if let Some(amount) = state.entries.get_mut(entry) {
+                amount.recorded = amount.recorded.max(*recorded);
             }
         }
     }
@@ -136,14 +128,15 @@ mod tests {
         losses.count(LossCause::KernelDrops, 7, minute(2));
         losses.add(LossCause::Late, minute(1), 1);
         let entries = losses.unrecorded();
-        let amounts: Vec<_> = entries.iter().map(|it| (it.cause, it.amount)).collect();
+        let amounts: Vec<_> =
+            entries.iter().map(|((_, cause), amount)| (*cause, *amount)).collect();
         let kernel = LossCause::KernelDrops;
         assert_eq!(amounts, [(kernel, 5), (LossCause::Late, 1), (kernel, 2)]);
         losses.add(LossCause::Late, minute(1), 1);
         losses.recorded(&entries);
         let rest = losses.unrecorded();
         assert_eq!(rest.len(), 1, "{rest:?}");
-        assert_eq!(rest[0].amount, 2, "the total, not what was added");
+        assert_eq!(rest[0].1, 2, "the total, not what was added");
     }
 
     #[test]
@@ -156,8 +149,8 @@ mod tests {
         losses.add(LossCause::Late, minute(1), 1);
         let entries = losses.unrecorded();
         assert!(entries.len() <= ENTRIES_MAX);
-        let sum: u64 = entries.iter().map(|it| it.amount).sum();
+        let sum: u64 = entries.iter().map(|(_, amount)| amount).sum();
         assert_eq!(sum, ENTRIES_MAX as u64 + 11);
-        assert_eq!((entries[0].minute, entries[0].amount), (None, 12));
+        assert_eq!(entries[0], ((None, LossCause::Late), 12));
     }
 }

@@ -22,8 +22,7 @@ pub use notices::Example;
 pub(crate) use notices::{Notices, beginning};
 pub use progress::{Heartbeat, Progress};
 pub(crate) use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
-pub use unstamped::Sample;
-pub(crate) use unstamped::{Unstamped, WINDOW_MS};
+pub(crate) use unstamped::{Sample, Unstamped, WINDOW_MS};
 
 use crate::diagnosis::{Diagnosis, LossCause};
 use crate::event::Partition;

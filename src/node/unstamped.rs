@@ -26,7 +26,7 @@ const LEFT_OUT: u32 = 40;
 type Seen = (u32, i64);
 
 /// Samples the lines without a timestamp.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Unstamped {
     /// The window number, and in the lower half the highest hash in its sample. Most lines are skipped by this alone.
     edge: AtomicU64,
@@ -44,17 +44,11 @@ struct Windows {
 /// The sample of a past window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// The number of the window, in units of `WINDOW_MS` since the epoch.
-    pub window: i64,
-    /// The lines: the lowest hashes.
-    pub lines: Vec<Seen>,
-}
-
-impl Default for Unstamped {
-    fn default() -> Self {
-        Self { edge: AtomicU64::new(u64::from(u32::MAX)), windows: Mutex::default() }
-    }
+    pub(crate) window: i64,
+    /// The lowest hashes.
+    lines: Vec<Seen>,
 }
 
 impl Unstamped {

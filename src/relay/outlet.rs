@@ -1,8 +1,8 @@
 //! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up.
 //!
 //! The socket is connected, so the kernel reports a port at which no process listens, when the next datagram is sent. A send never
-//! blocks: a datagram that the kernel does not take at once is dropped and counted, so a failing outlet does not delay the
-//! others. A line that the kernel took counts as sent, whether or not a process listens: UDP promises no more.
+//! blocks: a datagram that the kernel does not take at once is dropped and counted. A line that the kernel took counts as sent,
+//! whether or not a process listens: UDP promises no more.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -41,7 +41,6 @@ pub(crate) struct Outlet {
     state: Mutex<State>,
     /// Notified when another address may help, which starts a look-up of the name.
     failed: Notify,
-    /// Whether datagrams come back to this relay.
     is_loop: AtomicBool,
 }
 
@@ -145,26 +144,21 @@ impl Outlet {
         } else {
             Link::open(address)
         };
-        match link {
-            Ok(link) => {
-                let mut state = lock(&self.state);
-                (state.link, state.address_failed_at) = (Some(Arc::new(link)), None);
-                true
-            }
-            Err(error) => {
-                self.has_no_address(&error);
-                false
-            }
+        let link = link.inspect_err(|error| self.has_no_address(error)).ok();
+        let is_connected = link.is_some();
+        if let Some(link) = link {
+            let mut state = lock(&self.state);
+            (state.link, state.address_failed_at) = (Some(Arc::new(link)), None);
         }
+        is_connected
     }
 
     /// Reports that the name has no address, or no other one.
     fn has_no_address(&self, error: &io::Error) {
-        match self.address() {
-            None => self.report(error, "has no address"),
-            Some(address) => {
-                tracing::debug!(%error, to = self.name, %address, "found no other address; keeping this one");
-            }
+        if let Some(address) = self.address() {
+            tracing::debug!(%error, to = self.name, %address, "found no other address; keeping this one");
+        } else {
+            self.report(error, "has no address");
         }
     }
 

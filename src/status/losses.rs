@@ -82,11 +82,11 @@ impl LossReporter {
     /// Returns the losses that the record does not have.
     pub(super) fn unrecorded(&self) -> Vec<Loss> {
         let mut losses = self.lock().inherited.clone();
-        losses.extend(self.losses.unrecorded().into_iter().map(|lost| Loss {
-            minute: lost.minute,
-            cause: lost.cause.label().to_owned(),
+        losses.extend(self.losses.unrecorded().into_iter().map(|((minute, cause), amount)| Loss {
+            minute,
+            cause: cause.label().to_owned(),
             process: self.record.identity().to_owned(),
-            amount: lost.amount,
+            amount,
             acknowledged: 0,
         }));
         losses

@@ -150,7 +150,7 @@ fn late_events_are_recorded_under_their_minute_and_need_attention() {
     node.wait_count("eds_points_sent_total", |seen| seen == 2);
     send(0, "late");
     node.wait_count("eds_events_late_total", |seen| seen == 1);
-    let status = wait_answer(&node, "attention", "1 events found late (late)");
+    let status = wait_answer(&node, "attention", "1 late events (late)");
     assert_eq!(status["findings"][0]["id"], "late", "{status}");
     let [line] = &listed(&loss(&node, &["acknowledge"]))[..] else {
         panic!("{status}");

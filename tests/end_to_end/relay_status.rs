@@ -67,7 +67,7 @@ fn relay_is_shown_where_nodes_are_shown() {
     for text in [&table, &own.body] {
         assert_contains(
             text,
-            ["relay east: 1 lines discarded", "gorets:1|c", "listens at 127.0.0.1:"],
+            ["relay east: discards lines", "gorets:1|c", "listens at 127.0.0.1:"],
         );
     }
     // It may do nothing else there.
@@ -118,7 +118,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     relay.wait_count("eds_relay_rest_queued", |waiting| waiting == 3);
     assert_eq!(relay.terminate().code(), Some(3));
     wait_answer(&node, "yes", lost);
-    wait_answer(&node, "yes", "3 lines of the rest dropped (relay_rest_dropped)");
+    wait_answer(&node, "yes", "3 passthrough lines dropped (relay_rest_dropped)");
     let mut lines = listed(&loss(&node, &["acknowledge"]));
     lines.sort_by(|a, b| a[2].cmp(&b[2]));
     let of_west = lines.iter().all(|line| line[1].starts_with("west#"));
