@@ -205,7 +205,7 @@ fn receive(
 fn take_everything(shared: Arc<node::Node>, mut taken: mpsc::Receiver<Delivery>) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Some(Delivery { batch, .. }) = taken.blocking_recv() {
-            shared.ledger.recorded(batch.events());
+            shared.ledger.recorded(batch.events(), 0);
             shared.ledger.released(batch.bytes());
         }
     })

@@ -106,7 +106,7 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
     assert!(totals.spooled > 10_000);
     // The recorders make room.
     let room = batcher.node.ledger.totals();
-    batcher.node.ledger.recorded(1);
+    batcher.node.ledger.recorded(1, 0);
     batcher.node.ledger.released(usize::try_from(room.queued_bytes).unwrap());
     batcher.commit();
     let after = add(&mut batcher, &line);

@@ -105,6 +105,13 @@ pub(crate) struct Throttle {
     last: Option<Instant>,
 }
 
+impl Default for Throttle {
+    /// Creates a throttle for log lines: due once a minute.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(60))
+    }
+}
+
 impl Throttle {
     /// Creates a throttle that is due at once, and then at most once per interval.
     pub(crate) const fn new(interval: Duration) -> Self {

@@ -124,7 +124,7 @@ mod tests {
         assert_refused(open_lock(&hard), "a hard link");
         assert_refused(read(&hard), "a hard link");
         assert_eq!((fs::read(&target).unwrap(), mode(&target)), (b"kept".to_vec(), 0o644));
-        // What is left of an earlier attempt is replaced, and not written through.
+        // The file of an earlier attempt is replaced: its link is not followed.
         symlink(&target, link.with_extension("new")).unwrap();
         replace(&link, b"new").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"kept");

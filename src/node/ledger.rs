@@ -105,18 +105,12 @@ impl Ledger {
         *totals
     }
 
-    /// Moves queued events to the recorded ones.
-    pub fn recorded(&self, events: usize) {
+    /// Moves queued events to the recorded ones, `overflowed` of them in an overflow series.
+    pub fn recorded(&self, events: usize, overflowed: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.recorded += events as u64;
-    }
-
-    /// Counts recorded events of an overflow series.
-    pub(crate) fn overflowed(&self, events: usize) {
-        if events > 0 {
-            lock(&self.0).overflowed += events as u64;
-        }
+        totals.overflowed += overflowed as u64;
     }
 
     /// Moves queued events to the rejected ones.
@@ -195,7 +189,7 @@ mod tests {
         let mut intake = Intake { queued: 10, dropped: 2, ..Intake::default() };
         intake.rejected[Rejection::TooOld.index()] = 3;
         assert!(ledger.take_in(&intake).is_balanced());
-        ledger.recorded(4);
+        ledger.recorded(4, 0);
         ledger.rejected(Rejection::TooOld, 1);
         ledger.dropped(LossCause::Shutdown, 2);
         let totals = ledger.totals();
@@ -216,12 +210,12 @@ mod tests {
         let totals = ledger.totals();
         assert_eq!((totals.queued, totals.spooled), (17, 9));
         assert_eq!(totals.in_memory(), 8);
-        // What is on disk is for the next process, and no loss.
+        // The next process reads the events on disk, so they are not lost.
         let ended = totals.at_end(4);
         assert!(ended.is_balanced());
         assert_eq!((ended.queued, ended.lost()), (8, 1 + 9 + 4));
         ledger.unspooled(9, 100);
-        ledger.recorded(17);
+        ledger.recorded(17, 0);
         let totals = ledger.totals();
         assert!(totals.is_balanced());
         assert_eq!((totals.queued, totals.in_memory()), (0, 0));

@@ -7,14 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use super::{Throttle, lock};
 use crate::diagnosis::LossCause;
 use crate::event::Rejection;
-
-/// The minimum interval of log lines of one cause.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The bytes of a line or a datagram that are shown.
 const EXAMPLE_BYTES: usize = 120;
@@ -43,18 +39,12 @@ pub(crate) fn beginning(bytes: &[u8]) -> impl Display {
 #[derive(Debug, Default)]
 pub(crate) struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Notice {
     due: Throttle,
     /// The total that was logged last.
     logged: u64,
     example: Option<Example>,
-}
-
-impl Default for Notice {
-    fn default() -> Self {
-        Self { due: Throttle::new(LOG_INTERVAL), logged: 0, example: None }
-    }
 }
 
 impl Notices {
@@ -104,7 +94,11 @@ impl Notices {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
     async fn each_cause_is_due_once_a_minute_with_all_since() {
@@ -113,9 +107,9 @@ mod tests {
         assert_eq!(notices.due("a", 3), Some(3));
         assert_eq!(notices.due("b", 1), Some(1));
         assert_eq!(notices.due("a", 9), None);
-        tokio::time::advance(LOG_INTERVAL).await;
+        tokio::time::advance(MINUTE).await;
         assert_eq!(notices.due("a", 10), Some(7));
-        tokio::time::advance(LOG_INTERVAL).await;
+        tokio::time::advance(MINUTE).await;
         assert_eq!(notices.due("a", 10), None, "there are no more");
     }
 

@@ -11,14 +11,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::lock;
+use super::{Throttle, lock};
 use crate::diagnosis::Cause;
 use crate::event::Precision;
 
 const MILLISECOND: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
-/// The period for which events are counted.
-const COLLECTED_FOR: Duration = Duration::from_secs(60);
 /// The minimum interval of warnings of each kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
 /// The number of rounded events that indicates coarse timestamps.
@@ -33,7 +31,8 @@ pub(crate) struct Rounded(Mutex<Collected>);
 
 #[derive(Debug, Default)]
 struct Collected {
-    since: Option<Instant>,
+    /// Due when a minute has passed, after which the events are counted from zero.
+    minute: Throttle,
     found: Found,
     warned: [Option<Instant>; 2],
     /// The unit of the timestamps and the series of the last event that was found.
@@ -86,13 +85,13 @@ impl Found {
 
 impl Rounded {
     /// Adds numbers of a series, and warns when there are enough. Returns whether it warned.
-    pub(crate) fn add(&self, found: Found, unit: &'static str, series: &str, now: Instant) -> bool {
+    pub(crate) fn add(&self, found: Found, unit: &'static str, series: &str) -> bool {
         if found == Found::default() {
             return false;
         }
         let mut collected = lock(&self.0);
-        if now - *collected.since.get_or_insert(now) >= COLLECTED_FOR {
-            (collected.since, collected.found) = (Some(now), Found::default());
+        if collected.minute.is_due() {
+            collected.found = Found::default();
         }
         collected.found.rounded += found.rounded;
         collected.found.coinciding += found.coinciding;
@@ -104,8 +103,8 @@ impl Rounded {
             (1, Cause::StampsRounded, rounded, ROUNDED_MIN),
         ] {
             let warned = &mut collected.warned[kind];
-            if events >= events_min && warned.is_none_or(|at| now - at >= WARN_INTERVAL) {
-                *warned = Some(now);
+            if events >= events_min && warned.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
+                *warned = Some(Instant::now());
                 tracing::warn!(events, unit, series, "{cause}");
                 return true;
             }
@@ -165,23 +164,26 @@ mod tests {
         assert_eq!(configured.1, 98, "events are lost all the same");
     }
 
-    #[test]
-    fn it_warns_as_soon_as_enough_is_found_and_then_once_an_hour() {
-        let rounded = Rounded::default();
-        let began = Instant::now();
-        let add = |seconds, rounded_by, coinciding| {
-            let found = Found { rounded: rounded_by, coinciding };
-            let at = began + Duration::from_secs(seconds);
-            rounded.add(found, "milliseconds", "a=1", at)
-        };
-        assert!(!add(0, 99, 0));
-        assert!(add(1, 1, 0));
-        assert!(!add(2, 1000, 9));
-        assert!(add(3, 0, 1), "events coincide, which is worse");
-        assert!(!add(100, 99, 9), "it warned lately");
-        assert!(!add(3700, 99, 9), "too few");
-        assert!(add(3701, 0, 1));
-        let example = rounded.example().unwrap();
+    #[tokio::test(start_paused = true)]
+    async fn it_warns_as_soon_as_enough_is_found_and_then_once_an_hour() {
+        let collected = Rounded::default();
+        for (after_seconds, rounded, coinciding, warns) in [
+            (0, 99, 0, false),
+            (1, 1, 0, true),
+            (1, 1000, 9, false),
+            // Coinciding events are another kind.
+            (1, 0, 1, true),
+            (97, 99, 9, false),
+            // Of the minute before nothing is left.
+            (3600, 99, 9, false),
+            (1, 0, 1, true),
+        ] {
+            tokio::time::advance(Duration::from_secs(after_seconds)).await;
+            let found = Found { rounded, coinciding };
+            let warned = collected.add(found, "milliseconds", "a=1");
+            assert_eq!(warned, warns, "{after_seconds} {found:?}");
+        }
+        let example = collected.example().unwrap();
         assert_eq!(example, "timestamps are whole milliseconds, as those of a=1");
     }
 }

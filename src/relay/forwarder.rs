@@ -2,7 +2,7 @@
 //!
 //! Events are added to the open [`Pack`], which is sent to every node when it is full or its linger has passed. All other lines go
 //! to [`Passthrough`]; a datagram without events is forwarded unchanged. A datagram that has passed too many relays is not
-//! forwarded. While the pack has events the thread does not wait for datagrams: it reads those that have arrived, and sleeps until
+//! forwarded. While the pack has events the thread does not wait for datagrams: it reads the queued ones, and sleeps until
 //! the linger has passed, so that the next read finds many. When `stop` is cancelled it reads the datagrams in the kernel (unless the
 //! socket outlives the process, and the next one reads them), sends the open pack, and ends.
 

@@ -1,4 +1,4 @@
-//! What goes where, over real sockets.
+//! Forwarding over real sockets.
 
 use std::net::UdpSocket;
 
@@ -39,11 +39,11 @@ fn received(socket: &UdpSocket) -> String {
 }
 
 #[test]
-fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
+fn every_node_receives_the_same_events_and_passthrough_all_other_lines() {
     let [one, two, rest] = [(); 3].map(|()| socket());
     let way = Passthrough::Udp(outlet(&rest));
     let mut forwarder = forwarder(vec![outlet(&one), outlet(&two)], way);
-    // Whole, comments and all.
+    // Forwarded unchanged, with its comment.
     let others = "# cpu\r\ncpu,host=a usage=1 5\r\n\nmem free=2\n";
     for datagram in [
         "a=b value=u 5\r\n",
@@ -74,7 +74,7 @@ fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
 }
 
 #[test]
-fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
+fn server_receives_only_lines_that_end_where_it_ends_them() {
     let queue = Arc::new(Queue::new(1000));
     let mut forwarder = forwarder(Vec::new(), Passthrough::Server(Arc::clone(&queue)));
     forwarder.add(Received::from("# a comment\n"), NOW);
@@ -95,7 +95,7 @@ fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
 }
 
 #[test]
-fn what_no_node_was_sent_is_lost() {
+fn event_sent_to_no_node_is_lost() {
     let away = || Arc::new(Outlet::new("somewhere:1", &[]));
     let node = socket();
     for (nodes, lost) in [(vec![away(), away()], 1), (vec![away(), outlet(&node)], 0)] {
@@ -109,7 +109,7 @@ fn what_no_node_was_sent_is_lost() {
 }
 
 #[test]
-fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
+fn truncated_datagram_loses_its_last_line_and_is_not_forwarded_whole() {
     let rest = socket();
     let mut forwarder = forwarder(Vec::new(), Passthrough::Udp(outlet(&rest)));
     let cut = Received { truncated: true, ..Received::from("cpu usage=1 5\ncpu usage=2") };
@@ -121,7 +121,7 @@ fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
 }
 
 #[test]
-fn datagram_that_passed_too_many_relays_goes_no_further() {
+fn datagram_that_passed_too_many_relays_is_not_forwarded() {
     let node = socket();
     let mut forwarder = forwarder(vec![outlet(&node)], Passthrough::Nowhere);
     for (passed, expected) in [(1, "#eds-relay 2\n"), (3, "#eds-relay 4\n")] {
@@ -139,7 +139,7 @@ fn datagram_that_passed_too_many_relays_goes_no_further() {
 }
 
 #[test]
-fn lines_that_nobody_gets_are_discarded_and_not_lost() {
+fn discarded_lines_are_not_lost() {
     let mut forwarder = forwarder(Vec::new(), Passthrough::Nowhere);
     forwarder.add(Received::from("gorets:1|c\ngorets:1|c"), NOW);
     forwarder.commit();
@@ -160,9 +160,9 @@ fn timestamps_differ_within_a_relay_and_between_relays() {
     assert_eq!(coarse.stamp(NOW), NOW / 1_000_000);
 }
 
-/// The server of the rest is foreign: it gets what came, and beyond that nothing but empty lines.
+/// The passthrough receiver does not know relays: it receives the datagrams, and otherwise only empty lines.
 #[test]
-fn probe_for_a_circle_is_empty_lines_and_only_where_a_datagram_repeats() {
+fn loop_is_probed_with_empty_lines_after_a_datagram_repeats() {
     let rest = socket();
     let outlet = outlet(&rest);
     let mut forwarder = forwarder(Vec::new(), Passthrough::Udp(Arc::clone(&outlet)));
@@ -181,14 +181,14 @@ fn probe_for_a_circle_is_empty_lines_and_only_where_a_datagram_repeats() {
     forwarder.passthrough_loop.begin_second(&outlet);
     let probe = [(); 3].map(|()| received(&rest));
     assert!(probe.iter().all(|it| it.bytes().all(|byte| byte == b'\n')));
-    // Empty lines of another are passed on, and prove nothing.
+    // Other empty lines are forwarded, and prove nothing.
     for other in ["\n".repeat(2000), "\n".repeat(1500)] {
         forwarder.add(Received::from(&*other), NOW);
         assert_eq!(received(&rest), other);
     }
     forwarder.add(Received::from("gorets:1|c"), NOW);
     assert_eq!(received(&rest), "gorets:1|c");
-    // Its own do, in their order.
+    // Its own prove a loop, in their order.
     for datagram in &probe {
         forwarder.add(Received::from(&**datagram), NOW);
     }

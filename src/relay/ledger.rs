@@ -1,8 +1,8 @@
 //! [`Ledger`]: the number of lines by outcome.
 //!
 //! received = events + passthrough + rejected + looped, and for each node and for passthrough lines: lines = sent + dropped + queued,
-//! at every moment. All counts only grow. A thread counts the lines that it reads and sends in a ledger of its own, and adds that to
-//! the relay's in one step, after every system call that reads and after every pack.
+//! at every moment. All counts only grow. Each thread has its own ledger, and adds it to the relay's in one step, after every system
+//! call that reads and after every pack.
 
 use crate::event::Rejection;
 
@@ -54,7 +54,6 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Counts lines as dropped.
     pub(super) const fn lose(&mut self, reason: Loss, lines: u64) {
         self.dropped[reason as usize] += lines;
     }

@@ -25,14 +25,11 @@ const SEND_BUFFER: usize = 4 << 20;
 const TRIES_MAX: usize = 4;
 /// How long after its last failure an outlet counts as down. The kernel reports refusals at most once a second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
-/// The interval of log lines about failures.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval of look-ups of a name.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 /// The minimum time between two look-ups.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
-/// A UDP address that datagrams are sent to.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     name: String,
@@ -44,7 +41,7 @@ pub(crate) struct Outlet {
     is_loop: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// `None` while no address is known.
     link: Option<Arc<Link>>,
@@ -72,13 +69,7 @@ impl Outlet {
         let outlet = Self {
             name: name.to_owned(),
             listens: listens.to_vec(),
-            state: Mutex::new(State {
-                link: None,
-                failed_at: None,
-                address_failed_at: None,
-                own_address: None,
-                log_due: Throttle::new(LOG_INTERVAL),
-            }),
+            state: Mutex::default(),
             failed: Notify::new(),
             is_loop: AtomicBool::new(false),
         };
@@ -120,7 +111,6 @@ impl Outlet {
         }
     }
 
-    /// Returns the address in use.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.link().map(|link| link.address)
     }
@@ -153,7 +143,6 @@ impl Outlet {
         is_connected
     }
 
-    /// Reports that the name has no address, or no other one.
     fn has_no_address(&self, error: &io::Error) {
         if let Some(address) = self.address() {
             tracing::debug!(%error, to = self.name, %address, "found no other address; keeping this one");
@@ -224,7 +213,7 @@ impl Outlet {
             match error.raw_os_error() {
                 Some(libc::ECONNREFUSED) => {
                     to.refusals += 1;
-                    self.report(error, "refuses datagrams: no process listens");
+                    self.report(error, "refuses datagrams (no process listens)");
                 }
                 // A router may report an earlier datagram as too long.
                 Some(libc::EINTR | libc::EMSGSIZE) => {}
@@ -333,7 +322,6 @@ impl Link {
     }
 }
 
-/// Returns whether the kernel had no buffer.
 fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
@@ -346,8 +334,8 @@ fn is_of_segmentation(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the addresses to connect to, in order. IPv4 comes before IPv6. Where the address in use does not
-/// work, the next one comes first, and the same one last, for this host's own address may have changed.
+/// Returns the addresses to connect to, in order, IPv4 first. If the address in use fails, the next one comes first, and the same one
+/// last, because this host's own address may have changed.
 fn others(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
     if works && in_use.is_some_and(|address| found.contains(&address)) {
         return Vec::new();

@@ -118,7 +118,7 @@ mod tests {
             (br#"cpu note=x"y""#, Err(Rejection::FieldMalformed)),
             (br#"cpu,host=a\ b note="x"#, Err(quote)),
             (br"cpu usage=1 5\\", Err(Rejection::TimestampInvalid)),
-            // The server ends the line at the line feed, and the rest of it opens a quote.
+            // The server ends the line at the line feed, and the remainder opens a quote.
             (b"cpu note=1\ncpu note=\"", Err(quote)),
             (b"\xff", Err(Rejection::NotUtf8)),
         ] {

@@ -2,7 +2,7 @@
 //!
 //! Passthrough lines carry no mark, because their receivers do not know relays. Each second a reader takes one datagram as a sample.
 //! If the same bytes arrive several times within that second, it sends a probe: three datagrams of line feeds, of random lengths.
-//! Receivers of lines ignore them, and a relay forwards them unchanged. If they come back one after the other, relays send
+//! Receivers of lines ignore them, and a relay forwards them unchanged. If they come back in their order, relays send
 //! passthrough lines in a circle: the outlet is closed until no probe comes back. A circle that takes longer than a second is not
 //! detected, and does little harm.
 

@@ -1,7 +1,7 @@
 //! [`Sorter`]: whether a line is an event, for the nodes, or a passthrough line.
 //!
-//! Without rules every line that a node counts is an event. With rules the lines that one of them selects are events; a line that no
-//! node could read is rejected here, since its quotes might swallow the line behind it in a datagram.
+//! Without rules every line that a node counts is an event. With rules the lines that one of them selects are events; one that no node
+//! could parse is rejected here, because an open quote could extend it over the next line of its datagram.
 
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ pub struct EventRule {
 impl FromStr for EventRule {
     type Err = &'static str;
 
-    /// `login`, `event_type=` and `event_type=paid`. Nothing in it is escaped.
+    /// Parses `login`, `event_type=` or `event_type=paid`, without escapes.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.contains(char::is_control) {
             return Err("holds control characters");
@@ -38,12 +38,12 @@ impl FromStr for EventRule {
 /// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// For every node.
+    /// A line for every node.
     Event {
         /// Whether it has a timestamp.
         has_time: bool,
     },
-    /// For the place of `rest.url`.
+    /// A line for the destination of `rest.url`.
     Passthrough,
     /// An event that no node can count.
     Rejected(Rejection),
@@ -140,7 +140,7 @@ mod tests {
         );
     }
 
-    /// A backslash at the end stands for itself; before the space of a timestamp it would escape that.
+    /// A backslash at the end is an ordinary character; before a timestamp it would escape the space.
     #[test]
     fn a_line_that_no_timestamp_can_follow_is_rejected() {
         let rejected = Kind::Rejected(Rejection::TrailingBackslash);

@@ -31,8 +31,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 const SEARCH_MAX: Duration = Duration::from_secs(4);
 /// A line is dropped after the server failed at it alone this many times, and accepted another line each time.
 const FAILURES_MAX: u32 = 3;
-/// The interval of log lines about failures, and about refusals.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Lines that are sent together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,7 +120,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Pieces {
     pieces: VecDeque<Lines>,
-    /// The approximate memory of all lines.
+    /// The approximate memory of the lines.
     bytes: usize,
 }
 
@@ -154,7 +152,6 @@ impl Queue {
         true
     }
 
-    /// Returns lines to the end of the queue.
     fn put_back(&self, lines: Lines) {
         let mut queue = lock(&self.pieces);
         queue.bytes += lines.memory();
@@ -167,7 +164,6 @@ impl Queue {
         }
     }
 
-    /// Takes the first piece.
     pub(super) fn take(&self) -> Option<Lines> {
         let mut queue = lock(&self.pieces);
         let piece = queue.pieces.pop_front()?;
@@ -197,7 +193,7 @@ pub(crate) async fn write_queue(
     stop: CancellationToken,
 ) {
     let heartbeat = routes.progress.watch("writer of passthrough lines");
-    let [mut failure_due, mut refusal_due] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
+    let [mut failure_due, mut refusal_due] = [(); 2].map(|()| Throttle::default());
     // The line with a timestamp that the server accepted last.
     let mut last = None;
     let mut pause = PAUSES.0;

@@ -62,7 +62,7 @@ impl Recorder {
         let now = Instant::now();
         known.coverage.confirmed(&seen, now);
         self.metrics.events_seen.inc_by(brought);
-        self.confirmed(&requests, repeated, origin, now);
+        self.confirmed(&requests, repeated, origin);
         if let Some(dedup) = &mut known.dedup {
             dedup.insert(&users, now);
             for request in &requests {
@@ -184,13 +184,7 @@ impl Recorder {
     }
 
     /// Counts confirmed events, and those that the store had before.
-    fn confirmed(
-        &self,
-        requests: &[RecordRequest<'_>],
-        repeated: u64,
-        origin: Origin,
-        now: Instant,
-    ) {
+    fn confirmed(&self, requests: &[RecordRequest<'_>], repeated: u64, origin: Origin) {
         let count = |request: &RecordRequest<'_>| request.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
         let users: u64 = requests.iter().map(new_most).sum();
@@ -198,19 +192,18 @@ impl Recorder {
         if origin != Origin::Replay {
             self.metrics.events_repeated.inc_by(repeated);
             for request in requests {
-                self.look_at_stamps(request, now);
+                self.look_at_stamps(request);
             }
             let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
-            self.node.ledger.overflowed(overflowed.map(count).sum());
             // Last: a reader who sees them recorded finds all other counters updated.
             let recorded = events as u64;
             self.node.partitions.change(self.partition, |state| state.recorded += recorded);
-            self.node.ledger.recorded(events);
+            self.node.ledger.recorded(events, overflowed.map(count).sum());
         }
     }
 
     /// Finds timestamps by which events of a user become one.
-    fn look_at_stamps(&self, request: &RecordRequest<'_>, now: Instant) {
+    fn look_at_stamps(&self, request: &RecordRequest<'_>) {
         let events = request.occurrences;
         let user = |place: usize| events.get(place).map(|event| request.batch.user(event));
         let is_same_user = |place: usize| user(place) == user(place.wrapping_sub(1));
@@ -218,7 +211,7 @@ impl Recorder {
         let (found, unit) = Found::look(stamps, is_same_user, self.settings.precision);
         self.metrics.events_rounded.inc_by(found.rounded);
         self.metrics.events_coinciding.inc_by(found.coinciding);
-        self.node.rounded.add(found, unit, request.series, now);
+        self.node.rounded.add(found, unit, request.series);
     }
 }
 
