@@ -101,7 +101,7 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
         let target: Arc<dyn Output> = match &output.target {
             Target::Stdout => Arc::new(Lines(Arc::new(Mutex::new(io::stdout())))),
             Target::InfluxDb(settings) => {
-                Arc::new(InfluxDb::new(settings)?.with_probe_measurement(&output.probe_measurement))
+                Arc::new(InfluxDb::new(settings, &output.probe_measurement)?)
             }
         };
         Ok(Destination {

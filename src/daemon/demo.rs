@@ -22,7 +22,7 @@ use crate::config::{self, Flags};
 use crate::event::Minute;
 use crate::flush::Destination;
 use crate::ingest::ListenAddress;
-use crate::output::line_protocol::Points;
+use crate::output::line_protocol::lines;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::OutputName;
 
@@ -136,7 +136,7 @@ async fn show() -> anyhow::Result<()> {
         |count: &SealedCounts| EVENTS.iter().position(|(series, ..)| *series == count.series);
     counts.sort_by_key(place);
     for count in &counts {
-        write!(out, "{}", Points::of(count).map_err(anyhow::Error::msg)?)?;
+        write!(out, "{}", lines(count).map_err(anyhow::Error::msg)?)?;
     }
     writeln!(
         out,

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use chrono::{DateTime, NaiveDate, Timelike, Utc};
+use serde::{Deserialize, Serialize};
 
 const NANOS_PER_MINUTE: i64 = 60_000_000_000;
 const MILLIS_PER_MINUTE: i64 = 60_000;
@@ -14,7 +15,8 @@ const MINUTES_PER_DAY: i64 = 1440;
 
 /// A minute since 1970-01-01T00:00Z. Only minutes whose start fits an `i64` of nanoseconds exist
 /// (1677-09-21 to 2262-04-11).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
 pub struct Minute(i64);
 
 impl Minute {
@@ -82,6 +84,20 @@ impl Minute {
 
     fn start(self) -> DateTime<Utc> {
         DateTime::from_timestamp_nanos(self.start_nanos())
+    }
+}
+
+impl TryFrom<i64> for Minute {
+    type Error = &'static str;
+
+    fn try_from(minutes: i64) -> Result<Self, Self::Error> {
+        Self::from_epoch_minutes(minutes).ok_or("no minute has this number")
+    }
+}
+
+impl From<Minute> for i64 {
+    fn from(minute: Minute) -> Self {
+        minute.0
     }
 }
 

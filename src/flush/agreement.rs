@@ -1,23 +1,23 @@
-//! [`Agreement`]: whether this node and the others have the same settings.
+//! Whether this node and the others have the same settings: [`Agreement`], and [`CountsTarget`], an output that is written to only
+//! while they do.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::diagnosis::{Cause, Diagnosis};
+use crate::event::Minute;
 use crate::node::Throttle;
+use crate::output::delivery::{Batch, Target};
+use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, OutputMetrics};
 
-/// The timeout of a comparison of settings. After it a round uses the last answer.
-pub(super) const LOOK_WITHIN: Duration = Duration::from_secs(1);
+/// The timeout of a comparison of settings. After it the last answer is used.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
 /// The interval of log lines about a difference.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// The interval of searches for keys that no node works on. A search reads all keys.
-const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
-/// The same after a search that the store did not answer.
-const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 
 /// The last answers of the store about this node's settings and its own room.
 #[derive(Debug)]
@@ -48,7 +48,9 @@ impl Agreement {
     fn compared(&mut self, difference: Option<Diagnosis>, metrics: &Metrics) {
         if difference.is_none() && !self.agrees {
             self.throttle.reset();
-            tracing::info!("the settings are those of the other nodes again; going on");
+            tracing::info!(
+                "the settings agree with those of the other nodes again; this node closes minutes and sends"
+            );
         }
         self.agrees = difference.is_none();
         metrics.settings_differ.set(i64::from(!self.agrees));
@@ -61,25 +63,132 @@ impl Agreement {
     }
 }
 
-/// Has the store search for keys that no node works on, repeatedly. Never ends.
-pub async fn look_for_leftovers(store: Arc<dyn Store>) {
-    loop {
-        let pause = match store.look_for_leftovers().await {
-            Ok(()) => LEFTOVERS_INTERVAL,
-            Err(error @ StoreError::Refused(_)) => {
-                tracing::warn!(%error, "cannot look for what is left in the store by other settings");
-                LEFTOVERS_INTERVAL
+impl Batch for Vec<SealedCounts> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        self.split_off(at)
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.append(&mut other);
+    }
+
+    fn repeatable(&self) -> Option<Self> {
+        Some(vec![self.last()?.clone()])
+    }
+}
+
+/// An output that is written to only while this node has the same settings as all others. They are compared before each
+/// write: once an output was changed for all nodes, no write to the old one starts.
+#[derive(Debug)]
+pub(super) struct CountsTarget {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) output: Arc<dyn Output>,
+    pub(super) metrics: OutputMetrics,
+    /// The minute of a probe, within the output's retention.
+    pub(super) newest: Minute,
+}
+
+impl CountsTarget {
+    async fn checked(
+        &self,
+        write: impl Future<Output = Result<(), WriteError>> + Send,
+    ) -> Result<(), WriteError> {
+        let began = Instant::now();
+        let result = match timeout(LOOK_WITHIN, self.store.difference()).await {
+            Ok(Ok(Some(difference))) => {
+                Err(WriteError::Unavailable { found: difference, retry_after: None })
             }
-            Err(_away) => LEFTOVERS_RETRY,
+            _ => write.await,
         };
-        tokio::time::sleep(pause).await;
+        self.metrics.write_seconds.observe(began.elapsed().as_secs_f64());
+        result
+    }
+}
+
+impl Target for CountsTarget {
+    type Batch = Vec<SealedCounts>;
+
+    async fn write(&self, batch: &Vec<SealedCounts>) -> Result<(), WriteError> {
+        self.checked(self.output.write(batch)).await
+    }
+
+    async fn probe(&self) -> Option<Result<(), WriteError>> {
+        Some(self.checked(self.output.probe(self.newest)).await)
+    }
+}
+
+/// Returns the error of a round in which the output accepted no count.
+pub(super) fn accepts_nothing(error: WriteError) -> WriteError {
+    match error {
+        WriteError::Rejected(found) => WriteError::Misconfigured(Diagnosis {
+            why: format!(
+                "every count is rejected, so none is quarantined; the last message: {}",
+                found.why
+            ),
+            ..found
+        }),
+        error => error,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
+
     use super::*;
+    use crate::event::Partition;
     use crate::node::Node;
+
+    /// A store with other settings than this node's, and an output that accepts everything.
+    #[derive(Debug)]
+    struct Other;
+
+    #[async_trait]
+    impl Store for Other {
+        async fn check(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
+            Ok(Some(Diagnosis::new(Cause::Settings, "flush.grace is another")))
+        }
+
+        fn generation(&self, _: Partition) -> u64 {
+            0
+        }
+
+        fn describe(&self) -> String {
+            "other".to_owned()
+        }
+    }
+
+    #[async_trait]
+    impl Output for Other {
+        async fn write(&self, _: &[SealedCounts]) -> Result<(), WriteError> {
+            Ok(())
+        }
+
+        fn describe(&self) -> String {
+            "other".to_owned()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_output_takes_nothing_while_the_settings_differ() {
+        let target = CountsTarget {
+            store: Arc::new(Other),
+            output: Arc::new(Other),
+            metrics: Metrics::new(Arc::<Node>::default()).of_output("o"),
+            newest: Minute::MIN,
+        };
+        for result in [target.write(&Vec::new()).await, target.probe().await.unwrap()] {
+            assert!(matches!(result, Err(WriteError::Unavailable { .. })), "{result:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_difference_is_logged_once_in_an_interval_and_anew_when_it_comes_back() {

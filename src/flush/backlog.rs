@@ -1,19 +1,18 @@
-//! [`BacklogReport`]: how much all nodes together have to seal and send, as metrics, and the counts that wait for outputs that no
-//! longer exist.
+//! [`BacklogReport`]: the open and unsent minutes of all nodes as metrics, and the unsent counts of removed outputs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use super::partitions::PartitionStates;
+use super::Shared;
 use crate::diagnosis::Cause;
-use crate::event::{Minute, Partitions};
-use crate::node::{Node, Throttle};
-use crate::store::{Backlog, Draining, OutputBacklog, OutputName, StoreError};
-use crate::telemetry::{Gauges, Metrics, gauge, of_output};
+use crate::event::Minute;
+use crate::node::Throttle;
+use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
+use crate::telemetry::{Gauges, gauge, of_output};
 
 /// The interval of log lines about removed outputs.
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -23,13 +22,7 @@ const ALL_INTERVAL: Duration = Duration::from_secs(30);
 /// Sets the metrics of the backlog.
 #[derive(Debug)]
 pub(super) struct BacklogReport {
-    store: Arc<dyn Draining>,
-    outputs: Vec<OutputName>,
-    partitions: Partitions,
-    states: Arc<PartitionStates>,
-    interval: Duration,
-    node: Arc<Node>,
-    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
     /// The last backlog of each partition.
     backlogs: Vec<Backlog>,
     all_throttle: Throttle,
@@ -39,23 +32,9 @@ pub(super) struct BacklogReport {
 }
 
 impl BacklogReport {
-    pub(super) fn new(
-        store: Arc<dyn Draining>,
-        outputs: Vec<OutputName>,
-        partitions: Partitions,
-        states: Arc<PartitionStates>,
-        interval: Duration,
-        node: Arc<Node>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            store,
-            outputs,
-            partitions,
-            states,
-            interval,
-            node,
-            metrics,
+            shared,
             backlogs: Vec::new(),
             all_throttle: Throttle::new(ALL_INTERVAL),
             removed: BTreeSet::new(),
@@ -63,82 +42,71 @@ impl BacklogReport {
         }
     }
 
-    /// Asks the store and sets the metrics. Returns whether any minute is claimed, to be sealed or sent. When the store does not
-    /// answer, the metrics of the backlog are unknown, and a minute may be claimed.
+    /// Asks the store and sets the metrics. Returns whether any minute is claimed to be sealed, or is unsent. When the store does
+    /// not answer, the metrics of the backlog are unknown, and there may be such minutes.
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
+        let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
         let now = Instant::now();
-        let partitions = self.partitions.iter().filter(|&partition| {
-            is_due || !self.states.of(partition).ask_times.is_quiet(now, self.interval)
+        let asked = partitions.iter().filter(|&partition| {
+            is_due || !states.of(partition).ask_times.is_quiet(now, settings.interval)
         });
-        let answers = partitions.map(async |partition| {
-            Ok::<_, StoreError>((partition, self.store.backlog(partition).await?))
+        let answers = asked.map(async |partition| {
+            Ok::<_, StoreError>((partition, store.backlog(partition).await?))
         });
         let Ok(answers) = try_join_all(answers).await else {
             self.all_throttle.reset();
-            self.metrics.forget_backlog();
+            metrics.forget_backlog();
             return true;
         };
-        self.backlogs.resize_with(self.partitions.count().into(), Backlog::default);
+        self.backlogs.resize_with(partitions.count().into(), Backlog::default);
         for (partition, backlog) in answers {
             self.backlogs[partition.index()] = backlog;
         }
-        let sum = |part: fn(&Backlog) -> u64| gauge(self.backlogs.iter().map(part).sum());
-        let metrics = &self.metrics;
-        metrics.backlog_pending.get_or_create(&[]).set(sum(|backlog| backlog.waiting));
-        metrics.backlog_claimed.get_or_create(&[]).set(sum(|backlog| backlog.claimed));
-        let (bytes, _) = self.store.memory();
+        let sum = |part: fn(&Backlog) -> u64| self.backlogs.iter().map(part).sum();
+        metrics.backlog_pending.get_or_create(&[]).set(gauge(sum(|backlog| backlog.waiting)));
+        metrics.backlog_claimed.get_or_create(&[]).set(gauge(sum(|backlog| backlog.claimed)));
+        let (bytes, _) = store.memory();
         metrics.store_memory_bytes.set(gauge(bytes));
+        let mut by_output: BTreeMap<_, OutputBacklog> =
+            outputs.iter().map(|name| (name, OutputBacklog::default())).collect();
+        for (name, backlog) in self.backlogs.iter().flat_map(|backlog| &backlog.outputs) {
+            *by_output.entry(name).or_default() += *backlog;
+        }
         let open = self.backlogs.iter().filter_map(|backlog| backlog.oldest).min();
         let mut unsent = 0;
-        for name in &self.outputs {
-            let backlog = self.of_output(name);
-            unsent += backlog.unsent;
-            self.set_metrics(name, backlog, backlog.oldest.into_iter().chain(open).min());
-        }
-        self.report_removed(agrees);
-        unsent > 0 || self.backlogs.iter().any(|backlog| backlog.claimed > 0)
-    }
-
-    fn report_removed(&mut self, agrees: bool) {
-        let known = self.backlogs.iter().flat_map(|backlog| backlog.outputs.keys());
-        let mut removed: BTreeSet<_> = known.cloned().collect();
-        removed.retain(|name| {
-            let backlog = self.of_output(name);
-            !self.outputs.contains(name) && backlog.unsent + backlog.quarantined > 0
-        });
-        for name in &removed {
-            let backlog = self.of_output(name);
-            self.set_metrics(name, backlog, backlog.oldest);
+        let mut removed = BTreeSet::new();
+        for (name, backlog) in by_output {
+            if outputs.contains(name) {
+                unsent += backlog.unsent;
+                self.set_metrics(name, backlog, backlog.oldest.into_iter().chain(open).min());
+            } else if backlog.unsent + backlog.quarantined > 0 {
+                self.set_metrics(name, backlog, backlog.oldest);
+                removed.insert(name.clone());
+            }
         }
         for name in self.removed.difference(&removed) {
-            self.metrics.forget_output(name.as_str());
+            metrics.forget_output(name.as_str());
         }
         self.removed = removed;
         if !self.removed.is_empty() && agrees && self.removed_throttle.is_due() {
             let names: Vec<_> = self.removed.iter().map(OutputName::as_str).collect();
             tracing::warn!(
                 outputs = names.join(", "),
-                "counts wait for outputs that this node does not have; {}",
+                "there are unsent or quarantined counts of outputs that are not configured on this node; {}",
                 Cause::OutputGone.remedy()
             );
         }
-    }
-
-    fn of_output(&self, name: &OutputName) -> OutputBacklog {
-        let mut all = OutputBacklog::default();
-        for backlog in &self.backlogs {
-            all += backlog.outputs.get(name).copied().unwrap_or_default();
-        }
-        all
+        unsent > 0 || self.backlogs.iter().any(|backlog| backlog.claimed > 0)
     }
 
     fn set_metrics(&self, output: &OutputName, backlog: OutputBacklog, oldest: Option<Minute>) {
-        let clock = &self.node.clock;
+        let Shared { node, metrics, .. } = &*self.shared;
         let age = oldest.map_or(0.0, |minute| {
-            age_seconds(minute.end_millis(), clock.now_nanos(), clock.store_ahead_seconds())
+            let (now_nanos, ahead) = (node.clock.now_nanos(), node.clock.store_ahead_seconds());
+            age_seconds(minute.end_millis(), now_nanos, ahead)
         });
-        let (labels, metrics) = (&of_output(output.as_str()), &self.metrics);
+        let labels = &of_output(output.as_str());
         let set = |family: &Gauges, number| {
             family.get_or_create(labels).set(gauge(number));
         };

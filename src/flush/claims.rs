@@ -1,85 +1,113 @@
-//! The claims that a node holds: [`Held`] renews them, an [`Outbox`] hands those to send to the task of an output, and
-//! [`OldMinutes`] keeps those to seal that are old.
+//! [`Claims`]: the claims that a node holds, and [`Inbox`]: those that wait for the task that seals or sends them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::event::{Minute, Partition};
+use crate::node::lock;
 use crate::store::{Claim, Draining, OutputName};
 
 /// The longest wait of lapsed claims for a node that always has others: a dead node's claims may be of the newest minute.
 const WANTED_AFTER: Duration = Duration::from_secs(10);
 
-/// The claims that a task holds, all to seal or all to send to one output.
-#[derive(Debug, Default)]
-pub(super) struct Held(Mutex<BTreeMap<(Partition, Minute), Claim>>);
+/// The purpose of a claim (`None`: to seal; otherwise to send to this output) and its place.
+type Key = (Option<OutputName>, Partition, Minute);
 
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Partition, Minute), Claim>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// The claims that a node holds, of all purposes.
+#[derive(Debug)]
+pub(super) struct Claims {
+    store: Arc<dyn Draining>,
+    lease: Duration,
+    held: Mutex<BTreeMap<Key, Claim>>,
+}
+
+fn key(claim: &Claim) -> Key {
+    (claim.output.clone(), claim.partition, claim.minute)
+}
+
+impl Claims {
+    pub(super) fn new(store: Arc<dyn Draining>, lease: Duration) -> Self {
+        Self { store, lease, held: Mutex::default() }
     }
 
     pub(super) fn add(&self, claim: &Claim) {
-        self.lock().insert((claim.partition, claim.minute), claim.clone());
+        lock(&self.held).insert(key(claim), claim.clone());
     }
 
-    /// Returns the number of claims of a partition.
-    pub(super) fn count(&self, partition: Partition) -> usize {
-        let minutes = (partition, Minute::MIN)..=(partition, Minute::MAX);
-        self.lock().range(minutes).count()
+    /// Returns the number of claims to seal minutes of a partition.
+    pub(super) fn to_seal(&self, partition: Partition) -> usize {
+        lock(&self.held)
+            .range((None, partition, Minute::MIN)..=(None, partition, Minute::MAX))
+            .count()
     }
 
-    /// Returns whether this claim is held, and not a later one of the same minute.
+    /// Returns the claim to send the counts of a minute to an output, if it is held.
+    pub(super) fn to_send(
+        &self,
+        output: &OutputName,
+        partition: Partition,
+        minute: Minute,
+    ) -> Option<Claim> {
+        lock(&self.held).get(&(Some(output.clone()), partition, minute)).cloned()
+    }
+
+    /// Returns whether this claim is held, and not a later one for the same purpose.
     pub(super) fn has(&self, claim: &Claim) -> bool {
-        let claims = self.lock();
-        let held = claims.get(&(claim.partition, claim.minute));
-        held.is_some_and(|held| held.token == claim.token)
+        lock(&self.held).get(&key(claim)).is_some_and(|held| held.token == claim.token)
     }
 
     /// Stops the renewal of a claim that is done or lost.
     pub(super) fn remove(&self, claim: &Claim) {
         if self.has(claim) {
-            self.lock().remove(&(claim.partition, claim.minute));
+            lock(&self.held).remove(&key(claim));
         }
     }
 
-    /// Does the work and renews the leases concurrently, three times a lease. Neither stalls while the other waits, because each
+    /// Does the work and renews all leases concurrently, three times a lease. Neither stalls while the other waits, because each
     /// may hold a resource that the other needs, such as the turn to connect.
-    pub(super) async fn renewing<T>(
-        &self,
-        store: &dyn Draining,
-        lease: Duration,
-        work: impl Future<Output = T>,
-    ) -> T {
-        alongside(work, lease / 3, || async move {
-            let claims = self.lock().values().cloned().collect();
-            set_deadlines(store, claims, lease).await;
+    pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
+        alongside(work, self.lease / 3, || async {
+            let claims: Vec<_> = lock(&self.held).values().cloned().collect();
+            self.set_deadlines(&claims, self.lease).await;
         })
         .await
     }
 
-    /// Releases all claims. They lapse, and any node takes them over.
-    pub(super) async fn release_all(&self, store: &dyn Draining) {
-        let claims = std::mem::take(&mut *self.lock());
-        set_deadlines(store, claims.into_values().collect(), Duration::ZERO).await;
-    }
-
-    /// Releases these claims. They lapse after the delay.
-    pub(super) async fn let_lapse(&self, store: &dyn Draining, claims: &[Claim], delay: Duration) {
-        let held: Vec<Claim> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
+    /// Releases those of these claims that are held. They lapse after the delay, and any node takes them over.
+    pub(super) async fn release(&self, claims: &[Claim], delay: Duration) {
+        let held: Vec<_> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
         for claim in &held {
             self.remove(claim);
         }
-        set_deadlines(store, held, delay).await;
+        self.set_deadlines(&held, delay).await;
+    }
+
+    /// Releases all claims to seal, or all claims to send to an output. They lapse at once.
+    pub(super) async fn release_all(&self, output: Option<&OutputName>) {
+        let mut claims: Vec<_> = lock(&self.held).values().cloned().collect();
+        claims.retain(|claim| claim.output.as_ref() == output);
+        self.release(&claims, Duration::ZERO).await;
+    }
+
+    async fn set_deadlines(&self, claims: &[Claim], lease: Duration) {
+        let groups = by_partition(claims);
+        let calls = groups.values().map(|claims| self.store.extend(claims, lease));
+        for result in join_all(calls).await {
+            // The lease expires, and another node takes the minute over.
+            if let Err(error) = result {
+                tracing::debug!(%error, "cannot change the deadlines of claims");
+            }
+        }
     }
 }
 
 /// Does the work, and repeats another action at an interval until the work is done.
-pub(super) async fn alongside<T, R: Future<Output = ()>>(
+async fn alongside<T, R: Future<Output = ()>>(
     work: impl Future<Output = T>,
     interval: Duration,
     mut action: impl FnMut() -> R,
@@ -93,44 +121,40 @@ pub(super) async fn alongside<T, R: Future<Output = ()>>(
     tokio::select! {
         biased;
         result = work => result,
-        () = repeating => unreachable!("it never ends"),
+        result = repeating => result,
     }
 }
 
+/// Groups claims by purpose and partition.
 pub(super) fn by_partition<'a>(
     claims: impl IntoIterator<Item = &'a Claim>,
-) -> BTreeMap<Partition, Vec<&'a Claim>> {
-    let mut by_partition: BTreeMap<Partition, Vec<&Claim>> = BTreeMap::new();
+) -> BTreeMap<(Option<&'a OutputName>, Partition), Vec<&'a Claim>> {
+    let mut groups: BTreeMap<_, Vec<&Claim>> = BTreeMap::new();
     for claim in claims {
-        by_partition.entry(claim.partition).or_default().push(claim);
+        groups.entry((claim.output.as_ref(), claim.partition)).or_default().push(claim);
     }
-    by_partition
+    groups
 }
 
-async fn set_deadlines(store: &dyn Draining, claims: Vec<Claim>, lease: Duration) {
-    let by_partition = by_partition(&claims);
-    let calls = by_partition.values().map(|claims| store.extend(claims, lease));
-    for result in futures_util::future::join_all(calls).await {
-        // The lease expires, and another node takes the minute over.
-        if let Err(error) = result {
-            tracing::debug!(%error, "cannot move the deadline of claims");
-        }
-    }
+/// Orders claims so that the partitions take turns, however many claims one of them has.
+pub(super) fn take_turns(claims: &mut [Claim]) {
+    let mut turns: BTreeMap<Partition, usize> = BTreeMap::new();
+    claims.sort_by_cached_key(|claim| {
+        let turn = turns.entry(claim.partition).or_default();
+        *turn += 1;
+        (*turn, claim.partition)
+    });
 }
 
-/// The claims that the worker hands to the task of one output.
-#[derive(Debug)]
-pub(super) struct Outbox {
-    pub(super) name: OutputName,
-    /// All claims to send to this output.
-    pub(super) held: Held,
-    state: Mutex<OutboxState>,
+/// The claims that the worker passes to a task.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    state: Mutex<InboxState>,
     delivered: Notify,
 }
 
 #[derive(Debug, Default)]
-struct OutboxState {
-    /// Claims to send.
+struct InboxState {
     claims: Vec<Claim>,
     /// The store had no lapsed claims.
     has_none: bool,
@@ -141,19 +165,11 @@ struct OutboxState {
     wanted: Option<Instant>,
 }
 
-impl Outbox {
-    pub(super) fn new(name: OutputName) -> Self {
-        Self { name, held: Held::default(), state: Mutex::default(), delivered: Notify::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl Inbox {
     /// Returns whether lapsed claims may be taken over for the output: rarely while the task has others, and never while the
     /// output is down or this node's settings differ.
     pub(super) fn wants_lapsed(&self, now: Instant, agrees: bool) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_away = state.away_until.is_some_and(|until| now < until);
         let is_busy = state.is_sending || !state.claims.is_empty();
         let is_due = |at| now.duration_since(at) >= WANTED_AFTER;
@@ -164,12 +180,16 @@ impl Outbox {
         wants
     }
 
-    /// Delivers claims that are held already, or an empty list if some were wanted.
-    pub(super) fn deliver(&self, claims: Vec<Claim>, wanted: bool) {
-        if wanted || !claims.is_empty() {
-            let mut state = self.lock();
-            state.has_none = claims.is_empty();
-            state.claims.extend(claims);
+    /// Adds a claim for [`Self::deliver`].
+    pub(super) fn add(&self, claim: Claim) {
+        lock(&self.state).claims.push(claim);
+    }
+
+    /// Wakes the task if there are claims, or if lapsed ones were wanted and there are none.
+    pub(super) fn deliver(&self, wanted: bool) {
+        let mut state = lock(&self.state);
+        state.has_none = (wanted || state.has_none) && state.claims.is_empty();
+        if state.has_none || !state.claims.is_empty() {
             self.delivered.notify_one();
         }
     }
@@ -181,7 +201,7 @@ impl Outbox {
         loop {
             let delivered = self.delivered.notified();
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if state.has_none || !state.claims.is_empty() {
                     (state.has_none, state.is_sending) = (false, true);
                     let mut claims = std::mem::take(&mut state.claims);
@@ -199,83 +219,9 @@ impl Outbox {
 
     /// Ends a round of sending. The output is left alone until this instant.
     pub(super) fn sent(&self, away_until: Option<Instant>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.is_sending = false;
         state.away_until = away_until;
-    }
-}
-
-/// Claims to seal old minutes. These are sealed concurrently with the rounds, so that their number and size delay no minute
-/// that has just ended. A round claims no more of a partition while its share is full.
-#[derive(Debug, Default)]
-pub(super) struct OldMinutes {
-    /// All claims until they are sealed.
-    pub(super) held: Held,
-    queue: Mutex<OldQueue>,
-    added: Notify,
-}
-
-#[derive(Debug, Default)]
-struct OldQueue {
-    claims: BTreeMap<Partition, VecDeque<Claim>>,
-    /// The partition that had the last turn.
-    served: Option<Partition>,
-    /// Claims to send the counts sealed since the last round.
-    sealed: Vec<Claim>,
-}
-
-impl OldMinutes {
-    fn lock(&self) -> MutexGuard<'_, OldQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add(&self, claim: Claim) {
-        self.held.add(&claim);
-        self.lock().claims.entry(claim.partition).or_default().push_back(claim);
-        self.added.notify_one();
-    }
-
-    /// Waits for a claim and takes it. Partitions take turns.
-    pub(super) async fn next(&self) -> Claim {
-        loop {
-            let added = self.added.notified();
-            if let Some(claim) = self.lock().next() {
-                return claim;
-            }
-            added.await;
-        }
-    }
-
-    /// Keeps claims to send sealed counts until the round ends.
-    pub(super) fn sealed(&self, sending: Vec<Claim>) {
-        self.lock().sealed.extend(sending);
-    }
-
-    /// Takes the claims kept by [`Self::sealed`].
-    pub(super) fn take_sealed(&self) -> Vec<Claim> {
-        std::mem::take(&mut self.lock().sealed)
-    }
-
-    /// Releases all claims. They lapse, and any node takes them over.
-    pub(super) async fn release(&self, store: &dyn Draining) {
-        self.lock().claims.clear();
-        self.held.release_all(store).await;
-    }
-}
-
-impl OldQueue {
-    fn next(&mut self) -> Option<Claim> {
-        let after = |partition: &&Partition| self.served.is_none_or(|served| **partition > served);
-        let mut partitions = self.claims.keys();
-        let next = partitions.clone().find(after).or_else(|| partitions.next());
-        let next = *next?;
-        let queue = self.claims.get_mut(&next)?;
-        let claim = queue.pop_front();
-        if queue.is_empty() {
-            self.claims.remove(&next);
-        }
-        self.served = Some(next);
-        claim
     }
 }
 
@@ -285,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::event::Partitions;
+    use crate::store::memory::MemoryStore;
 
     fn partitions(count: u16) -> Vec<Partition> {
         Partitions::new(NonZeroU16::new(count).unwrap()).iter().collect()
@@ -313,14 +260,16 @@ mod tests {
     fn an_older_claim_of_a_minute_is_not_held_and_does_not_release_the_later_one() {
         let partition = partitions(1)[0];
         let [older, later] = ["n|1", "n|2"].map(|token| claim_of(partition, 1, token, false));
-        let held = Held::default();
+        let (all, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
+        let store = MemoryStore::new("a", &all, hour, u64::MAX, u64::MAX);
+        let held = Claims::new(Arc::new(store), hour);
         held.add(&older);
         held.add(&later);
         assert!(held.has(&later) && !held.has(&older));
         held.remove(&older);
-        assert_eq!(held.count(partition), 1);
+        assert_eq!(held.to_seal(partition), 1);
         held.remove(&later);
-        assert_eq!(held.count(partition), 0);
+        assert_eq!(held.to_seal(partition), 0);
     }
 
     #[tokio::test]
@@ -337,30 +286,37 @@ mod tests {
         assert!(done.is_ok(), "both wait for each other");
     }
 
+    fn deliver(inbox: &Inbox, claims: Vec<Claim>, wanted: bool) {
+        for claim in claims {
+            inbox.add(claim);
+        }
+        inbox.deliver(wanted);
+    }
+
     #[tokio::test]
     async fn new_minutes_come_first_and_lapsed_ones_in_the_order_in_which_they_lapsed() {
-        let outbox = Outbox::new(OutputName::default());
-        outbox.deliver(vec![claim(9, true), claim(3, true)], true);
-        outbox.deliver(vec![claim(8, false), claim(7, false)], false);
+        let outbox = Inbox::default();
+        deliver(&outbox, vec![claim(9, true), claim(3, true)], true);
+        deliver(&outbox, vec![claim(8, false), claim(7, false)], false);
         assert_eq!(minutes(&outbox.next(|_| true).await), [7, 8, 9, 3]);
     }
 
     #[tokio::test]
     async fn recent_minutes_come_before_old_ones() {
-        let outbox = Outbox::new(OutputName::default());
-        outbox.deliver(vec![claim(1, false), claim(12, true), claim(2, true)], true);
-        outbox.deliver(vec![claim(11, false)], false);
+        let outbox = Inbox::default();
+        deliver(&outbox, vec![claim(1, false), claim(12, true), claim(2, true)], true);
+        deliver(&outbox, vec![claim(11, false)], false);
         let claims = outbox.next(|claim| claim.minute.epoch_minutes() > 10).await;
         assert_eq!(minutes(&claims), [11, 12, 1, 2]);
     }
 
     #[tokio::test]
     async fn lapsed_claims_are_wanted_by_a_node_without_others_for_an_output_that_is_up() {
-        let outbox = Outbox::new(OutputName::default());
+        let outbox = Inbox::default();
         let now = Instant::now();
         assert!(!outbox.wants_lapsed(now, false), "it may not send");
         assert!(outbox.wants_lapsed(now, true));
-        outbox.deliver(vec![claim(1, false)], false);
+        deliver(&outbox, vec![claim(1, false)], false);
         assert!(!outbox.wants_lapsed(now, true), "it has one");
         outbox.next(|_| true).await;
         assert!(!outbox.wants_lapsed(now, true), "it sends one");
@@ -370,27 +326,17 @@ mod tests {
         outbox.sent(Some(now + second));
         assert!(!outbox.wants_lapsed(now, true), "the output is away");
         assert!(outbox.wants_lapsed(now + second, true));
-        outbox.deliver(Vec::new(), true);
+        deliver(&outbox, Vec::new(), true);
         assert_eq!(outbox.next(|_| true).await, [], "it hears that there are none");
     }
 
-    #[tokio::test]
-    async fn partitions_have_turns_however_many_minutes_one_of_them_has() {
+    #[test]
+    fn partitions_have_turns_however_many_minutes_one_of_them_has() {
         let partitions = partitions(3);
-        let old = OldMinutes::default();
-        for (partition, minute) in [(0, 1), (0, 2), (0, 3), (2, 9), (1, 8), (2, 10)] {
-            old.add(claim_of(partitions[partition], minute, "n|1", false));
-        }
-        assert_eq!(old.held.count(partitions[0]), 3);
-        let mut order = Vec::new();
-        for _ in 0..6 {
-            let claim = old.next().await;
-            order.push(claim.minute.epoch_minutes());
-            old.sealed(vec![claim]);
-        }
-        assert_eq!(order, [1, 8, 9, 2, 10, 3]);
-        assert_eq!(old.take_sealed().len(), 6);
-        assert_eq!(old.take_sealed(), [], "they were taken");
-        assert_eq!(old.held.count(partitions[0]), 3, "they are held until they are sealed");
+        let all = [(0, 1), (0, 2), (0, 3), (2, 9), (1, 8), (2, 10)];
+        let mut claims =
+            all.map(|(partition, minute)| claim_of(partitions[partition], minute, "n|1", false));
+        take_turns(&mut claims);
+        assert_eq!(minutes(&claims), [1, 8, 9, 2, 10, 3]);
     }
 }

@@ -1,26 +1,25 @@
 //! From the store to the outputs.
 //!
-//! On every node one task seals counts, and one sends them to each output. The `worker` runs a round once an interval: it claims
-//! finished minutes, whichever node recorded them, and compacts them to counts. It hands the claims to send, new and lapsed
-//! ones, to the outboxes (`claims`). A `sender` sends their counts, at the pace of its output. Recent minutes come before old
-//! ones: the worker seals old ones concurrently with its rounds, a sender sends them last and in turns.
+//! The `worker` claims and seals finished minutes, whichever node recorded them, and a `sender` for each output sends their counts
+//! at the pace of the output. `claims` renews leases and passes claims to these tasks. Recent minutes are sealed and sent before
+//! old ones.
 //!
-//! `partitions` keeps the state of each partition between rounds: its `witness`, which is handed back to a store that forgot it, and
-//! its `schedule`, the times of its check-ins and closings. `agreement` compares the settings of the nodes, `backlog` sets the
-//! metrics, and `breaker` decides when to write again to an output that failed. A failed send leaves no state: the claim lapses,
-//! and any node retries.
+//! `partitions` keeps the state of each partition: its `witness`, the knowledge that is restored to a store that forgot it, and
+//! its `schedule`, the times of check-ins and closings. `agreement` compares the settings of the nodes, `backlog` sets metrics,
+//! and `breaker` decides when to write again to an output that failed. A failed send leaves no state: the claim lapses, and any
+//! node retries.
 
 mod agreement;
 mod backlog;
 mod breaker;
 mod claims;
-mod counts;
 mod partitions;
 mod schedule;
 mod sender;
 mod witness;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,18 +28,24 @@ use coordination::{Arbiter, InvalidSetting, Mutex};
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-pub use self::agreement::look_for_leftovers;
 use self::backlog::BacklogReport;
 use self::breaker::Breaker;
-use self::claims::{Held, OldMinutes, Outbox};
+use self::claims::{Claims, Inbox};
 use self::partitions::PartitionStates;
 use self::sender::Sender;
 use self::worker::Worker;
-use crate::event::Partitions;
+use crate::event::{Minute, Partitions};
 use crate::node::Node;
 use crate::output::Output;
-use crate::store::{Draining, OutputName};
+use crate::store::{Claim, Draining, OutputName, Store, StoreError, is_recent};
 use crate::telemetry::Metrics;
+
+/// The longest time that a step of a task continues after the stop.
+const STEP_MAX: Duration = Duration::from_secs(2);
+/// The interval of searches for keys that no node works on. A search reads all keys.
+const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
+/// The same after a search that the store did not answer.
+const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 
 /// How a node flushes.
 #[derive(Debug, Clone, Copy)]
@@ -94,64 +99,115 @@ pub struct Flush {
 impl Flush {
     /// Returns the tasks that run until they are stopped: the worker, and a sender for each output.
     pub fn into_tasks(self) -> Result<Vec<BoxFuture<'static, ()>>, InvalidSetting> {
-        let Self { store, settings, node, metrics, stop, .. } = self;
-        let states = Arc::new(PartitionStates::open(&self.partitions, self.witness_file));
-        let is_alone = !store.capabilities().is_remote;
+        let is_alone = !self.store.capabilities().is_remote;
         let finished = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            outputs: self.outputs.iter().map(|output| output.name.clone()).collect(),
+            states: PartitionStates::open(&self.partitions, self.witness_file),
+            claims: Claims::new(Arc::clone(&self.store), self.settings.lease),
+            store: self.store,
+            partitions: self.partitions,
+            settings: self.settings,
+            node: self.node,
+            metrics: self.metrics,
+            // No other node could seal and send the counts in this process' memory.
+            stop: if is_alone { finished.clone() } else { self.stop },
+            finished,
+        });
         let mut tasks: Vec<BoxFuture<'static, ()>> = Vec::new();
-        let mut outboxes = Vec::new();
-        for Destination { name, output, write_counts_max } in self.outputs {
-            let outbox = Arc::new(Outbox::new(name.clone()));
-            let heartbeat = node.progress.watch(format!("the sender to output {name}"));
+        let mut outboxes = BTreeMap::new();
+        for destination in self.outputs {
+            let Destination { name, output, .. } = &destination;
+            let outbox = Arc::<Inbox>::default();
+            outboxes.insert(name.clone(), Arc::clone(&outbox));
+            let heartbeat = shared.node.progress.watch(format!("the sender to output {name}"));
             let turn = format!("probe-{name}");
             let sender = Sender {
-                store: Arc::clone(&store),
-                breaker: if output.has_server() { Breaker::untried() } else { Breaker::default() },
-                output,
-                write_counts_max,
-                probing: Mutex::new(Arc::clone(&self.arbiter), &turn, settings.lease)?,
-                outbox: Arc::clone(&outbox),
-                states: Arc::clone(&states),
-                totals: Arc::clone(&metrics),
-                metrics: metrics.of_output(name.as_str()),
-                settings,
-                node: Arc::clone(&node),
+                breaker: Breaker { is_known_well: !output.has_server(), ..Breaker::default() },
+                probing: Mutex::new(Arc::clone(&self.arbiter), &turn, shared.settings.lease)?,
+                outbox,
+                metrics: shared.metrics.of_output(name.as_str()),
                 last: None,
-                // No other node could send the counts in this process' memory.
-                stop: if is_alone { &finished } else { &stop }.clone(),
-                finished: finished.clone(),
-                name,
+                shared: Arc::clone(&shared),
+                destination,
             };
             tasks.push(Box::pin(sender.run(heartbeat)));
-            outboxes.push(outbox);
         }
-        let outputs: Vec<_> = outboxes.iter().map(|outbox| outbox.name.clone()).collect();
-        let backlog = BacklogReport::new(
-            Arc::clone(&store),
-            outputs.clone(),
-            self.partitions.clone(),
-            Arc::clone(&states),
-            settings.interval,
-            Arc::clone(&node),
-            Arc::clone(&metrics),
-        );
         let worker = Worker {
-            store,
-            outputs,
+            heartbeat: shared.node.progress.watch("the flush worker"),
             outboxes,
-            states,
-            partitions: self.partitions,
-            settings,
-            heartbeat: node.progress.watch("the flush worker"),
-            node,
-            metrics,
-            stop: if is_alone { self.recorded } else { stop },
-            finished,
+            recorded: self.recorded,
             is_alone,
-            held: Held::default(),
-            old: OldMinutes::default(),
+            recent: Inbox::default(),
+            old: Inbox::default(),
+            shared: Arc::clone(&shared),
         };
-        tasks.push(Box::pin(worker.run(backlog)));
+        tasks.push(Box::pin(worker.run(BacklogReport::new(shared))));
         Ok(tasks)
+    }
+}
+
+/// Has the store search for keys that no node works on, repeatedly. Never ends.
+pub async fn look_for_leftovers(store: Arc<dyn Store>) {
+    loop {
+        let pause = match store.look_for_leftovers().await {
+            Ok(()) => LEFTOVERS_INTERVAL,
+            Err(error @ StoreError::Refused(_)) => {
+                tracing::warn!(%error, "cannot search the store for minutes and counts outside the partitions of this node");
+                LEFTOVERS_INTERVAL
+            }
+            Err(_away) => LEFTOVERS_RETRY,
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The state that the tasks share.
+#[derive(Debug)]
+struct Shared {
+    store: Arc<dyn Draining>,
+    partitions: Partitions,
+    outputs: Vec<OutputName>,
+    settings: FlushSettings,
+    node: Arc<Node>,
+    metrics: Arc<Metrics>,
+    states: PartitionStates,
+    claims: Claims,
+    /// Stops the tasks. Where the store ends with the process: when everything is sent.
+    stop: CancellationToken,
+    /// Cancelled when the worker passes on no more claims.
+    finished: CancellationToken,
+}
+
+impl Shared {
+    /// Does the work until it ends, or until its step takes too long after the stop: another node continues it.
+    async fn until_overdue(&self, work: impl Future<Output = ()>) {
+        let overdue = async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(STEP_MAX).await;
+        };
+        tokio::select! {
+            biased;
+            () = work => {}
+            () = overdue => {}
+        }
+    }
+
+    /// Returns whether a minute is recent by the store's clock.
+    fn is_recent(&self, minute: Minute) -> bool {
+        is_recent(minute, self.node.clock.store_now_ms(), self.settings.grace)
+    }
+
+    /// Leaves a claim as it is. It lapses, and any node takes it over.
+    fn claim_failed(&self, claim: &Claim, error: &StoreError) {
+        let minute = claim.minute;
+        let partition = claim.partition.index();
+        if matches!(error, StoreError::ClaimLost) {
+            self.metrics.claims_lost.inc();
+            tracing::warn!(minute = %minute.shown(), partition, "another node took over the claim because its lease had expired");
+        } else {
+            tracing::warn!(minute = %minute.shown(), partition, %error, "cannot continue with a claim; it lapses, and any node takes it over");
+        }
+        self.claims.remove(claim);
     }
 }

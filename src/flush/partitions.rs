@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use super::schedule::{AskTimes, Settling};
 use super::witness::{Past, Rollback, Witness};
 use crate::diagnosis::LossCause;
 use crate::event::{Minute, Partition, Partitions};
-use crate::node::{Throttle, files};
+use crate::node::{Throttle, files, lock};
 
-/// The interval of log lines about late events, and about a witness file that cannot be written.
+/// The interval of log lines about a witness file that cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A node's state of one partition.
@@ -29,19 +27,13 @@ pub(super) struct PartitionState {
 #[derive(Debug)]
 pub(super) struct PartitionStates {
     partitions: Vec<Mutex<PartitionState>>,
-    /// What stores have forgotten, until it is logged.
+    /// Rollbacks that are not logged yet.
     rollbacks: Mutex<Vec<Rollback>>,
     late: Mutex<Late>,
     /// Where the witnesses are kept for the next process.
     file: Option<PathBuf>,
     /// Held while the file is written. Logs that it cannot be written.
     writing: tokio::sync::Mutex<Throttle>,
-}
-
-/// The file: one [`Past`] for each partition.
-#[derive(Debug, Serialize, Deserialize)]
-struct OnDisk {
-    partitions: Vec<Past>,
 }
 
 impl PartitionStates {
@@ -51,8 +43,9 @@ impl PartitionStates {
         let mut past = file.as_deref().map(|file| read(file, count)).unwrap_or_default();
         past.resize_with(count, Past::default);
         let state = |past| {
-            let witness = Witness::new(past);
-            Mutex::new(PartitionState { witness, ..PartitionState::default() })
+            let mut state = PartitionState::default();
+            state.witness.past = past;
+            Mutex::new(state)
         };
         Self {
             partitions: past.into_iter().map(state).collect(),
@@ -97,11 +90,11 @@ impl PartitionStates {
         };
         // Without the lock a writer could replace the file of another one by an older one, or by half of it.
         let mut throttle = self.writing.lock().await;
-        let past = |state: &Mutex<PartitionState>| lock(state).witness.past().clone();
-        let partitions = self.partitions.iter().map(past).collect();
+        let past = |state: &Mutex<PartitionState>| lock(state).witness.past.clone();
+        let partitions: Vec<_> = self.partitions.iter().map(past).collect();
         let path = file.clone();
         let written = tokio::task::spawn_blocking(move || {
-            files::replace(&path, &serde_json::to_vec(&OnDisk { partitions })?)
+            files::replace(&path, &serde_json::to_vec(&partitions)?)
         })
         .await;
         if let Err(error) = written.map_err(io::Error::other).flatten()
@@ -110,7 +103,7 @@ impl PartitionStates {
             tracing::error!(
                 path = %file.display(),
                 %error,
-                "cannot write down which minutes are published; should this node and Redis lose their memory together, \
+                "cannot write the file of published minutes; if this node and Redis lose their memory at the same time, \
                  points may be published again with other values; {}",
                 LossCause::SpoolFailed.remedy()
             );
@@ -118,59 +111,36 @@ impl PartitionStates {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn read(file: &Path, partitions: usize) -> Vec<Past> {
     let path = file.display();
-    let text = match files::read(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            tracing::error!(%path, %error, "cannot read which minutes are published; going on without");
-            return Vec::new();
-        }
-    };
-    match serde_json::from_slice::<OnDisk>(&text) {
-        Ok(on_disk) if on_disk.partitions.len() == partitions => return on_disk.partitions,
-        Ok(on_disk) => tracing::warn!(
+    let read = files::read(file).and_then(|text| Ok(serde_json::from_slice::<Vec<Past>>(&text)?));
+    match read {
+        Ok(past) if past.len() == partitions => return past,
+        Ok(past) => tracing::warn!(
             %path,
-            then = on_disk.partitions.len(),
+            then = past.len(),
             now = partitions,
-            "what was written down of published minutes is of another number of partitions; going on without"
+            "the file of published minutes has another number of partitions; the node starts without it"
         ),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::error!(
             %path,
             %error,
-            "what was written down of published minutes is damaged; going on without"
+            "cannot read the file of published minutes; the node starts without it"
         ),
     }
     Vec::new()
 }
 
 /// Late events that are not logged yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Late {
-    throttle: Throttle,
     events: u64,
     partitions: BTreeSet<usize>,
     /// The first and the last of the known minutes.
     minutes: Option<(Minute, Minute)>,
     /// The longest time from the end of a minute until they were found.
     longest: Duration,
-}
-
-impl Default for Late {
-    fn default() -> Self {
-        Self {
-            throttle: Throttle::new(LOG_INTERVAL),
-            events: 0,
-            partitions: BTreeSet::new(),
-            minutes: None,
-            longest: Duration::ZERO,
-        }
-    }
 }
 
 impl Late {
@@ -195,25 +165,24 @@ impl Late {
         self.longest = self.longest.max(after);
     }
 
-    /// Logs the events if the interval has passed or the node stops.
-    pub(super) fn report(&mut self, at_end: bool) {
-        if self.events == 0 || (!at_end && !self.throttle.is_due()) {
+    /// Logs the events if the interval has passed.
+    pub(super) fn report(&mut self, throttle: &mut Throttle) {
+        if self.events == 0 || !throttle.is_due() {
             return;
         }
-        let minutes = self
-            .minutes
+        let Self { events, partitions, minutes, longest } = std::mem::take(self);
+        let minutes = minutes
             .map_or_else(|| "unknown".to_owned(), |(first, last)| format!("{first} to {last}"));
-        let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
-        let partitions = partitions.join(", ");
+        let partitions: Vec<_> = partitions.iter().map(ToString::to_string).collect();
         tracing::warn!(
-            events = self.events, partitions, minutes,
-            after = %humantime::format_duration(self.longest),
-            "events came when the counts of their minutes were sealed, so long after the end of the minute at most; they are \
-             not published, unless they are copies of sealed ones; {}",
+            events,
+            partitions = partitions.join(", "),
+            minutes,
+            after = %humantime::format_duration(longest),
+            "events arrived after the counts of their minutes were sealed, at most this long after the end of the minute; they \
+             are not published, unless they are copies of sealed events; {}",
             LossCause::Late.remedy()
         );
-        let throttle = std::mem::replace(&mut self.throttle, Throttle::new(LOG_INTERVAL));
-        *self = Self { throttle, ..Self::default() };
     }
 }
 
@@ -241,10 +210,10 @@ mod tests {
         // A file for another number of partitions is ignored, as is a damaged one.
         let one = Partitions::new(NonZeroU16::MIN);
         let other = PartitionStates::open(&one, file.clone());
-        assert_eq!(other.of(one.of("", minute)).witness.past(), &Past::default());
+        assert_eq!(other.of(one.of("", minute)).witness.past, Past::default());
         std::fs::write(file.as_deref().unwrap(), "{").unwrap();
         let damaged = PartitionStates::open(&partitions, file);
-        assert_eq!(damaged.of(partition).witness.past(), &Past::default());
+        assert_eq!(damaged.of(partition).witness.past, Past::default());
     }
 
     #[test]
@@ -313,21 +282,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_events_are_reported_once_in_an_interval_and_at_the_end() {
-        let mut nothing = Late::default();
-        nothing.report(false);
-        assert!(nothing.throttle.is_due(), "there was nothing to report");
+    async fn late_events_are_reported_once_in_an_interval() {
+        let mut throttle = Throttle::new(LOG_INTERVAL);
+        Late::default().report(&mut throttle);
         let mut late = late_events(1);
-        late.report(false);
-        assert_eq!(late.events, 0);
+        late.report(&mut throttle);
+        assert_eq!(late.events, 0, "the first report used no interval");
         late.events = 1;
-        late.report(false);
+        late.report(&mut throttle);
         assert_eq!(late.events, 1, "they wait for the interval");
-        late.report(true);
-        assert_eq!(late.events, 0);
-        late.events = 1;
         tokio::time::sleep(LOG_INTERVAL).await;
-        late.report(false);
+        late.report(&mut throttle);
         assert_eq!(late.events, 0);
     }
 }

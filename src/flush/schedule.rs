@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::FlushSettings;
 use crate::store::News;
 
 /// The least time that all nodes get to record their queues: a few times the longest pause between attempts. No node claims from
@@ -18,7 +19,7 @@ const ACTIVE_MIN: Duration = Duration::from_secs(10);
 const QUIET_MAX: Duration = Duration::from_secs(30);
 /// The longest time between two questions to a partition whose minute only fills; otherwise every third round.
 const FILLING_MAX: Duration = Duration::from_millis(2500);
-const MINUTE_MS: i64 = 60_000;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Returns the time within which every live node with this interval checks the store.
 pub(super) fn looked_within(interval: Duration) -> Duration {
@@ -38,67 +39,64 @@ pub(super) fn looked_within(interval: Duration) -> Duration {
 pub(super) struct Settling {
     /// The last generation; 0 before there was a connection.
     generation: u64,
-    started: Option<Instant>,
-    trouble: Option<Instant>,
-    /// When the store was last replaced or rolled back.
-    changed: Option<Instant>,
-    /// Until when no minute is closed because the store's clock jumped.
-    hold_until: Option<Instant>,
-    /// When this node last lagged.
-    lagging: Option<Instant>,
+    /// When minutes may be closed again.
+    closes_from: Option<Instant>,
+    /// When claims may be taken over again: every live node has checked the store since it was replaced or rolled back.
+    takes_over_from: Option<Instant>,
+    /// Until when this node reports lag.
+    lags_until: Option<Instant>,
 }
 
 impl Settling {
     /// Compares the connection by which events are recorded. A new one means trouble, and the first one
     /// a start of this node. A store in this process has no connection.
-    pub(super) fn look(&mut self, generation: u64, now: Instant) {
+    pub(super) fn look(&mut self, generation: u64, now: Instant, settings: &FlushSettings) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
             0 => {
-                self.started = Some(now);
-                self.changed = Some(now);
+                self.hold(now + settings.grace);
+                self.takes_over_from = Some(now + looked_within(settings.interval));
             }
-            _ => self.went_back(now),
+            _ => self.went_back(now, settings),
         }
     }
 
     /// Records that the store may have gone back.
-    pub(super) const fn went_back(&mut self, now: Instant) {
-        self.trouble = Some(now);
-        self.changed = Some(now);
-    }
-
-    /// Records that the store's clock jumped ahead by this much, of which `hold_max` counts: minutes look finished that are not.
-    pub(super) fn jumped(&mut self, ahead: Duration, hold_max: Duration, now: Instant) {
-        self.hold_until = self.hold_until.max(Some(now + ahead.min(hold_max)));
+    pub(super) fn went_back(&mut self, now: Instant, settings: &FlushSettings) {
+        self.failed(now, settings);
+        self.takes_over_from = Some(now + looked_within(settings.interval));
     }
 
     /// Records that the store did not answer this worker.
-    pub(super) const fn failed(&mut self, now: Instant) {
-        self.trouble = Some(now);
+    pub(super) fn failed(&mut self, now: Instant, settings: &FlushSettings) {
+        self.hold(now + settings.grace.max(SETTLE_MIN));
+    }
+
+    /// Records that the store's clock jumped ahead: minutes look finished that are not, for this long or until they are.
+    pub(super) fn jumped(&mut self, ahead: Duration, now: Instant, settings: &FlushSettings) {
+        self.hold(now + ahead.min(settings.max_hold.max(MINUTE + settings.grace)));
+    }
+
+    fn hold(&mut self, until: Instant) {
+        self.closes_from = self.closes_from.max(Some(until));
     }
 
     /// Returns whether this node reports lag: while it lags, and for the grace after.
     pub(super) fn reports_lag(&mut self, lags: bool, now: Instant, grace: Duration) -> bool {
         if lags {
-            self.lagging = Some(now);
+            self.lags_until = Some(now + grace.max(SETTLE_MIN));
         }
-        self.lagging.is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
+        self.lags_until.is_some_and(|until| now < until)
     }
 
     /// Returns whether finished and idle minutes may be closed.
-    pub(super) fn may_close(&self, now: Instant, grace: Duration) -> bool {
-        let is_past = |at: Option<Instant>, long: Duration| {
-            at.is_none_or(|at| now.duration_since(at) >= long)
-        };
-        is_past(self.started, grace)
-            && is_past(self.trouble, grace.max(SETTLE_MIN))
-            && self.hold_until.is_none_or(|until| now >= until)
+    pub(super) fn may_close(&self, now: Instant) -> bool {
+        self.closes_from.is_none_or(|from| now >= from)
     }
 
-    /// Returns whether lapsed claims may be taken over: every live node has checked the store since it changed.
-    pub(super) fn may_take_over(&self, now: Instant, interval: Duration) -> bool {
-        self.changed.is_none_or(|at| now.duration_since(at) >= looked_within(interval))
+    /// Returns whether lapsed claims may be taken over.
+    pub(super) fn may_take_over(&self, now: Instant) -> bool {
+        self.takes_over_from.is_none_or(|from| now >= from)
     }
 }
 
@@ -138,10 +136,9 @@ impl AskTimes {
     /// Records an answer. If no claim is due, the next check-in is at the end of the minute by the store's clock, or
     /// before. In the grace after that, first events of the minute may still arrive, so it then checks in every round.
     pub(super) fn heard(&mut self, news: &News, now: Instant, interval: Duration, grace: Duration) {
-        let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
-        let into_minute = news.now_ms.rem_euclid(MINUTE_MS);
-        let pause = (interval * 5 / 2).min(FILLING_MAX).min(millis(MINUTE_MS - into_minute));
-        let fills = !news.is_due && millis(into_minute) >= grace;
+        let into_minute = Duration::from_millis(news.now_ms.rem_euclid(60_000).unsigned_abs());
+        let pause = (interval * 5 / 2).min(FILLING_MAX).min(MINUTE.saturating_sub(into_minute));
+        let fills = !news.is_due && into_minute >= grace;
         self.fills_until = fills.then(|| now + pause);
     }
 
@@ -162,44 +159,50 @@ mod tests {
     use super::*;
 
     const GRACE: Duration = Duration::from_secs(7);
+    const SETTINGS: FlushSettings = FlushSettings {
+        interval: Duration::from_secs(2),
+        grace: GRACE,
+        max_hold: Duration::ZERO,
+        lease: Duration::ZERO,
+    };
 
     #[test]
     fn a_store_of_this_process_needs_no_time() {
         let mut settling = Settling::default();
         let now = Instant::now();
-        settling.look(0, now);
-        assert!(settling.may_close(now, GRACE));
+        settling.look(0, now, &SETTINGS);
+        assert!(settling.may_close(now));
     }
 
     #[test]
     fn trouble_of_any_kind_is_followed_by_the_grace() {
         let now = Instant::now();
         let mut failed = Settling::default();
-        failed.failed(now);
+        failed.failed(now, &SETTINGS);
         let mut started = Settling::default();
-        started.look(1, now);
+        started.look(1, now, &SETTINGS);
         let mut connected_again = Settling::default();
-        connected_again.look(1, now - 2 * GRACE);
-        assert!(connected_again.may_close(now, GRACE));
-        connected_again.look(2, now);
+        connected_again.look(1, now - 2 * GRACE, &SETTINGS);
+        assert!(connected_again.may_close(now));
+        connected_again.look(2, now, &SETTINGS);
         for settling in [failed, started, connected_again] {
-            assert!(!settling.may_close(now + GRACE / 2, GRACE));
-            assert!(settling.may_close(now + GRACE, GRACE));
+            assert!(!settling.may_close(now + GRACE / 2));
+            assert!(settling.may_close(now + GRACE));
         }
     }
 
     #[test]
     fn nothing_is_taken_over_from_a_store_that_may_have_gone_back() {
         let now = Instant::now();
-        let interval = Duration::from_secs(2);
+        let interval = SETTINGS.interval;
         let mut settling = Settling::default();
-        settling.failed(now);
-        assert!(settling.may_take_over(now, interval));
-        settling.look(1, now);
-        assert!(!settling.may_take_over(now + SETTLE_MIN, interval));
-        assert!(settling.may_take_over(now + 3 * interval, interval));
-        settling.look(2, now + 4 * interval);
-        assert!(!settling.may_take_over(now + 4 * interval, interval));
+        settling.failed(now, &SETTINGS);
+        assert!(settling.may_take_over(now));
+        settling.look(1, now, &SETTINGS);
+        assert!(!settling.may_take_over(now + SETTLE_MIN));
+        assert!(settling.may_take_over(now + 3 * interval));
+        settling.look(2, now + 4 * interval, &SETTINGS);
+        assert!(!settling.may_take_over(now + 4 * interval));
     }
 
     #[test]
@@ -207,12 +210,13 @@ mod tests {
         let now = Instant::now();
         let seconds = Duration::from_secs;
         let mut settling = Settling::default();
-        settling.jumped(seconds(20), seconds(60), now);
-        assert!(!settling.may_close(now + seconds(19), GRACE));
-        assert!(settling.may_close(now + seconds(20), GRACE));
-        settling.jumped(seconds(86_400), seconds(60), now);
-        assert!(!settling.may_close(now + seconds(59), GRACE));
-        assert!(settling.may_close(now + seconds(60), GRACE));
+        settling.jumped(seconds(20), now, &SETTINGS);
+        settling.jumped(seconds(10), now, &SETTINGS);
+        assert!(!settling.may_close(now + seconds(19)));
+        assert!(settling.may_close(now + seconds(20)));
+        settling.jumped(seconds(86_400), now, &SETTINGS);
+        assert!(!settling.may_close(now + seconds(66)));
+        assert!(settling.may_close(now + MINUTE + GRACE));
     }
 
     #[test]
@@ -228,11 +232,12 @@ mod tests {
     #[test]
     fn a_short_grace_is_enough_after_a_start_only() {
         let now = Instant::now();
+        let settings = FlushSettings { grace: Duration::ZERO, ..SETTINGS };
         let mut settling = Settling::default();
-        settling.look(1, now);
-        assert!(settling.may_close(now, Duration::ZERO));
-        settling.failed(now);
-        assert!(!settling.may_close(now + SETTLE_MIN / 2, Duration::ZERO));
+        settling.look(1, now, &settings);
+        assert!(settling.may_close(now));
+        settling.failed(now, &settings);
+        assert!(!settling.may_close(now + SETTLE_MIN / 2));
     }
 
     #[test]

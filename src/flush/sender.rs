@@ -1,8 +1,7 @@
 //! [`Sender`]: the task that sends sealed counts to one output.
 //!
-//! It owns the claims that the worker put into its outbox and renews them. It waits for the store and for its output, each
-//! with its own timeouts, and for no other output. After `stop` is cancelled it ends after the current step, or a
-//! little later, and releases its claims once the worker delivers no more.
+//! It waits for the store and for its output, each with its own timeouts, and for no other output. After the stop it ends after
+//! the current step, or a little later, and releases its claims once the worker passes on no more.
 //!
 //! A round reads the unsent counts, announces their minutes, writes them in large batches and acknowledges them. It writes
 //! everything once, recent minutes before old ones and new claims before lapsed ones. Only then it searches the
@@ -10,31 +9,26 @@
 //! counts that were not searched lapse, and any node takes them over.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::Mutex;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
-use super::FlushSettings;
-use super::breaker::{Advice, Breaker};
-use super::claims::{Outbox, by_partition};
-use super::counts::{Counts, CountsTarget, accepts_nothing};
-use super::partitions::PartitionStates;
+use super::agreement::{CountsTarget, accepts_nothing};
+use super::breaker::Breaker;
+use super::claims::{Inbox, by_partition};
 use super::schedule::{SETTLE_MIN, looked_within};
+use super::{Destination, Shared};
 use crate::diagnosis::{Cause, Diagnosis, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{Heartbeat, Node, lock};
-use crate::output::delivery::{Batch, Delivery, Refusal};
-use crate::output::{Output, SealedCounts, WriteError};
-use crate::store::{Announced, Claim, Draining, OutputName, Store, StoreError, is_recent};
-use crate::telemetry::{Metrics, OutputMetrics};
+use crate::node::{Heartbeat, lock};
+use crate::output::delivery::{Delivery, Refusal};
+use crate::output::{SealedCounts, WriteError};
+use crate::store::{Announced, Claim, Store, StoreError};
+use crate::telemetry::OutputMetrics;
 
-/// The longest time that a round continues after the stop.
-pub(super) const STEP_MAX: Duration = Duration::from_secs(2);
 /// The longest time that a round searches, and that it writes old or lapsed minutes: at most a third of the lease.
 const TURN_MAX: Duration = Duration::from_secs(4);
 /// The counts that are in memory before any of them is announced.
@@ -49,121 +43,88 @@ const EXAMPLES_MAX: usize = 3;
 /// The task that sends to one output.
 #[derive(Debug)]
 pub(super) struct Sender {
-    pub(super) store: Arc<dyn Draining>,
-    pub(super) name: OutputName,
-    pub(super) output: Arc<dyn Output>,
-    pub(super) write_counts_max: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) destination: Destination,
     /// Held by the one node that probes the output when it is down.
     pub(super) probing: Mutex,
-    pub(super) outbox: Arc<Outbox>,
-    pub(super) states: Arc<PartitionStates>,
-    /// The metrics of all outputs.
-    pub(super) totals: Arc<Metrics>,
+    pub(super) outbox: Arc<Inbox>,
     pub(super) metrics: OutputMetrics,
-    pub(super) settings: FlushSettings,
-    pub(super) node: Arc<Node>,
     pub(super) breaker: Breaker,
     /// The count that the output accepted last: writing it again shows whether it accepts counts, and changes nothing.
-    pub(super) last: Option<Counts>,
-    pub(super) stop: CancellationToken,
-    /// Cancelled when the worker delivers no more.
-    pub(super) finished: CancellationToken,
+    pub(super) last: Option<Vec<SealedCounts>>,
 }
 
 impl Sender {
     pub(super) async fn run(mut self, heartbeat: Heartbeat) {
-        let (store, outbox) = (Arc::clone(&self.store), Arc::clone(&self.outbox));
-        let (lease, stop, finished) =
-            (self.settings.lease, self.stop.clone(), self.finished.clone());
-        let overdue = async {
-            stop.cancelled().await;
-            sleep(STEP_MAX).await;
-        };
+        let shared = Arc::clone(&self.shared);
         let sending = async {
-            while !stop.is_cancelled() {
+            while !shared.stop.is_cancelled() {
                 heartbeat.during(self.round()).await;
             }
         };
-        let sending = outbox.held.renewing(&*store, lease, sending);
-        tokio::select! {
-            biased;
-            () = sending => {}
-            // The node that takes the claims over writes the counts again.
-            () = overdue => {}
-        }
-        finished.cancelled().await;
-        outbox.held.release_all(&*store).await;
+        shared.until_overdue(sending).await;
+        shared.finished.cancelled().await;
+        shared.claims.release_all(Some(&self.destination.name)).await;
     }
 
     /// Waits for claims and sends their counts.
     async fn round(&mut self) {
-        let claims = tokio::select! {
-            biased;
-            claims = self.outbox.next(|claim| self.is_recent(claim)) => claims,
-            () = self.stop.cancelled() => return,
+        let shared = &self.shared;
+        let next = self.outbox.next(|claim| shared.is_recent(claim.minute));
+        let Some(claims) = shared.stop.run_until_cancelled(next).await else {
+            return;
         };
         // Without claims it probes at the start, so that a wrong token is found before the first minute ends, and after
         // another node has sent the counts that this one could not send.
-        let away_until = if claims.is_empty() && self.breaker.is_known_well() {
-            None
+        let pause = if claims.is_empty() && self.breaker.is_known_well {
+            Duration::ZERO
         } else {
             self.send(&claims).await
         };
-        self.outbox.sent(away_until);
+        // Complete claims have ended. The others lapse when the output may be tried again.
+        self.shared.claims.release(&claims, pause).await;
+        self.outbox.sent((!pause.is_zero()).then(|| Instant::now() + pause));
     }
 
-    fn is_recent(&self, claim: &Claim) -> bool {
-        is_recent(claim.minute, self.node.clock.store_now_ms(), self.settings.grace)
-    }
-
-    /// Sends the unsent counts of these claims and releases all claims: complete ones end, the others lapse at once or when
-    /// the output may be tried again. Without claims it probes the output. Returns the end of the pause of the output.
-    async fn send(&mut self, claims: &[Claim]) -> Option<Instant> {
-        let turn = match self.breaker.advice(Instant::now()) {
-            Advice::Write => None,
-            Advice::Wait(wait) => return self.release(claims, wait).await,
-            Advice::Probe => match self.probing.try_acquire().await {
+    /// Sends the unsent counts of these claims. Without claims it probes the output. Returns how long to leave the output alone.
+    async fn send(&mut self, claims: &[Claim]) -> Duration {
+        let interval = self.shared.settings.interval;
+        let turn = match self.breaker.pause(Instant::now()) {
+            None => None,
+            Some(Duration::ZERO) => match self.probing.try_acquire().await {
                 Ok(Some(turn)) => Some(turn),
                 // Where Redis has no room, counts that are sent make some.
                 Err(coordination::Error::Full(_)) => None,
                 // Another node probes: when it finds the output well, this one will, too.
-                Ok(None) => return self.release(claims, self.settings.interval).await,
+                Ok(None) => return interval,
                 Err(error) => {
-                    tracing::debug!(%error, "cannot ask for the turn to probe; trying again");
-                    return self.release(claims, self.settings.interval).await;
+                    tracing::debug!(%error, "cannot acquire the mutex of probes; the next round tries again");
+                    return interval;
                 }
             },
+            Some(pause) => return pause,
         };
         // The future is large and lives as long as the task.
-        let sent = Box::pin(self.send_all(claims)).await;
+        Box::pin(self.send_all(claims)).await;
         if let Some(turn) = turn
             && let Err(error) = turn.release().await
         {
-            tracing::debug!(%error, "cannot end the turn to probe; it ends by itself");
+            tracing::debug!(%error, "cannot release the mutex of probes; it expires");
         }
-        let delay = match self.breaker.advice(Instant::now()) {
-            Advice::Wait(wait) if sent.is_err() => wait,
-            _ => Duration::ZERO,
-        };
-        self.release(claims, delay).await
+        self.breaker.pause(Instant::now()).unwrap_or_default()
     }
 
-    /// Lets the claims lapse that are still held, after a delay in which the output is left alone.
-    async fn release(&self, claims: &[Claim], delay: Duration) -> Option<Instant> {
-        self.outbox.held.let_lapse(&*self.store, claims, delay).await;
-        (!delay.is_zero()).then(|| Instant::now() + delay)
-    }
-
-    async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {
-        let now = Minute::of_nanos(self.node.clock.now_nanos());
+    async fn send_all(&mut self, claims: &[Claim]) {
+        let shared = Arc::clone(&self.shared);
+        let now = Minute::of_nanos(shared.node.clock.now_nanos());
         let target = CountsTarget {
-            store: Arc::clone(&self.store) as Arc<dyn Store>,
-            output: Arc::clone(&self.output),
+            store: Arc::clone(&shared.store) as Arc<dyn Store>,
+            output: Arc::clone(&self.destination.output),
             metrics: self.metrics.clone(),
             newest: claims.iter().map(|claim| claim.minute).fold(now, Minute::max),
         };
         let mut delivery = Delivery::new(&target, self.last.take());
-        let turn = TURN_MAX.min(self.settings.lease / 3);
+        let turn = TURN_MAX.min(shared.settings.lease / 3);
         let mut result = if claims.is_empty() {
             delivery.prove().await.map_err(accepts_nothing)
         } else {
@@ -171,19 +132,18 @@ impl Sender {
         };
         if result.is_ok() && !claims.is_empty() {
             // From 0 to 1.
-            let shift = 2.0 * self.node.rng.jitter() - 1.0;
+            let shift = 2.0 * shared.node.rng.jitter() - 1.0;
             let searched = delivery.search(Instant::now() + turn, shift).await;
             result = searched.map_err(accepts_nothing);
         }
         self.note_health(&delivery);
         self.last = delivery.last.take();
-        self.quarantine(claims, delivery.refused()).await;
-        self.acknowledge_all(claims, &delivery.written).await;
-        self.finish(claims, &delivery).await;
+        self.quarantine(delivery.refused()).await;
+        self.acknowledge_all(&delivery.written).await;
+        self.finish(&delivery).await;
         if let Err(error) = &result {
             self.write_failed(error);
         }
-        result
     }
 
     /// Writes everything once. Old and lapsed minutes go last, and only for the time of their turn. They are written apart:
@@ -194,59 +154,54 @@ impl Sender {
         claims: &[Claim],
         turn: Duration,
     ) -> Result<(), WriteError> {
-        let began = Instant::now();
-        let kind = |claim: &Claim| (self.is_recent(claim), claim.taken_over);
-        let groups = claims.chunk_by(|a, b| kind(a) == kind(b));
-        let groups: Vec<_> = groups.map(|group| (kind(&group[0]), group.len())).collect();
-        let mut from = 0;
-        for (kind, length) in groups {
-            let until = (kind != (true, false)).then_some(began + turn);
-            self.write_group(delivery, claims, from..from + length, until).await?;
-            from += length;
+        let until = Instant::now() + turn;
+        let shared = Arc::clone(&self.shared);
+        let kind = |claim: &Claim| (shared.is_recent(claim.minute), claim.taken_over);
+        for group in claims.chunk_by(|a, b| kind(a) == kind(b)) {
+            let until = (kind(&group[0]) != (true, false)).then_some(until);
+            self.write_group(delivery, group, until).await?;
         }
         Ok(())
     }
 
-    /// Writes the counts of some of the claims until an instant. All of these claims are announced before the first
+    /// Writes the counts of these claims until an instant. All of the claims are announced before the first
     /// write, and many of their counts are read before that: these can be written even if the store forgets them.
     async fn write_group(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
-        claims: &[Claim],
-        places: Range<usize>,
+        group: &[Claim],
         until: Option<Instant>,
     ) -> Result<(), WriteError> {
-        let group = &claims[places.clone()];
-        let mut pending = Counts::default();
+        let write_counts_max = self.destination.write_counts_max;
+        let mut pending = Vec::new();
         let mut is_announced = false;
-        for index in places.clone() {
-            let claim = &claims[index];
-            if !self.outbox.held.has(claim) {
+        for (place, claim) in group.iter().enumerate() {
+            if !self.shared.claims.has(claim) {
                 continue;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 // They lapse before the claims of this round, and so come first in the next.
-                self.release(&claims[index..places.end], Duration::ZERO).await;
+                self.shared.claims.release(&group[place..], Duration::ZERO).await;
                 break;
             }
             match self.read(claim).await {
                 Ok(counts) if counts.is_empty() => self.acknowledge(claim, &[]).await,
-                Ok(counts) => pending.push(index, counts),
-                Err(error) => self.claim_failed(claim, &error),
+                Ok(counts) => pending.extend(counts),
+                Err(error) => self.shared.claim_failed(claim, &error),
             }
             if !is_announced && pending.len() >= READ_FIRST_MAX {
                 is_announced = true;
-                self.announce(claims, group, &mut pending).await;
+                self.announce(group, &mut pending).await;
             }
-            while is_announced && pending.len() >= self.write_counts_max {
-                self.write(delivery, claims, &mut pending).await?;
+            while is_announced && pending.len() >= write_counts_max {
+                self.write(delivery, &mut pending).await?;
             }
         }
-        if !is_announced && pending.len() > 0 {
-            self.announce(claims, group, &mut pending).await;
+        if !is_announced && !pending.is_empty() {
+            self.announce(group, &mut pending).await;
         }
-        while pending.len() > 0 {
-            self.write(delivery, claims, &mut pending).await?;
+        while !pending.is_empty() {
+            self.write(delivery, &mut pending).await?;
         }
         Ok(())
     }
@@ -256,8 +211,9 @@ impl Sender {
         let mut counts = Vec::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self.store.unsent(claim, at).await?;
+            let page = self.shared.store.unsent(claim, at).await?;
             counts.extend(page.items.into_iter().map(|unsent| SealedCounts {
+                partition: claim.partition,
                 minute: claim.minute,
                 series: unsent.series,
                 unique: unsent.unique,
@@ -275,14 +231,15 @@ impl Sender {
     async fn write(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
-        claims: &[Claim],
-        pending: &mut Counts,
+        pending: &mut Vec<SealedCounts>,
     ) -> Result<(), WriteError> {
-        let later = pending.split_off(self.write_counts_max.min(pending.len()));
-        let batch = std::mem::replace(pending, later).sorted();
+        let later = pending.split_off(self.destination.write_counts_max.min(pending.len()));
+        let mut batch = std::mem::replace(pending, later);
+        // Refused counts are often similar, and neighbours are found with fewer writes.
+        batch.sort_unstable_by(|a, b| (a.minute, &a.series).cmp(&(b.minute, &b.series)));
         if let Some(accepted) = delivery.write(batch).await? {
             self.note_health(delivery);
-            self.acknowledge_all(claims, &accepted).await;
+            self.acknowledge_all(&accepted).await;
         }
         Ok(())
     }
@@ -293,160 +250,161 @@ impl Sender {
     /// A node that is killed after a write, before its acknowledgement, takes the only knowledge of it along unless
     /// others have it. So no write starts before they do, and they hand it back to a store that forgets it. A node that is dead or
     /// hangs delays a write only as long as it counts as alive, which it says whenever it checks in.
-    async fn announce(&self, claims: &[Claim], group: &[Claim], pending: &mut Counts) {
-        let held = &self.outbox.held;
-        let calls = by_partition(group.iter().filter(|claim| held.has(claim))).into_iter();
-        join_all(calls.map(|(partition, claims)| self.announce_in(partition, claims))).await;
-        self.states.save().await;
-        pending.retain(|index| held.has(&claims[index]));
+    async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
+        let claims = &self.shared.claims;
+        let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
+        join_all(calls.map(|((_, partition), claims)| self.announce_in(partition, claims))).await;
+        self.shared.states.save().await;
+        let held = group.iter().filter(|claim| claims.has(claim));
+        let held: BTreeSet<_> = held.map(|claim| (claim.partition, claim.minute)).collect();
+        pending.retain(|counts| held.contains(&(counts.partition, counts.minute)));
     }
 
     async fn announce_in(&self, partition: Partition, mut claims: Vec<&Claim>) {
-        let interval = self.settings.interval;
+        let interval = self.shared.settings.interval;
         let pause = (interval / 10).max(PAUSE_MIN);
         // The store's clock ends the wait for a node that is gone. If that clock stops, this does.
-        let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
+        let until = Instant::now() + 2 * looked_within(interval);
         // When the store last had everything that this node knows; `None`: it was never told of these claims.
         let mut known_at: Option<Instant> = None;
         while !claims.is_empty() {
             let asked = Instant::now();
-            let known = self.states.of(partition).witness.known(asked);
-            let answer = self.store.announce(&known, &claims).await;
+            let known = self.shared.states.of(partition).witness.known(asked);
+            let answer = self.shared.store.announce(&known, &claims).await;
             // No node claims from a store for this long after a rollback. If this node has attested again by then, no node
             // has counted the minutes again, and the counts in memory stay the only ones.
             let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);
-            let error = match answer {
+            match answer {
                 Ok(states) if known_at.is_none() || is_in_time => {
                     known_at = Some(asked);
                     let is_heard = !states.contains(&Announced::Unheard);
                     let mut left = Vec::new();
                     for (claim, state) in claims.into_iter().zip(states) {
                         if state == Announced::ClaimLost {
-                            self.claim_failed(claim, &StoreError::ClaimLost);
+                            self.shared.claim_failed(claim, &StoreError::ClaimLost);
                         } else {
-                            self.states.of(partition).witness.publishes(claim.minute);
+                            self.shared.states.of(partition).witness.publishes(claim.minute);
                             left.push(claim);
                         }
                     }
                     claims = left;
-                    if is_heard || waits_left == 0 {
+                    if is_heard || Instant::now() >= until {
                         return;
                     }
-                    waits_left -= 1;
-                    None
                 }
-                Err(_) if is_in_time => None,
-                Ok(_) => Some(StoreError::Forgot),
-                Err(error) => Some(error),
-            };
-            if let Some(error) = error {
-                return claims.iter().for_each(|claim| self.claim_failed(claim, &error));
+                Err(_) if is_in_time => {}
+                answer => {
+                    let error = answer.err().unwrap_or(StoreError::Forgot);
+                    return claims.iter().for_each(|claim| self.shared.claim_failed(claim, &error));
+                }
             }
             sleep(pause).await;
         }
     }
 
-    async fn acknowledge_all(&self, claims: &[Claim], written: &Counts) {
-        let mut by_claim: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
-        for (&index, counts) in written.claims.iter().zip(&written.counts) {
-            by_claim.entry(index).or_default().push(&counts.series);
+    /// Returns the counts by the claims for them that are held.
+    fn by_claim<'a, T>(
+        &self,
+        all: impl IntoIterator<Item = T>,
+        counts_of: impl Fn(&T) -> &'a SealedCounts,
+    ) -> Vec<(Claim, Vec<T>)> {
+        let mut groups: BTreeMap<_, Vec<T>> = BTreeMap::new();
+        for item in all {
+            let SealedCounts { partition, minute, .. } = counts_of(&item);
+            groups.entry((*partition, *minute)).or_default().push(item);
         }
-        for (index, series) in by_claim {
-            self.metrics.points_sent.inc_by(2 * series.len() as u64);
-            if self.outbox.held.has(&claims[index]) {
-                self.acknowledge(&claims[index], &series).await;
-            }
+        let claim = |partition, minute| {
+            self.shared.claims.to_send(&self.destination.name, partition, minute)
+        };
+        let claimed = groups
+            .into_iter()
+            .filter_map(|((at, minute), group)| Some((claim(at, minute)?, group)));
+        claimed.collect()
+    }
+
+    async fn acknowledge_all(&self, written: &[SealedCounts]) {
+        self.metrics.points_sent.inc_by(2 * written.len() as u64);
+        for (claim, counts) in self.by_claim(written, |counts| counts) {
+            let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
+            self.acknowledge(&claim, &series).await;
         }
     }
 
     async fn acknowledge(&self, claim: &Claim, series: &[&str]) {
-        match self.store.acknowledge(claim, series, self.settings.lease).await {
+        let Shared { store, settings, node, .. } = &*self.shared;
+        match store.acknowledge(claim, series, settings.lease).await {
             Ok(false) => {}
             Ok(true) => {
-                self.outbox.held.remove(claim);
-                let now_ms = self.node.clock.now_nanos() / 1_000_000;
+                self.shared.claims.remove(claim);
+                let now_ms = node.clock.now_nanos() / 1_000_000;
                 let delay_ms = now_ms - claim.minute.end_millis();
                 #[expect(clippy::cast_precision_loss, reason = "a delay in ms is far below 2^52")]
                 self.metrics.publish_delay_seconds.observe(delay_ms as f64 / 1000.0);
             }
-            Err(error) => self.claim_failed(claim, &error),
+            Err(error) => self.shared.claim_failed(claim, &error),
         }
     }
 
     /// Moves refused counts from the unsent counts to the quarantine, and logs them together.
-    async fn quarantine(&self, claims: &[Claim], refused: &[Refusal<Counts>]) {
-        let mut by_claim: BTreeMap<usize, Vec<(&SealedCounts, &str)>> = BTreeMap::new();
-        for Refusal { item, message } in refused {
-            by_claim.entry(item.claims[0]).or_default().push((&item.counts[0], message));
-        }
-        let (mut kept, mut discarded) = (Tally::default(), Tally::default());
-        for (index, refused) in by_claim {
-            let claim = &claims[index];
+    async fn quarantine(&self, refused: &[Refusal<Vec<SealedCounts>>]) {
+        let (mut kept, mut discarded) = (Vec::new(), Vec::new());
+        for (claim, refused) in self.by_claim(refused, |refusal| &refusal.item[0]) {
             for refused in refused.chunks(QUARANTINE_STEP) {
-                if !self.outbox.held.has(claim) {
-                    break;
-                }
-                let series = refused.iter().map(|(counts, message)| (&*counts.series, *message));
-                let series: Vec<_> = series.collect();
-                match self.store.quarantine(claim, &series).await {
+                let texts = refused.iter().map(|it| (&*it.item[0].series, &*it.message));
+                let texts: Vec<_> = texts.collect();
+                match self.shared.store.quarantine(&claim, &texts).await {
                     Ok(fates) => {
-                        for (&(counts, message), is_kept) in refused.iter().zip(fates) {
-                            let tally = if is_kept { &mut kept } else { &mut discarded };
-                            tally.add(counts, message);
-                            if !is_kept {
-                                let (cause, events) = (LossCause::Discarded, counts.cumulative);
-                                self.node.losses.add(cause, counts.minute, events);
-                            }
+                        for (refusal, is_kept) in refused.iter().zip(fates) {
+                            if is_kept { &mut kept } else { &mut discarded }.push(*refusal);
                         }
                     }
-                    Err(error) => self.claim_failed(claim, &error),
+                    Err(error) => {
+                        self.shared.claim_failed(&claim, &error);
+                        break;
+                    }
                 }
             }
         }
-        self.metrics.points_quarantined.inc_by(2 * kept.counts);
-        self.metrics.points_discarded.inc_by(2 * discarded.counts);
-        for (cause, tally) in [(Cause::Quarantine, kept), (Cause::Discarded, discarded)] {
-            if let Some((first, last)) = tally.minutes {
-                let found = Diagnosis::new(cause, tally.examples.join("; "));
-                let found = found.at(format_args!("output {}", self.name));
-                let found = found.named(self.name.as_str());
-                tracing::error!(counts = tally.counts, %first, %last, "{found}");
-            }
+        self.metrics.points_quarantined.inc_by(2 * kept.len() as u64);
+        self.metrics.points_discarded.inc_by(2 * discarded.len() as u64);
+        for counts in discarded.iter().map(|refusal| &refusal.item[0]) {
+            let cause = LossCause::Discarded;
+            self.shared.node.losses.add(cause, counts.minute, counts.cumulative);
+        }
+        for (cause, refused) in [(Cause::Quarantine, kept), (Cause::Discarded, discarded)] {
+            let minutes = refused.iter().map(|refusal| refusal.item[0].minute);
+            let (Some(first), Some(last)) = (minutes.clone().min(), minutes.max()) else {
+                continue;
+            };
+            let name = &self.destination.name;
+            let found = Diagnosis::new(cause, examples(&refused));
+            let found = found.at(format_args!("output {name}")).named(name.as_str());
+            tracing::error!(counts = refused.len(), %first, %last, "{found}");
         }
     }
 
     /// Ends the claims whose last counts were refused. Lets those at whose counts the output fails lapse after a lease.
-    async fn finish(&self, claims: &[Claim], delivery: &Delivery<'_, CountsTarget>) {
-        let places = |refusals: &[Refusal<Counts>]| -> BTreeSet<usize> {
-            refusals.iter().map(|refusal| refusal.item.claims[0]).collect()
-        };
-        for index in places(delivery.refused()) {
-            if self.outbox.held.has(&claims[index]) {
-                self.acknowledge(&claims[index], &[]).await;
-            }
+    async fn finish(&self, delivery: &Delivery<'_, CountsTarget>) {
+        for (claim, _) in self.by_claim(delivery.refused(), |refusal| &refusal.item[0]) {
+            self.acknowledge(&claim, &[]).await;
         }
         let Some(first) = delivery.failing.first().filter(|_| delivery.has_accepted) else {
             return;
         };
         tracing::warn!(
-            name = %self.name,
-            output = self.output.describe(),
+            name = %self.destination.name,
+            output = self.destination.output.describe(),
             counts = delivery.failing.len(),
-            minute = %first.item.counts[0].minute.shown(),
-            series = first.item.counts[0].series,
+            minute = %first.item[0].minute.shown(),
+            series = first.item[0].series,
             message = first.message,
-            "the output fails at these counts alone; they stay unsent and are tried again, all others are written"
+            "the output fails when it gets these counts alone; they stay unsent and are retried, and all others are written"
         );
         if delivery.is_complete() {
-            let failing = places(&delivery.failing).into_iter();
-            let failing: Vec<Claim> = failing.map(|index| claims[index].clone()).collect();
-            self.outbox.held.let_lapse(&*self.store, &failing, self.settings.lease).await;
+            let failing = self.by_claim(&delivery.failing, |refusal| &refusal.item[0]);
+            let failing: Vec<_> = failing.into_iter().map(|(claim, _)| claim).collect();
+            self.shared.claims.release(&failing, self.shared.settings.lease).await;
         }
-    }
-
-    fn claim_failed(&self, claim: &Claim, error: &StoreError) {
-        log_claim_error(&self.totals, claim, error);
-        self.outbox.held.remove(claim);
     }
 
     fn note_health(&mut self, delivery: &Delivery<'_, CountsTarget>) {
@@ -456,77 +414,49 @@ impl Sender {
         self.set_trouble(None);
         if self.breaker.succeeded() {
             tracing::info!(
-                name = %self.name,
-                output = self.output.describe(),
-                "the output takes points again"
+                name = %self.destination.name,
+                output = self.destination.output.describe(),
+                "the output accepts points again"
             );
         }
     }
 
     fn set_trouble(&self, trouble: Option<Diagnosis>) {
         self.metrics.output_up.set(trouble.is_none().into());
-        let mut down = lock(&self.node.outputs_down);
+        let mut down = lock(&self.shared.node.outputs_down);
         match trouble {
-            Some(trouble) => down.insert(self.name.to_string(), trouble),
-            None => down.remove(self.name.as_str()),
+            Some(trouble) => down.insert(self.destination.name.to_string(), trouble),
+            None => down.remove(self.destination.name.as_str()),
         };
     }
 
     fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        let found = error.found().clone().at(format_args!("output {}", self.name));
+        let found = error.found().clone().at(format_args!("output {}", self.destination.name));
         self.set_trouble(Some(found.clone()));
         let wanted = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,
         };
-        let pause = self.breaker.failed(Instant::now(), wanted, self.node.rng.jitter());
-        let output = self.output.describe();
+        let pause = self.breaker.failed(Instant::now(), wanted, self.shared.node.rng.jitter());
+        let output = self.destination.output.describe();
         let failures = self.breaker.failures;
-        let pause = humantime::format_duration(Duration::from_millis(
-            u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
-        ));
+        let pause = format!("{pause:.1?}");
         if matches!(error, WriteError::Misconfigured(_)) {
-            tracing::error!(output, failures, %pause, "{found}");
+            tracing::error!(output, failures, pause, "{found}");
         } else {
-            tracing::warn!(output, failures, %pause, "{found}");
+            tracing::warn!(output, failures, pause, "{found}");
         }
     }
 }
 
-/// Logs that a claim is left as it is. It lapses, and any node takes it over.
-pub(super) fn log_claim_error(metrics: &Metrics, claim: &Claim, error: &StoreError) {
-    let minute = claim.minute;
-    let partition = claim.partition.index();
-    if matches!(error, StoreError::ClaimLost) {
-        metrics.claims_lost.inc();
-        tracing::warn!(minute = %minute.shown(), partition, "another node took the claim over: the lease had run out");
-    } else {
-        tracing::warn!(minute = %minute.shown(), partition, %error, "cannot work on a claim; it is taken up again");
-    }
-}
-
-/// Refused counts of a round, for the log.
-#[derive(Debug, Default)]
-struct Tally {
-    counts: u64,
-    /// The first and the last minute.
-    minutes: Option<(Minute, Minute)>,
-    examples: Vec<String>,
-}
-
-impl Tally {
-    fn add(&mut self, counts: &SealedCounts, message: &str) {
-        self.counts += 1;
-        let minute = counts.minute;
-        let (first, last) = self.minutes.unwrap_or((minute, minute));
-        self.minutes = Some((first.min(minute), last.max(minute)));
-        if self.examples.len() < EXAMPLES_MAX {
-            let (series, unique, cumulative) = (&counts.series, counts.unique, counts.cumulative);
-            let minute = minute.shown();
-            self.examples.push(format!("{minute} {series} {unique}:{cumulative} ({message})"));
-        }
-    }
+/// Returns some of the refused counts for the log.
+fn examples(refused: &[&Refusal<Vec<SealedCounts>>]) -> String {
+    let examples = refused.iter().take(EXAMPLES_MAX).map(|Refusal { item, message }| {
+        let SealedCounts { minute, series, unique, cumulative, .. } = &item[0];
+        format!("{} {series} {unique}:{cumulative} ({message})", minute.shown())
+    });
+    examples.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -534,22 +464,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_log_tells_of_all_counts_and_shows_a_few() {
-        let mut tally = Tally::default();
-        for number in [5, 4, 3, 6] {
-            let counts = SealedCounts {
+    fn a_log_line_shows_a_few_of_the_counts() {
+        let refused = [5, 4, 3, 6].map(|number| Refusal {
+            item: vec![SealedCounts {
+                partition: Partition::default(),
                 minute: Minute::from_epoch_minutes(number).unwrap(),
                 series: format!("a={number}"),
                 unique: 1,
                 cumulative: 2,
-            };
-            tally.add(&counts, "no");
-        }
-        assert_eq!(tally.counts, 4);
-        let minutes = [3, 6].map(|number| Minute::from_epoch_minutes(number).unwrap());
-        assert_eq!(tally.minutes, Some((minutes[0], minutes[1])));
-        let examples = ["19700101:0005 a=5 1:2 (no)", "19700101:0004 a=4 1:2 (no)"];
-        assert_eq!(tally.examples[..2], examples);
-        assert_eq!(tally.examples.len(), EXAMPLES_MAX);
+            }],
+            message: "no".to_owned(),
+        });
+        let refused: Vec<_> = refused.iter().collect();
+        let expected = "19700101:0005 a=5 1:2 (no); 19700101:0004 a=4 1:2 (no); \
+                        19700101:0003 a=3 1:2 (no)";
+        assert_eq!(examples(&refused), expected);
     }
 }

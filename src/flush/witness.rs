@@ -18,7 +18,7 @@ const NOTES_MAX: usize = 512;
 /// A node's knowledge of a partition's past.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
-    past: Past,
+    pub(super) past: Past,
     /// The number of the last closing that was heard of.
     sequence: u64,
     /// The generation that has all of it.
@@ -39,18 +39,12 @@ struct Note {
     recorded: u64,
 }
 
-/// The part that is kept on disk, if there is one.
+/// The part that is kept on disk, if there is a directory for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct Past {
-    epoch: u64,
-    stamp: u64,
-    /// The store's clock at that stamp, in ms since the epoch.
+    testimony: Testimony,
+    /// The store's clock at the last stamp, in ms since the epoch.
     clock_ms: i64,
-    since: Option<i64>,
-    closed: BTreeSet<i64>,
-    /// Announced minutes that no output is known to have. None is in `closed`.
-    announced: BTreeSet<i64>,
 }
 
 /// A period whose confirmed records the store forgot, in ms of its clock.
@@ -66,14 +60,6 @@ pub(super) struct Rollback {
 }
 
 impl Witness {
-    pub(super) fn new(past: Past) -> Self {
-        Self { past, ..Self::default() }
-    }
-
-    pub(super) fn past(&self) -> &Past {
-        &self.past
-    }
-
     /// Returns whether the store of this generation has all of it.
     pub(super) fn has_attested(&self, generation: u64) -> bool {
         self.attested == Some(generation)
@@ -81,16 +67,7 @@ impl Witness {
 
     /// Returns the testimony that the store of this generation still lacks.
     pub(super) fn testimony(&self, generation: u64) -> Option<Testimony> {
-        if self.has_attested(generation) {
-            return None;
-        }
-        Some(Testimony {
-            epoch: self.past.epoch,
-            stamp: self.past.stamp,
-            since: self.past.since.and_then(Minute::from_epoch_minutes),
-            closed: minutes(&self.past.closed),
-            announced: minutes(&self.past.announced),
-        })
+        (!self.has_attested(generation)).then(|| self.past.testimony.clone())
     }
 
     /// Records that the store of this generation has all of it. Returns a rollback of the store unless it was reported
@@ -104,8 +81,8 @@ impl Witness {
         self.attested = Some(generation);
         // All closings are heard again: the store may reuse their numbers.
         self.sequence = 0;
-        let before = std::mem::replace(&mut self.past.epoch, answer.epoch);
-        self.past.stamp = answer.stamp;
+        let before = std::mem::replace(&mut self.past.testimony.epoch, answer.epoch);
+        self.past.testimony.stamp = answer.stamp;
         if before == 0 || before == answer.epoch {
             return None;
         }
@@ -122,7 +99,8 @@ impl Witness {
         let events = recorded.saturating_sub(note.map_or(0, |note| note.recorded));
         self.notes.clear();
         self.late = None;
-        Some(Rollback { from_ms, to_ms, events, unconfirmed: minutes(&self.past.announced) })
+        let unconfirmed = self.past.testimony.announced.clone();
+        Some(Rollback { from_ms, to_ms, events, unconfirmed })
     }
 
     /// Records that the store lacks something that this node knows.
@@ -132,8 +110,8 @@ impl Witness {
 
     pub(super) fn known(&self, now: Instant) -> Known {
         Known {
-            epoch: self.past.epoch,
-            stamp: self.past.stamp,
+            epoch: self.past.testimony.epoch,
+            stamp: self.past.testimony.stamp,
             sequence: self.sequence,
             expected_ms: self.clock.map(|clock| clock.expected_ms(now)),
         }
@@ -150,33 +128,27 @@ impl Witness {
     ) -> i64 {
         let shown = StoreClock::shown(news.now_ms, asked, now);
         let jumped_ms = self.clock.get_or_insert(shown).update(shown);
-        let past = &mut self.past;
-        past.stamp = news.stamp;
-        past.clock_ms = news.now_ms;
+        self.past.clock_ms = news.now_ms;
         self.sequence = news.sequence;
-        for minute in &news.closed {
-            past.announced.remove(&minute.epoch_minutes());
-            past.closed.insert(minute.epoch_minutes());
+        let Testimony { stamp, since, closed, announced, .. } = &mut self.past.testimony;
+        *stamp = news.stamp;
+        closed.extend(&news.closed);
+        announced.extend(&news.announced);
+        *since = (*since).max(news.since);
+        if let Some(since) = since {
+            *closed = closed.split_off(since);
+            *announced = announced.split_off(since);
         }
-        let announced = news.announced.iter().map(|minute| minute.epoch_minutes());
-        let announced = announced.filter(|minute| !past.closed.contains(minute));
-        past.announced.extend(announced);
-        if let Some(since) = news.since {
-            let since = since.epoch_minutes().max(past.since.unwrap_or(i64::MIN));
-            past.since = Some(since);
-            past.closed = past.closed.split_off(&since);
-            past.announced = past.announced.split_off(&since);
-        }
+        announced.retain(|minute| !closed.contains(minute));
         self.note(recorded, now);
         jumped_ms
     }
 
     /// Records that writes of this minute's counts may start.
     pub(super) fn publishes(&mut self, minute: Minute) {
-        let number = minute.epoch_minutes();
-        let is_past = self.past.since.is_some_and(|since| number < since);
-        if !is_past && !self.past.closed.contains(&number) {
-            self.past.announced.insert(number);
+        let Testimony { since, closed, announced, .. } = &mut self.past.testimony;
+        if !since.is_some_and(|since| minute < since) && !closed.contains(&minute) {
+            announced.insert(minute);
         }
     }
 
@@ -192,7 +164,7 @@ impl Witness {
         if last.is_some_and(|note| note.recorded == recorded) {
             return;
         }
-        self.notes.push_back(Note { stamp: self.past.stamp, at, recorded });
+        self.notes.push_back(Note { stamp: self.past.testimony.stamp, at, recorded });
         if self.notes.len() > NOTES_MAX {
             let mut place = 0;
             self.notes.retain(|_| {
@@ -201,10 +173,6 @@ impl Witness {
             });
         }
     }
-}
-
-fn minutes(numbers: &BTreeSet<i64>) -> BTreeSet<Minute> {
-    numbers.iter().copied().filter_map(Minute::from_epoch_minutes).collect()
 }
 
 /// The bounds of the store's clock at an instant, in ms since the epoch. It showed a time at some instant

@@ -6,29 +6,38 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use testing::log::Log;
 use tokio::sync::Notify;
 
 use super::*;
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::{Batch, Minute, Partition};
+use crate::event::{Batch, Minute, Partition, Partitions};
 use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
 use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
-    Announced, Attested, Backlog, Capabilities, CheckIn, ClaimRequest, Compaction, Known, News,
-    Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts, Store, Testimony,
+    Announced, Attested, Backlog, Capabilities, CheckIn, ClaimRequest, Compaction, Draining, Known,
+    News, Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts, Store, Testimony,
 };
-use crate::telemetry::Format;
+use crate::telemetry::{Format, Metrics};
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Locking, Name};
 use testing::lua_redis::LuaRedis;
 use testing::lua_redis::keyspace::Hash;
 
+use crate::flush::claims::Claims;
+use crate::flush::partitions::PartitionStates;
 use crate::flush::{Destination, Flush};
 use crate::output::Output;
 
 const LEASE: Duration = Duration::from_secs(30);
+const SETTINGS: FlushSettings = FlushSettings {
+    interval: Duration::from_secs(1),
+    grace: Duration::from_secs(1),
+    max_hold: Duration::from_secs(2),
+    lease: LEASE,
+};
 const START_MICROS: i64 = 1_480_876_800_000_000;
 
 /// An output that takes nothing, and how many write to it at the same time.
@@ -353,12 +362,7 @@ impl Site {
             outputs: outputs.collect(),
             arbiter,
             partitions: self.partitions.clone(),
-            settings: FlushSettings {
-                interval: Duration::from_secs(1),
-                grace: Duration::from_secs(1),
-                max_hold: Duration::from_secs(2),
-                lease: LEASE,
-            },
+            settings: SETTINGS,
             witness_file: None,
             metrics: Arc::clone(&metrics),
             node: Arc::clone(node),
@@ -613,7 +617,7 @@ async fn what_waits_for_an_output_that_is_gone_is_reported() {
     let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), named(&output));
     seconds(6).await;
     drop(logging);
-    assert_eq!(log.count("this node does not have"), 1);
+    assert_eq!(log.count("not configured on this node"), 1);
     let text = node.metrics.encode(Format::Classic).unwrap();
     let unsent = "\neds_backlog_unsent{output=\"gone\"} 1\n";
     assert!(text.contains(unsent), "{text}");
@@ -622,7 +626,19 @@ async fn what_waits_for_an_output_that_is_gone_is_reported() {
 #[tokio::test]
 async fn a_claim_that_another_node_took_over_is_counted_as_lost() {
     let site = Site::new(Duration::ZERO);
-    let metrics = Metrics::new(Arc::<Node>::default());
+    let (store, node) = (Arc::new(site.store("node")), Arc::<Node>::default());
+    let shared = Shared {
+        store: Arc::clone(&store) as Arc<dyn Draining>,
+        partitions: site.partitions.clone(),
+        outputs: Vec::new(),
+        settings: SETTINGS,
+        metrics: Arc::new(Metrics::new(Arc::clone(&node))),
+        node,
+        states: PartitionStates::open(&site.partitions, None),
+        claims: Claims::new(store, LEASE),
+        stop: CancellationToken::new(),
+        finished: CancellationToken::new(),
+    };
     let claim = Claim {
         partition: site.partition(),
         minute: Minute::MIN,
@@ -631,9 +647,9 @@ async fn a_claim_that_another_node_took_over_is_counted_as_lost() {
         generation: 0,
         taken_over: false,
     };
-    log_claim_error(&metrics, &claim, &StoreError::ClaimLost);
-    log_claim_error(&metrics, &claim, &StoreError::Forgot);
-    assert_eq!(metrics.claims_lost.get(), 1);
+    shared.claim_failed(&claim, &StoreError::ClaimLost);
+    shared.claim_failed(&claim, &StoreError::Forgot);
+    assert_eq!(shared.metrics.claims_lost.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -646,8 +662,8 @@ async fn clocks_that_differ_by_more_than_half_the_grace_are_logged_once_in_a_whi
         site.start_with(site.slow("node"), &node, outputs);
         seconds(30).await;
         drop(logging);
-        assert_eq!(log.count("is not this node's"), lines, "{ahead_ms} ms");
-        assert_eq!(log.count("this node does not have"), 0);
+        assert_eq!(log.count("differs from this node's clock"), lines, "{ahead_ms} ms");
+        assert_eq!(log.count("not configured on this node"), 0);
     }
 }
 

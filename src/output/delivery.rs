@@ -30,10 +30,6 @@ const SAMPLES_MAX: usize = 64;
 const WAYS: usize = 4;
 /// The most items that are searched; the others are left to a later round.
 const ITEMS_MAX: usize = 100_000;
-/// The most items that a message may name.
-const NAMED_MAX: usize = 2;
-/// How many messages are followed in the parts of a batch.
-const HINTS_MAX: u8 = 8;
 
 /// Items that are written by one request.
 pub(crate) trait Batch: Default + Send + Sync {
@@ -46,11 +42,6 @@ pub(crate) trait Batch: Default + Send + Sync {
 
     /// Returns a copy of an item that may be written again without any effect.
     fn repeatable(&self) -> Option<Self>;
-
-    /// Returns the length of the longest part of an item that the message quotes, 0 if it quotes none.
-    fn quoted(&self, _at: usize, _message: &str) -> usize {
-        0
-    }
 
     /// Takes one item out.
     fn take(&mut self, at: usize) -> Self {
@@ -124,7 +115,7 @@ impl<'a, T: Target> Delivery<'a, T> {
             self.accepted(&batch, self.refused.len());
             return Ok(Some(batch));
         };
-        self.divide(Part { batch, depth: 0, hints_left: HINTS_MAX }, &error)?;
+        self.divide(Part { batch, depth: 0 }, &error)?;
         if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
             match self.prove().await {
                 // The server is there. Batches that follow may be accepted, and prove more.
@@ -198,34 +189,28 @@ impl<'a, T: Target> Delivery<'a, T> {
 
     /// Writes a probe. `Err` says why the server accepts none.
     pub(crate) async fn prove(&mut self) -> Result<(), WriteError> {
+        let mut result = None;
         if let Some(last) = &self.last {
-            let result = self.target.write(last).await;
+            let written = self.target.write(last).await;
             self.is_last_refused =
-                matches!(result, Err(WriteError::Rejected(_) | WriteError::Misconfigured(_)));
-            if !self.is_last_refused {
-                return self.probed(result);
-            }
+                matches!(written, Err(WriteError::Rejected(_) | WriteError::Misconfigured(_)));
+            result = Some(written).filter(|_| !self.is_last_refused);
         }
-        let result = match (self.target.probe().await, &self.error) {
-            (Some(result), _) => result,
+        if result.is_none() {
+            result = self.target.probe().await;
+        }
+        match (result, &self.error) {
+            (Some(Err(WriteError::Failed(found))), _) => {
+                Err(WriteError::Unavailable { found, retry_after: None })
+            }
+            (Some(Err(error)), _) => Err(error),
             (None, Some(error)) if self.last.is_some() || !self.has_accepted => {
                 Err(WriteError::Rejected(error.found().clone()))
             }
-            (None, _) => Ok(()),
-        };
-        self.probed(result)
-    }
-
-    fn probed(&mut self, result: Result<(), WriteError>) -> Result<(), WriteError> {
-        match result {
-            Ok(()) => {
+            (Some(Ok(())) | None, _) => {
                 self.accepted(&T::Batch::default(), self.refused.len());
                 Ok(())
             }
-            Err(WriteError::Failed(found)) => {
-                Err(WriteError::Unavailable { found, retry_after: None })
-            }
-            Err(error) => Err(error),
         }
     }
 
@@ -233,28 +218,20 @@ impl<'a, T: Target> Delivery<'a, T> {
     /// series that it has and no other, not even that of the probe.
     async fn prove_by_samples(&mut self, shift: f64) -> Result<(), WriteError> {
         let mut proof = self.prove().await;
-        if !matches!(proof, Err(WriteError::Rejected(_))) {
-            return proof;
-        }
-        // Samples that are not needed stay together: alone, each would take a request.
-        let mut unused = T::Batch::default();
-        for batch in self.suspects.take_samples(SAMPLES_MAX, shift) {
-            if !matches!(proof, Err(WriteError::Rejected(_))) {
-                unused.append(batch);
-                continue;
-            }
-            let part = Part { batch, depth: 1, hints_left: 0 };
-            proof = self.target.write(&part.batch).await;
+        let (mut place, step) = self.suspects.samples(SAMPLES_MAX, shift);
+        while matches!(proof, Err(WriteError::Rejected(_)))
+            && let Some(batch) = self.suspects.take(place)
+        {
+            // An item before the next sample is gone.
+            place += step - 1;
+            proof = self.target.write(&batch).await;
             match &proof {
                 Ok(()) => {
-                    self.accepted(&part.batch, self.refused.len());
-                    self.written.append(part.batch);
+                    self.accepted(&batch, self.refused.len());
+                    self.written.append(batch);
                 }
-                Err(error) => _ = self.divide(part, error),
+                Err(error) => _ = self.divide(Part { batch, depth: 1 }, error),
             }
-        }
-        if unused.len() > 0 {
-            self.suspects.insert(Part { batch: unused, depth: 1, hints_left: HINTS_MAX });
         }
         proof
     }
@@ -269,7 +246,7 @@ impl<'a, T: Target> Delivery<'a, T> {
                 self.suspects.insert(part);
                 return Err(error.clone());
             }
-            _ if part.batch.len() > 1 => self.suspects.split(part, &message),
+            _ if part.batch.len() > 1 => self.suspects.split(part),
             WriteError::Failed(_) => self.failing.push(Refusal { item: part.batch, message }),
             _ => self.refused.push(Refusal { item: part.batch, message }),
         }
@@ -292,15 +269,13 @@ impl<'a, T: Target> Delivery<'a, T> {
 struct Part<B> {
     batch: B,
     depth: u32,
-    hints_left: u8,
 }
 
 /// Parts of batches that the server did not accept, in the order in which they are searched.
 ///
 /// A part is split in [`WAYS`], and its parts again, until single items are left. Where `n` items in a row are
-/// refused this takes about `4/3·n` writes, and one of 2500 takes some twenty. Where the server's message quotes
-/// what only few of the items contain, these are written alone first, which takes two. A message decides only
-/// this order: it may quote whatever a sender likes.
+/// refused this takes about `4/3·n` writes, and one of 2500 takes some twenty. The server's message decides nothing: it may
+/// quote whatever a sender likes.
 ///
 /// The first parts of all batches go first, so that most good items are written soon. After these the
 /// smallest go first: a search that has little time must finish some items, or the next one starts where it started.
@@ -327,23 +302,15 @@ impl<B: Batch> Suspects<B> {
     }
 
     /// Adds the parts of a part that was not accepted. A whole batch that has no room is left out.
-    fn split(&mut self, Part { mut batch, depth, mut hints_left }: Part<B>, message: &str) {
+    fn split(&mut self, Part { mut batch, depth }: Part<B>) {
         if depth == 0 && self.items > 0 && self.items + batch.len() > ITEMS_MAX {
             self.are_incomplete = true;
             return;
         }
-        let named =
-            if hints_left > 0 && batch.len() > WAYS { named(&batch, message) } else { Vec::new() };
-        let ways = if named.is_empty() { WAYS } else { 1 };
-        hints_left -= u8::from(!named.is_empty());
-        // From the end, so that the other places stay.
-        let mut parts: Vec<_> = named.into_iter().rev().map(|at| batch.take(at)).collect();
-        let size = batch.len().div_ceil(ways).max(1);
+        let size = batch.len().div_ceil(WAYS);
         while batch.len() > 0 {
-            parts.push(batch.split_off((batch.len() - 1) / size * size));
-        }
-        for batch in parts {
-            self.insert(Part { batch, depth: depth + 1, hints_left });
+            let part = batch.split_off((batch.len() - 1) / size * size);
+            self.insert(Part { batch: part, depth: depth + 1 });
         }
     }
 
@@ -353,9 +320,10 @@ impl<B: Batch> Suspects<B> {
         Some(part)
     }
 
-    /// Takes at most `most` single items, evenly from all parts; `shift`, from 0 to 1, selects others.
-    fn take_samples(&mut self, most: usize, shift: f64) -> Vec<B> {
-        let step = self.items.div_ceil(most.max(1)).max(1);
+    /// Returns the place of the first sample, and the distance between samples: at most `most`, evenly from all items; `shift`, from
+    /// 0 to 1, selects others.
+    fn samples(&self, most: usize, shift: f64) -> (usize, usize) {
+        let step = self.items.div_ceil(most).max(1);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -363,38 +331,25 @@ impl<B: Batch> Suspects<B> {
             reason = "a place among about 100 000"
         )]
         let first = (step as f64 * shift) as usize % step;
-        let mut begin = 0;
-        let mut samples = Vec::new();
-        for part in self.parts.values_mut() {
-            let length = part.batch.len();
-            let places = (0..length).rev().filter(|at| (begin + at) % step == first);
-            samples.extend(places.map(|at| part.batch.take(at)));
-            begin += length;
-        }
-        self.parts.retain(|_, part| part.batch.len() > 0);
-        self.items -= samples.len();
-        samples
+        (first, step)
     }
-}
 
-/// Returns the places of the items of which the message quotes the most, if they are few.
-fn named<B: Batch>(batch: &B, message: &str) -> Vec<usize> {
-    let mut longest = 1;
-    let mut found = Vec::new();
-    for at in 0..batch.len() {
-        let length = batch.quoted(at, message);
-        if length > longest {
-            longest = length;
-            found.clear();
+    /// Takes the item at a place among all items.
+    fn take(&mut self, mut place: usize) -> Option<B> {
+        for (&key, part) in &mut self.parts {
+            let length = part.batch.len();
+            if place < length {
+                let item = part.batch.take(place);
+                if length == 1 {
+                    self.parts.remove(&key);
+                }
+                self.items -= 1;
+                return Some(item);
+            }
+            place -= length;
         }
-        if length == longest {
-            found.push(at);
-        }
+        None
     }
-    if found.len() > NAMED_MAX {
-        found.clear();
-    }
-    found
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 //! A series is already canonical and escaped, and is not escaped again. But it is checked: a series that could end its line
 //! early, or add fields, is refused, so that no tag can forge a point.
 
-use std::fmt::{self, Write as _};
-
 use super::{SealedCounts, WriteError};
 use crate::diagnosis::{Cause, Diagnosis};
 
@@ -12,59 +10,41 @@ use crate::diagnosis::{Cause, Diagnosis};
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
 /// The measurement of distinct events.
 pub const CUMULATIVE_MEASUREMENT: &str = "cumulative_user_event";
-/// The number of lines per [`SealedCounts`].
-pub const LINES_PER_COUNT: usize = 2;
 
-/// The two points of one count, checked to be writable. `Display` writes two lines, each with its newline.
-#[derive(Debug, Clone, Copy)]
-pub struct Points<'a>(&'a SealedCounts);
-
-impl<'a> Points<'a> {
-    /// Checks that the series stays within its line. Returns why it does not.
-    pub fn of(counts: &'a SealedCounts) -> Result<Self, &'static str> {
-        let mut previous = None;
-        for byte in counts.series.bytes() {
-            match byte {
-                // A newline would begin a forged line; some servers reject other control characters.
-                byte if byte.is_ascii_control() => {
-                    return Err("not sent: the series holds a control character");
-                }
-                // Text after a bare space is parsed as fields. InfluxDB's rule: a space is escaped when the byte before it is a
-                // backslash, even an escaped one.
-                b' ' if previous != Some(b'\\') => {
-                    return Err("not sent: the series holds a space that is not escaped");
-                }
-                byte => previous = Some(byte),
+/// Returns the two lines of one count, each with its newline, or why the series does not stay within its line.
+pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
+    let SealedCounts { minute, series, unique, cumulative, .. } = counts;
+    let mut previous = None;
+    for byte in series.bytes() {
+        match byte {
+            // A newline would begin a forged line; some servers reject other control characters.
+            byte if byte.is_ascii_control() => {
+                return Err("not sent: the series contains a control character");
             }
+            // Text after a bare space is parsed as fields. InfluxDB's rule: a space is escaped when the byte before it is a
+            // backslash, even an escaped one.
+            b' ' if previous != Some(b'\\') => {
+                return Err("not sent: the series contains a space that is not escaped");
+            }
+            byte => previous = Some(byte),
         }
-        if previous == Some(b'\\') {
-            // It would escape the space after the series.
-            return Err("not sent: the series ends in a backslash");
-        }
-        Ok(Self(counts))
     }
-}
-
-impl fmt::Display for Points<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SealedCounts { minute, series, unique, cumulative } = self.0;
-        let nanos = minute.start_nanos();
-        let comma = if series.is_empty() { "" } else { "," };
-        writeln!(f, "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}")?;
-        writeln!(f, "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}")
+    if previous == Some(b'\\') {
+        // It would escape the space after the series.
+        return Err("not sent: the series ends in a backslash");
     }
+    let nanos = minute.start_nanos();
+    let comma = if series.is_empty() { "" } else { "," };
+    Ok(format!(
+        "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}\n\
+         {CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}\n"
+    ))
 }
 
 /// Returns the lines of these counts, or [`WriteError::Rejected`] if line protocol cannot represent one of them.
 pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
-    let mut body = String::new();
-    for counts in counts {
-        let points = Points::of(counts)
-            .map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))?;
-        // Writing to a string cannot fail.
-        let _ = write!(body, "{points}");
-    }
-    Ok(body)
+    let lines = counts.iter().map(lines).collect::<Result<_, _>>();
+    lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
 }
 
 #[cfg(test)]
@@ -73,10 +53,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::Minute;
+    use crate::event::{Minute, Partition};
 
     fn counts(series: &str) -> SealedCounts {
         SealedCounts {
+            partition: Partition::default(),
             minute: Minute::of_nanos(1_480_876_707_352_348_928),
             series: series.to_owned(),
             unique: 1,
@@ -87,7 +68,7 @@ mod tests {
     #[test]
     fn the_lines_are_those_of_the_seeds() {
         assert_eq!(
-            Points::of(&counts("event_type=http-5xx,product=productA")).unwrap().to_string(),
+            lines(&counts("event_type=http-5xx,product=productA")).unwrap(),
             "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000\n\
              cumulative_user_event,event_type=http-5xx,product=productA value=2 1480876680000000000\n",
         );
@@ -96,8 +77,8 @@ mod tests {
     #[test]
     fn a_point_without_tags_has_no_comma() {
         let counts = counts("");
-        let lines = Points::of(&counts).unwrap().to_string();
-        assert!(lines.starts_with("unique_user_event value=1 "), "{lines}");
+        let text = lines(&counts).unwrap();
+        assert!(text.starts_with("unique_user_event value=1 "), "{text}");
     }
 
     #[test]
@@ -112,7 +93,7 @@ mod tests {
             ("a=b\\  c", "space that is not escaped"),
             ("a=b\\", "backslash"),
         ] {
-            let refused = Points::of(&counts(series)).unwrap_err();
+            let refused = lines(&counts(series)).unwrap_err();
             assert!(refused.contains(error), "{series:?}: {refused}");
         }
     }
@@ -122,10 +103,10 @@ mod tests {
         for nanos in [i64::MIN, -1, i64::MAX] {
             let counts =
                 SealedCounts { minute: Minute::of_nanos(nanos), unique: u64::MAX, ..counts("a=b") };
-            let lines = Points::of(&counts).unwrap().to_string();
+            let text = lines(&counts).unwrap();
             let start = counts.minute.start_nanos();
             let first = format!("unique_user_event,a=b value=18446744073709551615 {start}\n");
-            assert!(lines.starts_with(&first), "{lines}");
+            assert!(text.starts_with(&first), "{text}");
         }
     }
 
@@ -142,9 +123,9 @@ mod tests {
             let series: Vec<_> =
                 tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value))).collect();
             let counts = counts(&series.join(","));
-            let lines = Points::of(&counts).unwrap().to_string();
-            let parsed: Vec<_> = parse_lines(&lines).collect::<Result<_, _>>().unwrap();
-            prop_assert_eq!(parsed.len(), LINES_PER_COUNT);
+            let text = lines(&counts).unwrap();
+            let parsed: Vec<_> = parse_lines(&text).collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(parsed.len(), 2);
             for line in parsed {
                 prop_assert_eq!(line.timestamp, Some(1_480_876_680_000_000_000));
                 let read: Vec<_> = line.series.tag_set.iter().flatten()
@@ -158,10 +139,9 @@ mod tests {
         #[test]
         fn a_count_is_two_lines_or_none(series in "(\\PC|[\\\\ ,=\n\r\t\0])*") {
             let counts = counts(&series);
-            if let Ok(points) = Points::of(&counts) {
-                let lines = points.to_string();
-                prop_assert_eq!(lines.matches('\n').count(), LINES_PER_COUNT);
-                prop_assert!(lines.ends_with('\n'));
+            if let Ok(text) = lines(&counts) {
+                prop_assert_eq!(text.matches('\n').count(), 2);
+                prop_assert!(text.ends_with('\n'));
             }
         }
     }

@@ -13,11 +13,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::Minute;
+use crate::event::{Minute, Partition};
 
 /// The two numbers of one series in one minute, sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCounts {
+    /// The partition of the series.
+    pub partition: Partition,
     /// The minute that was counted.
     pub minute: Minute,
     /// The canonical tag set: sorted by key, escaped as line protocol wants it.

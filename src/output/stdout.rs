@@ -53,7 +53,7 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Minute;
+    use crate::event::{Minute, Partition};
 
     /// A buffer that counts flushes, or a pipe whose reader is gone.
     #[derive(Debug, Default)]
@@ -80,6 +80,7 @@ mod tests {
 
     fn counts(series: &str) -> SealedCounts {
         SealedCounts {
+            partition: Partition::default(),
             minute: Minute::of_nanos(0),
             series: series.to_owned(),
             unique: 1,

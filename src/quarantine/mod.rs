@@ -3,12 +3,12 @@
 //! It reads one partition at a time, and each change is one step of the store. After an interruption each count is either
 //! unchanged or done, and the same command continues.
 
-mod listing;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
+use chrono::{DateTime, SecondsFormat};
 use clap::Args;
+use serde_json::Value;
 
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::redis::RedisStore;
@@ -18,16 +18,18 @@ use crate::store::{Bucket, OutputName, Quarantined, StoreError};
 const STEP: usize = 500;
 /// The most lines of a table without `--limit`.
 const LIMIT: usize = 1000;
+/// The most characters of a server's message in a table.
+const MESSAGE_CHARS: usize = 60;
 
 /// An error that leaves a command undone, or done in part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QuarantineError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("cannot write the answer: {0}")]
+    #[error("cannot write to standard output: {0}")]
     Io(#[from] io::Error),
     /// The selection, which may be mistyped, matches no counts.
-    #[error("nothing in the quarantine has this minute and series; see eds quarantine list")]
+    #[error("no quarantined counts have this minute and series; `eds quarantine list` shows all")]
     NothingSelected,
 }
 
@@ -47,13 +49,13 @@ pub(crate) enum Action {
 /// The selected counts, and the form of the answer.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Selection {
-    /// Of this minute, such as 20161204:1118; may be given several times
+    /// Select counts of this minute, such as 20161204:1118; may be given several times
     #[arg(long, value_name = "MINUTE")]
     pub(crate) minute: Vec<Minute>,
-    /// Of this series, as the list shows it; may be given several times
+    /// Select counts of this series, as the list shows it; may be given several times
     #[arg(long, value_name = "SERIES")]
     pub(crate) series: Vec<String>,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -63,7 +65,7 @@ pub(crate) struct Selection {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// The most to show, lowest minute first; 1000 in a table, all of them in JSON
+    /// The number of counts to show, the earliest minutes first; 1000 in a table and all in JSON by default
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }
@@ -74,7 +76,7 @@ pub(crate) struct List {
 pub(crate) struct Change {
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// All of them
+    /// Select all counts
     #[arg(long, conflicts_with_all = ["minute", "series"])]
     pub(crate) all: bool,
 }
@@ -83,12 +85,6 @@ impl Selection {
     fn contains(&self, quarantined: &Quarantined) -> bool {
         (self.minute.is_empty() || self.minute.contains(&quarantined.minute))
             && (self.series.is_empty() || self.series.contains(&quarantined.series))
-    }
-
-    /// Returns an error if a minute or a series was selected and nothing was found.
-    fn check(&self, found: u64) -> Result<(), QuarantineError> {
-        let is_all = self.minute.is_empty() && self.series.is_empty();
-        if found > 0 || is_all { Ok(()) } else { Err(QuarantineError::NothingSelected) }
     }
 }
 
@@ -105,28 +101,40 @@ pub(crate) struct Command<'a> {
 impl Command<'_> {
     /// Carries the action out.
     pub(crate) async fn run(&mut self, action: &Action) -> Result<(), QuarantineError> {
-        match action {
-            Action::List(List { selection, limit }) => self.list(selection, *limit).await,
-            Action::Show(selection) => self.show(selection).await,
-            Action::Retry(change) => self.retry(&change.selection).await,
-            Action::Drop(change) => self.drop(&change.selection).await,
+        let (selection, done) = match action {
+            Action::List(List { selection, limit }) => return self.list(selection, *limit).await,
+            Action::Show(selection) => (selection, None),
+            Action::Retry(Change { selection, .. }) => {
+                (selection, Some("requeued; a node sends them in its next round"))
+            }
+            Action::Drop(Change { selection, .. }) => (selection, Some("dropped")),
+        };
+        let mut count = 0;
+        for partition in self.partitions.iter() {
+            let found: Vec<_> = self.read(partition, selection).await?.into_iter().collect();
+            let minutes = found.chunk_by(|a, b| a.minute == b.minute);
+            for step in minutes.flat_map(|minute| minute.chunks(STEP)) {
+                if let Action::Retry(_) = action {
+                    let series: Vec<&str> = step.iter().map(|counts| &*counts.series).collect();
+                    let bucket = Bucket { partition, minute: step[0].minute };
+                    count += self.store.requeue(bucket, self.output, &series).await?;
+                }
+                print(step, selection.json, self.out)?;
+                match action {
+                    // Counts are printed before: an interruption may print some twice but loses none.
+                    Action::Drop(_) => {
+                        count += self.store.discard(partition, self.output, step).await?;
+                    }
+                    Action::Show(_) => count += step.len() as u64,
+                    Action::List(_) | Action::Retry(_) => {}
+                }
+            }
         }
-    }
-
-    /// Returns the selected counts of a partition.
-    async fn read(
-        &self,
-        partition: Partition,
-        selection: &Selection,
-    ) -> Result<BTreeSet<Quarantined>, StoreError> {
-        let mut found = BTreeSet::new();
-        let mut cursor = Some(0);
-        while let Some(at) = cursor {
-            let page = self.store.quarantined_page(partition, self.output, at).await?;
-            found.extend(page.items.into_iter().filter(|counts| selection.contains(counts)));
-            cursor = page.next;
+        if let Some(done) = done {
+            writeln!(self.notes, "{count} {done}")?;
         }
-        Ok(found)
+        let is_all = selection.minute.is_empty() && selection.series.is_empty();
+        if count > 0 || is_all { Ok(()) } else { Err(QuarantineError::NothingSelected) }
     }
 
     async fn list(
@@ -146,9 +154,9 @@ impl Command<'_> {
             }
         }
         if selection.json {
-            listing::print(&first, true, self.out)?;
+            print(&first, true, self.out)?;
         } else {
-            listing::table(&first, self.out)?;
+            print_table(&first, self.out)?;
         }
         let shown = first.len();
         if shown < total {
@@ -159,51 +167,88 @@ impl Command<'_> {
         Ok(())
     }
 
-    async fn show(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
-        let mut shown = 0;
-        for partition in self.partitions.iter() {
-            let found = self.read(partition, selection).await?;
-            listing::print(&found, selection.json, self.out)?;
-            shown += found.len() as u64;
+    /// Returns the selected counts of a partition.
+    async fn read(
+        &self,
+        partition: Partition,
+        selection: &Selection,
+    ) -> Result<BTreeSet<Quarantined>, StoreError> {
+        let mut found = BTreeSet::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let page = self.store.quarantined_page(partition, self.output, at).await?;
+            found.extend(page.items.into_iter().filter(|counts| selection.contains(counts)));
+            cursor = page.next;
         }
-        selection.check(shown)
+        Ok(found)
     }
+}
 
-    async fn retry(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
-        let mut requeued = 0;
-        for partition in self.partitions.iter() {
-            let mut minutes: BTreeMap<Minute, Vec<Quarantined>> = BTreeMap::new();
-            for quarantined in self.read(partition, selection).await? {
-                minutes.entry(quarantined.minute).or_default().push(quarantined);
-            }
-            for (minute, quarantined) in &minutes {
-                for step in quarantined.chunks(STEP) {
-                    let series: Vec<&str> = step.iter().map(|counts| &*counts.series).collect();
-                    requeued += self
-                        .store
-                        .requeue(Bucket { partition, minute: *minute }, self.output, &series)
-                        .await?;
-                    listing::print(step, selection.json, self.out)?;
-                }
-            }
-        }
-        writeln!(self.notes, "{requeued} taken back; a node sends them in its next round")?;
-        selection.check(requeued)
+/// Prints a table with a heading, or nothing if it is empty.
+fn print_table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Result<()> {
+    let width = all.iter().map(|counts| printable(&counts.series).chars().count()).max();
+    let width = width.unwrap_or(0).max("series".len());
+    if !all.is_empty() {
+        writeln!(
+            out,
+            "{:13}  {:width$}  {:>10}  {:>10}  {:20}  message",
+            "minute", "series", "unique", "cumulative", "since"
+        )?;
     }
+    for Quarantined { minute, series, unique, cumulative, since, message } in all {
+        let (minute, series, since) = (minute.shown(), printable(series), time(*since));
+        let mut message = printable(message);
+        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
+            message.replace_range(end.., "…");
+        }
+        writeln!(
+            out,
+            "{minute}  {series:width$}  {unique:>10}  {cumulative:>10}  {since:20}  {message}"
+        )?;
+    }
+    out.flush()
+}
 
-    /// Prints counts before it drops them: an interruption may print some twice but loses none.
-    async fn drop(&mut self, selection: &Selection) -> Result<(), QuarantineError> {
-        let mut dropped = 0;
-        for partition in self.partitions.iter() {
-            let found: Vec<_> = self.read(partition, selection).await?.into_iter().collect();
-            for step in found.chunks(STEP) {
-                listing::print(step, selection.json, self.out)?;
-                dropped += self.store.discard(partition, self.output, step).await?;
-            }
+/// Prints every field of each, as a JSON object or as a block of lines.
+fn print<'a>(
+    all: impl IntoIterator<Item = &'a Quarantined>,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for Quarantined { minute, series, unique, cumulative, since, message } in all {
+        let begins = time(minute.epoch_minutes().saturating_mul(60));
+        let fields = [
+            ("minute", minute.shown().into()),
+            ("begins", begins.into()),
+            ("series", series.as_str().into()),
+            ("unique", (*unique).into()),
+            ("cumulative", (*cumulative).into()),
+            ("since", time(*since).into()),
+            ("message", message.as_str().into()),
+        ];
+        if as_json {
+            let fields = fields.map(|(name, value): (&str, Value)| (name.to_owned(), value));
+            writeln!(out, "{}", Value::from_iter(fields))?;
+            continue;
         }
-        writeln!(self.notes, "{dropped} dropped")?;
-        selection.check(dropped)
+        for (name, value) in fields {
+            let text = value.as_str().map_or_else(|| value.to_string(), printable);
+            writeln!(out, "{name:10}  {text}")?;
+        }
+        writeln!(out)?;
     }
+    out.flush()
+}
+
+/// RFC 3339, in UTC.
+fn time(seconds: i64) -> String {
+    DateTime::from_timestamp(seconds, 0)
+        .map_or_else(|| seconds.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
+}
+
+/// Replaces control characters.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ async fn only_what_is_selected_is_shown_and_changed() {
     let (result, out, notes) = act(&store, Action::Retry(change(&[], &["a=1"]))).await;
     result.unwrap();
     assert_eq!(out.lines().count(), 1, "{out}");
-    assert!(notes.starts_with("1 taken back"), "{notes}");
+    assert!(notes.starts_with("1 requeued"), "{notes}");
     let (_, out, _) = act(&store, list(None, true)).await;
     assert_eq!(out.lines().count(), 1);
     assert!(out.contains("b=2") && out.contains("20161204:1119"), "{out}");

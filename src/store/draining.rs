@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::{Page, Result, SeriesCounts, Store};
 use crate::event::{Minute, Partition};
@@ -233,7 +234,8 @@ pub struct News {
 }
 
 /// The knowledge that a node attests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Testimony {
     /// The epoch; 0: unknown.
     pub epoch: u64,
@@ -243,7 +245,7 @@ pub struct Testimony {
     pub since: Option<Minute>,
     /// Minutes that are closed.
     pub closed: BTreeSet<Minute>,
-    /// Minutes whose counts may be written, and that no output is known to have.
+    /// Minutes whose counts may be written, and that no output is known to have. None is in `closed`.
     pub announced: BTreeSet<Minute>,
 }
 

@@ -55,7 +55,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     eventually("both nodes know that InfluxDB is back", BACK, || {
         let know = |node: &Node| {
             node.metrics().count("eds_output_up") == 1
-                && node.log().contains("the output takes points again")
+                && node.log().contains("the output accepts points again")
         };
         let know = nodes.each_ref().map(know);
         when(know == [true, true], format!("{know:?}"))

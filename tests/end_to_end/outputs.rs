@@ -222,7 +222,7 @@ fn a_database_is_added_and_removed_node_after_node() {
         let unsent = one.count_of_output("eds_backlog_unsent", "backup");
         when(unsent > 0, unsent)
     });
-    one.wait_log("WARN counts wait for outputs that this node does not have");
+    one.wait_log("WARN there are unsent or quarantined counts of outputs that are not configured on this node");
     let line = || {
         let said = one.says(&["outputs", "list"], 0, "");
         let line = said.lines().find(|line| line.starts_with("backup "));

@@ -323,7 +323,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
     ];
     for settings in outputs {
-        shown.push(format!("{settings:?} {:?}", InfluxDb::new(&settings).unwrap()));
+        shown.push(format!("{settings:?} {:?}", InfluxDb::new(&settings, "eds_probe").unwrap()));
     }
     // As text, and as the numbers of its bytes.
     let bytes = format!("{:?}", &key_line.as_bytes()[..8]);

@@ -1,9 +1,9 @@
 //! Any text as a series, and every series that the input accepts: written as two points, or not at all. An independent
 //! parser reads them.
 
-use event_data_service::event::{Minute, Parser, tags};
+use event_data_service::event::{Minute, Parser, Partition, tags};
 use event_data_service::output::SealedCounts;
-use event_data_service::output::line_protocol::{LINES_PER_COUNT, Points};
+use event_data_service::output::line_protocol::lines;
 use influxdb_line_protocol::{FieldValue, parse_lines};
 
 use crate::line::all_rules;
@@ -11,6 +11,7 @@ use crate::spelling::{self, spelled};
 
 fn counts(series: &str) -> SealedCounts {
     SealedCounts {
+        partition: Partition::default(),
         minute: Minute::of_nanos(1_480_876_707_352_348_928),
         series: series.to_owned(),
         unique: 3,
@@ -24,15 +25,14 @@ fn check_any(series: &str) {
     let stays_in_its_line = !series.contains(|c: char| c.is_ascii_control())
         && !series.replace(r"\ ", "").contains(' ')
         && !series.ends_with('\\');
-    let points = Points::of(&counts);
-    assert_eq!(points.is_ok(), stays_in_its_line, "{series:?}");
-    let Ok(points) = points else {
+    let written = lines(&counts);
+    assert_eq!(written.is_ok(), stays_in_its_line, "{series:?}");
+    let Ok(written) = written else {
         return;
     };
-    let written = points.to_string();
     assert!(written.ends_with('\n'), "{written:?}");
     let lines: Vec<_> = written.lines().collect();
-    assert_eq!(lines.len(), LINES_PER_COUNT, "{written:?}");
+    assert_eq!(lines.len(), 2, "{written:?}");
     for (line, begins) in lines.iter().zip(["unique_user_event", "cumulative_user_event"]) {
         assert!(line.starts_with(begins), "{line}");
         assert!(line.ends_with(" 1480876680000000000"), "{line}");
@@ -48,7 +48,7 @@ fn check_any(series: &str) {
 /// The series of an accepted line can be written, and reads back as the tags that were sent.
 fn check_accepted(series: &str) {
     let counts = counts(series);
-    let written = Points::of(&counts).unwrap().to_string();
+    let written = lines(&counts).unwrap();
     let points: Vec<_> = parse_lines(&written).collect::<Result<_, _>>().unwrap();
     let expected = [("unique_user_event", "3"), ("cumulative_user_event", "5")];
     assert_eq!(points.len(), expected.len(), "{written}");

@@ -17,7 +17,7 @@ mod v2;
 
 use std::time::Duration;
 
-use event_data_service::event::Minute;
+use event_data_service::event::{Minute, Partition};
 use event_data_service::output::influxdb::{Api, InfluxDb, Settings};
 use event_data_service::output::{SealedCounts, WriteError};
 use event_data_service::secret::Secret;
@@ -30,7 +30,8 @@ const SEED_MINUTE: Minute = Minute::of_nanos(1_480_876_707_352_348_928);
 const SEED_MINUTE_NANOS: i64 = 1_480_876_680_000_000_000;
 
 fn counts(minute: Minute, series: &str, unique: u64, cumulative: u64) -> SealedCounts {
-    SealedCounts { minute, series: series.to_owned(), unique, cumulative }
+    let partition = Partition::default();
+    SealedCounts { partition, minute, series: series.to_owned(), unique, cumulative }
 }
 
 /// As many counts as asked for, all of the seeds' minute: series `n=0`, `n=1`, …
@@ -63,7 +64,7 @@ fn v2_settings(url: &str) -> Settings {
 /// Returns the output, and asserts that its `Debug` shows no secrets.
 fn output(settings: &Settings) -> InfluxDb {
     use event_data_service::output::Output as _;
-    let output = InfluxDb::new(settings).unwrap();
+    let output = InfluxDb::new(settings, "eds_probe").unwrap();
     for shown in [format!("{output:?}"), format!("{settings:?}"), output.describe()] {
         assert!(!shown.contains(SECRET), "{shown}");
     }

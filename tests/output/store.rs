@@ -31,7 +31,7 @@ pub(super) struct SealedStore {
 
 impl SealedStore {
     pub(super) fn add(&self, counts: &SealedCounts) {
-        let SealedCounts { minute, series, unique, cumulative } = counts.clone();
+        let SealedCounts { minute, series, unique, cumulative, .. } = counts.clone();
         let unsent = SeriesCounts { series: series.clone(), unique, cumulative };
         self.minutes().entry(minute).or_default().unsent.insert(series, unsent);
     }

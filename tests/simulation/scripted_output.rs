@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
-use event_data_service::event::Minute;
+use event_data_service::event::{Minute, Partition};
 use event_data_service::output::{Output, SealedCounts, WriteError};
 use testing::prelude::*;
 
@@ -211,7 +211,13 @@ impl Output for ScriptedOutput {
     }
 
     async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
-        let probe = SealedCounts { minute, series: PROBE.to_owned(), unique: 0, cumulative: 0 };
+        let probe = SealedCounts {
+            partition: Partition::default(),
+            minute,
+            series: PROBE.to_owned(),
+            unique: 0,
+            cumulative: 0,
+        };
         self.write(&[probe]).await
     }
 

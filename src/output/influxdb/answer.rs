@@ -35,15 +35,6 @@ pub(super) enum Dialect {
     V2,
 }
 
-/// An HTTP answer.
-pub(super) struct Reply {
-    pub(super) status: u16,
-    /// The `Retry-After` header, if the client has the headers.
-    pub(super) retry_after: Option<Duration>,
-    /// The body, or the part of it that was read.
-    pub(super) text: String,
-}
-
 /// Phrases, in lower case, of a 400 that concerns the request as a whole.
 const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("database is required", Cause::OutputNoDatabase),
@@ -54,16 +45,18 @@ const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("invalid precision", Cause::OutputPrecision),
 ];
 
-/// Returns the result of a write by its answer.
-pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
-    let message = message(&reply.text);
-    let reason = if message.is_empty() {
-        format!("status {}", reply.status)
-    } else {
-        format!("status {}: {message}", reply.status)
-    };
+/// Returns the result of a write by its answer. `text` is the body, or the part of it that was read.
+pub(super) fn judge(
+    dialect: Dialect,
+    status: u16,
+    retry_after: Option<Duration>,
+    text: &str,
+) -> Result<(), WriteError> {
+    let message = message(text);
+    let separator = if message.is_empty() { "" } else { ": " };
+    let reason = format!("status {status}{separator}{message}");
     let lower = message.to_lowercase();
-    Err(match (reply.status, reply.retry_after) {
+    Err(match (status, retry_after) {
         (200 | 204, _) if message.is_empty() => return Ok(()),
         (425 | 429 | 503, retry_after) | (408 | 500..=599, retry_after @ Some(_)) => {
             WriteError::Unavailable {

@@ -1,14 +1,13 @@
 //! [`LineWriter`]: requests to the v1 API, and to either API over `https://` or below a path.
 
 use std::error::Error;
-use std::fmt;
 use std::time::SystemTime;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Body, Certificate, Client, Response, Url};
+use reqwest::{Body, Certificate, Client, Url};
 use rustls::crypto::{CryptoProvider, ring};
 
-use super::answer::{Dialect, Reply, judge, retry_after, unanswered};
+use super::answer::{Dialect, judge, retry_after, unanswered};
 use super::{Api, CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
@@ -19,6 +18,7 @@ use crate::text::{chain, find_tls, on_one_line};
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Writes lines to one database or bucket, through the v1 or v2 API.
+#[derive(Debug)]
 pub struct LineWriter {
     client: Client,
     /// With the query that names the database or bucket.
@@ -74,14 +74,23 @@ impl LineWriter {
     /// Writes the lines in one request. On `Err` any part of them may have been written.
     pub async fn write(&self, lines: impl Into<Body>) -> Result<(), WriteError> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone());
-        let reply = match request.body(lines).send().await {
-            Ok(response) => read(response).await,
-            Err(error) => Err(error),
+        let answer = async {
+            let mut response = request.body(lines).send().await?;
+            let mut bytes = Vec::new();
+            while bytes.len() < ANSWER_BYTES_MAX
+                && let Some(chunk) = response.chunk().await?
+            {
+                let room = ANSWER_BYTES_MAX - bytes.len();
+                bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            }
+            Ok((response, bytes))
         };
-        match reply {
-            Ok(reply) => judge(self.dialect, &reply),
-            Err(error) => Err(failure(&error.without_url())),
-        }
+        let (response, bytes) =
+            answer.await.map_err(|error: reqwest::Error| failure(&error.without_url()))?;
+        let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = header.and_then(|value| retry_after(value, SystemTime::now()));
+        let text = String::from_utf8_lossy(&bytes);
+        judge(self.dialect, response.status().as_u16(), retry_after, &text)
     }
 
     /// Returns the destination for the log, without secrets.
@@ -91,17 +100,11 @@ impl LineWriter {
     }
 }
 
-impl fmt::Debug for LineWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LineWriter").field(&self.description).finish()
-    }
-}
-
 /// Returns the certificates of a PEM file, or why it has none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
     if certificates.is_empty() {
-        return Err("there is no certificate in it".to_owned());
+        return Err("the file has no certificate".to_owned());
     }
     Ok(certificates)
 }
@@ -124,20 +127,6 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
     };
     url.query_pairs_mut().append_pair("precision", precision);
     (url, dialect)
-}
-
-async fn read(mut response: Response) -> reqwest::Result<Reply> {
-    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let retry_after = header.and_then(|value| retry_after(value, SystemTime::now()));
-    let mut bytes = Vec::new();
-    while bytes.len() < ANSWER_BYTES_MAX
-        && let Some(chunk) = response.chunk().await?
-    {
-        let room = ANSWER_BYTES_MAX - bytes.len();
-        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
-    }
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Reply { status: response.status().as_u16(), retry_after, text })
 }
 
 /// Classifies a request without an answer.

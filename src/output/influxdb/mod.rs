@@ -1,10 +1,7 @@
 //! InfluxDB and servers with its write API.
 //!
-//! | file | purpose |
-//! | --- | --- |
-//! | `answer.rs` | maps an HTTP answer to a result |
-//! | `v2.rs` | the v2 API over `http://`, through the `influxdb2` crate |
-//! | `http.rs` | all other requests: v1, `https://`, and URLs with a path |
+//! The `influxdb2` crate writes to the v2 API over `http://` without a path, and `http.rs` makes all other requests: v1, `https://`,
+//! and URLs with a path. `answer.rs` interprets the answers of both.
 //!
 //! `docs/decisions/0002-https-to-influxdb.md` explains why there are two clients. Neither follows redirects, which would turn a
 //! POST into a GET or carry the token elsewhere. Neither uses a proxy, not even one from the environment: the database is a
@@ -12,28 +9,28 @@
 
 mod answer;
 mod http;
-mod v2;
 
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use influxdb2::api::write::TimestampPrecision;
+use influxdb2::{ClientBuilder, RequestError};
 use reqwest::Url;
 
+use self::answer::{Dialect, judge, unanswered};
 pub use self::http::{LineWriter, certificates};
-use self::v2::V2;
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
 use crate::event::Minute;
 use crate::secret::Secret;
+use crate::text::chain;
 
 /// The timeout for connecting, unless that of the whole request is shorter.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 /// Idle connections are closed before the server's own limit (60 s and more) can cut off a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"));
-/// The default measurement of probes.
-const PROBE_MEASUREMENT: &str = "eds_probe";
 
 /// The write API and its credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,39 +81,60 @@ pub struct InfluxDb {
 }
 
 enum Client {
-    Crate(V2),
+    /// The crate drops the headers of an answer, `Retry-After` among them. It reads the whole body of an error, which only the
+    /// timeout of the request limits.
+    Crate {
+        client: influxdb2::Client,
+        org: String,
+        bucket: String,
+    },
     Own(LineWriter),
 }
 
 impl InfluxDb {
-    /// Creates the output without connecting.
-    pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
+    /// Creates the output without connecting. The name of the measurement of probes must need no escapes.
+    pub fn new(settings: &Settings, probe_measurement: &str) -> Result<Self, SettingsError> {
         let url = &settings.url;
         let client = match &settings.api {
             // The crate would replace the path of the URL.
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
-                Client::Crate(V2::new(url, org, bucket, token.as_ref(), settings.timeout)?)
+                let builder = reqwest_0_11::Client::builder()
+                    .http1_only()
+                    .user_agent(USER_AGENT)
+                    .connect_timeout(settings.timeout.min(CONNECT_TIMEOUT_MAX))
+                    .timeout(settings.timeout)
+                    .pool_idle_timeout(IDLE_TIMEOUT)
+                    .redirect(reqwest_0_11::redirect::Policy::none())
+                    .no_proxy();
+                // The crate sends no header for an empty token.
+                let token = token.as_ref().map_or("", Secret::expose);
+                let client = ClientBuilder::with_builder(builder, url.as_str(), org, token).build();
+                let client = client.map_err(|error| SettingsError(chain(&error)))?;
+                Client::Crate { client, org: org.clone(), bucket: bucket.clone() }
             }
             Api::V2 { .. } | Api::V1 { .. } => Client::Own(LineWriter::new(settings, "ns")?),
         };
-        Ok(Self {
-            client,
-            description: settings.describe(),
-            probe_measurement: PROBE_MEASUREMENT.to_owned(),
-        })
+        let (description, probe_measurement) = (settings.describe(), probe_measurement.to_owned());
+        Ok(Self { client, description, probe_measurement })
     }
 
-    /// Sets the measurement of probes. Its name must need no escapes.
-    #[must_use]
-    pub fn with_probe_measurement(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.probe_measurement);
-        self
-    }
-
-    async fn post(&self, body: String) -> Result<(), WriteError> {
-        match &self.client {
-            Client::Crate(v2) => v2.post(body).await,
-            Client::Own(http) => http.write(body).await,
+    async fn post(&self, lines: String) -> Result<(), WriteError> {
+        let (client, org, bucket) = match &self.client {
+            Client::Crate { client, org, bucket } => (client, org, bucket),
+            Client::Own(writer) => return writer.write(lines).await,
+        };
+        let precision = TimestampPrecision::Nanoseconds;
+        match client.write_line_protocol_with_precision(org, bucket, lines, precision).await {
+            Ok(()) => Ok(()),
+            Err(RequestError::Http { status, text }) => {
+                judge(Dialect::V2, status.as_u16(), None, &text)
+            }
+            Err(RequestError::ReqwestProcessing { source }) => {
+                let (is_connect, is_timeout) = (source.is_connect(), source.is_timeout());
+                Err(unanswered(&source.without_url(), is_connect, is_timeout))
+            }
+            // The other errors are of queries.
+            Err(error) => Err(unanswered(&error, false, true)),
         }
     }
 }

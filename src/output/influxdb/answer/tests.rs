@@ -12,7 +12,7 @@ fn judged_with(
     status: u16,
     text: &str,
 ) -> Result<(), WriteError> {
-    judge(dialect, &Reply { status, retry_after, text: text.to_owned() })
+    judge(dialect, status, retry_after, text)
 }
 
 #[track_caller]
