@@ -35,7 +35,6 @@ const USERS: usize = 300_000;
 const EVENTS: usize = 1_000_000;
 /// Tells a child process the number of users for dedup.
 const DEDUP_USERS: &str = "MEMORY_TEST_DEDUP_USERS";
-/// The same for the number of series.
 const SERIES: &str = "MEMORY_TEST_SERIES";
 /// The same for the port of a Redis with a minute to seal.
 const REDIS_PORT: &str = "MEMORY_TEST_REDIS_PORT";
@@ -54,7 +53,6 @@ fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
     figures.unwrap_or_else(|| panic!("{said}"))
 }
 
-/// A recorder whose store keeps nothing.
 struct Working {
     store: Arc<CountingStore>,
     batches: mpsc::Sender<Delivery>,
@@ -92,7 +90,6 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(24_681_278 + number).unwrap()
 }
 
-/// Returns a series of 750 bytes.
 fn series(number: usize) -> String {
     format!("s={number:0748}")
 }
@@ -110,7 +107,6 @@ fn documented(words: &str) -> usize {
     number.unwrap().parse().unwrap()
 }
 
-/// Child process: records users with a series each, and prints the memory used.
 #[tokio::test]
 async fn record_users_in_a_process_of_its_own() {
     let Ok(users_max) = std::env::var(DEDUP_USERS) else {

@@ -16,7 +16,6 @@ fn help(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the values of a directive in order.
 fn directive<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
@@ -25,7 +24,6 @@ fn default(path: &str) -> Duration {
     humantime::parse_duration(Key::find(path).unwrap().default).unwrap()
 }
 
-/// Returns all variable names in a text.
 fn variables(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
     words

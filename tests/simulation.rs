@@ -19,12 +19,14 @@ mod simulation {
     pub(crate) mod event;
     pub(crate) mod faulty_store;
     pub(crate) mod hasty_output;
+    pub(crate) mod interleaved;
     pub(crate) mod life;
     pub(crate) mod listener;
     pub(crate) mod mutants;
     pub(crate) mod node;
     pub(crate) mod oracle;
     pub(crate) mod plan;
+    pub(crate) mod prelude;
     pub(crate) mod schedule;
     pub(crate) mod script;
     pub(crate) mod script_mutants;
@@ -40,7 +42,6 @@ use simulation::schedule::{play, play_plan};
 use simulation::script::Outage;
 use testing::prelude::*;
 
-/// Default of `SIMULATION_SCHEDULES`.
 const SCHEDULES: u64 = 2000;
 /// Default of `SIMULATION_STEPS`, the steps printed of a failed schedule.
 const STEPS_SHOWN: u64 = 60;
@@ -54,7 +55,6 @@ fn number_from(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// Panics with the violation of a seed's schedule and the command that repeats it.
 fn report(seed: u64, violation: &str) -> String {
     let trace = play(seed, None, true).trace;
     let steps = number_from("SIMULATION_STEPS", STEPS_SHOWN);

@@ -28,6 +28,20 @@ mod contract {
     pub(crate) mod recording;
     pub(crate) mod refused;
     pub(crate) mod witness;
+
+    mod prelude {
+        pub(crate) use event_data_service::event::{Minute, Partition};
+        pub(crate) use event_data_service::store::{
+            AdmitRequest, Admitted, Announced, Bucket, CheckIn, Claim, ClaimRequest, Known,
+            OutputName, RecordRequest, Records, SealRequest, Seen, StoreError, Testimony,
+        };
+        pub(crate) use testing::prelude::*;
+
+        pub(crate) use super::ground::{
+            AT_ONCE, Counts, Event, Ground, Node, RETENTION, SEED_MINUTE, bucket, event, model,
+            only, partitions, records, series_of_one_partition,
+        };
+    }
 }
 
 use contract::ground::Ground;

@@ -12,9 +12,7 @@
 mod store_redis {
     mod access;
     mod admission;
-    mod interleaved;
-    mod line;
-    mod load;
+    mod logs;
     mod losses;
     mod names;
     mod outage;
@@ -24,7 +22,18 @@ mod store_redis {
     mod shortage;
     mod site;
     mod sizes;
-    mod slow;
     mod strangers;
-    mod tls;
+
+    mod prelude {
+        pub(crate) use event_data_service::event::Minute;
+        pub(crate) use event_data_service::store::redis::{Layout, RedisStore, Settings};
+        pub(crate) use event_data_service::store::{
+            AdmitRequest, Admitted, Claim, ClaimRequest, Draining, OutputName, Recording,
+            SealRequest, Store, StoreError,
+        };
+        pub(crate) use redis_link::Address;
+        pub(crate) use testing::prelude::*;
+
+        pub(crate) use super::site::*;
+    }
 }

@@ -4,7 +4,6 @@
 
 use testing::prelude::*;
 
-/// The modules that each module may import.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
@@ -62,7 +61,6 @@ const PHRASES_MAX: usize = 9999;
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
-/// Finds the files with this extension below a directory, without build output and hidden directories.
 fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -75,7 +73,6 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the sources of a crate or of all crates by path.
 fn sources(of: &str) -> BTreeMap<PathBuf, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -95,19 +92,16 @@ fn all_sources() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// Returns the top-level module of a file; `None` for roots.
 fn module(path: &Path) -> Option<String> {
     let first = path.iter().nth(1).unwrap().to_str().unwrap();
     let module = first.strip_suffix(".rs").unwrap_or(first);
     (!matches!(module, "lib" | "main")).then(|| module.to_owned())
 }
 
-/// Returns the top-level modules that a line names by `crate::`.
 fn uses(line: &str) -> Vec<&str> {
     named(line, "crate::")
 }
 
-/// Returns the modules that a line names after this prefix.
 fn named<'a>(line: &'a str, prefix: &str) -> Vec<&'a str> {
     let code = line.split("//").next().unwrap_or_default();
     let end =

@@ -37,7 +37,6 @@ fn every_alert_is_tested_and_says_what_to_do_here_and_in_the_documents() {
     }
 }
 
-/// The words of a text.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }

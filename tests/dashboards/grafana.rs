@@ -6,7 +6,6 @@ use super::{all_of, path, texts, yaml};
 use crate::names::Written;
 use crate::world::World;
 
-/// The dashboards by the names of their files.
 pub(crate) fn dashboards() -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(path("dashboards/grafana")).unwrap() {

@@ -30,7 +30,6 @@ fn read(of: &str) -> String {
     std::fs::read_to_string(path(of)).unwrap()
 }
 
-/// The documents of a YAML file.
 fn yaml(of: &str) -> Vec<Value> {
     let text = read(of);
     let documents = serde_yaml_ng::Deserializer::from_str(&text);
@@ -39,13 +38,11 @@ fn yaml(of: &str) -> Vec<Value> {
     documents.map(value).collect()
 }
 
-/// All texts under a key of this name, however deep.
 fn texts<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     let all = all_of(value, key).into_iter();
     all.filter_map(Value::as_str).collect()
 }
 
-/// All values under a key of this name, however deep.
 fn all_of<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
     let inner = |value: &'a Value| all_of(value, key);
     match value {

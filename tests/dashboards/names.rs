@@ -41,7 +41,6 @@ impl Written {
         }
     }
 
-    /// Panics unless all names in double quotes exist.
     #[track_caller]
     pub(crate) fn assert_knows_influxql(&self, query: &str) {
         let quoted: Vec<_> = query.split('"').collect();

@@ -61,10 +61,7 @@ fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_l
     node.wait_count("eds_output_up", |up| up == 0);
     proxy.set(Mode::Pass);
     for (measurement, field) in [("unique_user_event", "value"), ("eds", "events_received_total")] {
-        eventually(measurement, SOON, || {
-            let found = count(measurement, field);
-            when(found > 0, found)
-        });
+        wait_for(measurement, || count(measurement, field), |&found| found > 0);
     }
     node.metrics().assert_ledger_adds_up();
 }

@@ -18,7 +18,6 @@ fn the_template_has_dashboard_variables_and_deadman_check() {
     }
 }
 
-/// Returns the texts in double quotes behind each occurrence of this.
 fn quoted<'a>(flux: &'a str, behind: &str) -> Vec<&'a str> {
     let rest = flux.split(behind).skip(1);
     rest.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next()).collect()

@@ -13,7 +13,6 @@ pub(crate) struct World {
     influxdb: InfluxServer,
     pub(crate) node: Node,
     pub(crate) relay: Node,
-    /// Now, and an hour ago.
     pub(crate) range_ms: [u64; 2],
 }
 
@@ -70,7 +69,6 @@ impl World {
         self.runtime.block_on(self.influxdb.query(DATABASE, influxql))
     }
 
-    /// The texts in a column of the answer.
     pub(crate) fn column(&self, influxql: &str, place: usize) -> BTreeSet<String> {
         let answer = self.query(influxql);
         let rows = answer.iter().filter_map(|series| series["values"].as_array());

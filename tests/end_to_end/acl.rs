@@ -3,7 +3,6 @@
 use crate::prelude::*;
 use crate::quarantine::{answer, make_room, poison, site};
 
-/// The word whose SHA-256 is in the file.
 const PASSWORD: &str = "change-me";
 
 /// The words of the file behind the name of a user.
@@ -14,7 +13,6 @@ pub(crate) fn rights_of(user: &str) -> impl Iterator<Item = &'static str> {
     line.expect("the file has the user").trim().split(' ')
 }
 
-/// The commands that Redis has carried out, scripts included.
 fn carried_out(redis: &RedisServer) -> BTreeSet<String> {
     let stats: String = redis.query(&["INFO", "commandstats"]);
     stats
@@ -42,10 +40,7 @@ fn look(redis: &RedisServer, node: &Node) {
     let answer = node.get("/api/v1/series").expect("an answer");
     assert_eq!(answer.status, 503, "{}", answer.body);
     run("DEL {eds:mutex:look}:lock");
-    eventually("its turn was waited for", SOON, || {
-        let done = carried_out(redis);
-        when(done.contains("psubscribe"), format!("{done:?}"))
-    });
+    wait_for("its turn was waited for", || carried_out(redis), |done| done.contains("psubscribe"));
 }
 
 #[test]

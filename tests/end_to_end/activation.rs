@@ -52,7 +52,6 @@ fn free_address() -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// Sends one event that no other is.
 fn send(to: SocketAddr, number: i64) {
     eventually("somebody listens", SOON, || when(udp_socket(to).is_some(), to));
     let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
@@ -101,36 +100,6 @@ fn a_unix_socket_that_is_passed_stays_for_the_next_process() {
     let (status, log) = activated.wait_for_exit();
     assert!(status.success(), "{log}");
     assert!(path.exists(), "it is the manager's");
-}
-
-#[test]
-fn a_socket_that_the_configuration_does_not_name_is_refused_and_how_to_fix_it() {
-    let [named, stray] = [free_address(), free_address()];
-    let node = listening_on(&[named]);
-    let mut activated = Activated::start(&node, &["--datagram"], &[named, stray]);
-    send(named, 0);
-    let (status, log) = activated.wait_for_exit();
-    assert_eq!(status.code(), Some(1), "{log}");
-    for words in [
-        format!("a socket at {stray}, which input.listen does not name"),
-        format!("[{named}]"),
-        "ListenDatagram=".to_owned(),
-        "disable --now eds.socket".to_owned(),
-    ] {
-        assert!(log.contains(&words), "no {words:?} in {log}");
-    }
-}
-
-#[test]
-fn a_socket_that_is_none_for_datagrams_is_refused() {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let node = listening_on(&[address]);
-    let mut activated = Activated::start(&node, &[], &[address]);
-    eventually("it accepts", SOON, || TcpStream::connect(address));
-    let (status, log) = activated.wait_for_exit();
-    assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("descriptor 3, which is a socket, but not for datagrams"), "{log}");
-    assert!(log.contains("ListenDatagram="), "{log}");
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use crate::failover::{
     BACK, Replicated, UnderLoad, assert_a_killed_master_costs_nothing, assert_exact,
-    assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, load,
-    send, site, two_nodes,
+    assert_recorded_again_behind_a_cut_link, send, site, two_nodes,
 };
 use crate::prelude::*;
 
@@ -12,24 +11,6 @@ fn tags(keys: &[String]) -> BTreeSet<String> {
     let of_partitions = keys.iter().filter(|key| !key.starts_with("{eds:nodes}"));
     let tag = |key: &String| Some(format!("{}}}", key.strip_prefix('{')?.split('}').next()?));
     of_partitions.filter_map(tag).map(|tag| format!("{{{tag}")).collect()
-}
-
-#[test]
-fn a_load_on_a_cluster_is_exact_and_lies_on_all_masters() {
-    let cluster = RedisCluster::start();
-    let site = site();
-    let nodes = two_nodes(&site, &cluster.url(), &[("flush.grace", "3s")]);
-    let mut sender = Sender::to_all(&nodes);
-    let datagrams: Vec<_> = load(30_000).datagrams().collect();
-    send(&mut sender, &datagrams);
-    sender.wait_received();
-    let shares: Vec<_> =
-        cluster.masters().iter().map(|master| tags(&master.keys()).len()).collect();
-    eprintln!("partitions on each master: {shares:?}");
-    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-    assert!(shares.iter().sum::<usize>() <= 32 && *least >= 8 && most - least <= 4, "{shares:?}");
-    assert_exact(&site, &nodes, &sender);
-    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
 }
 
 /// The master with the settings, which is the hardest to do without.
@@ -81,7 +62,6 @@ fn slots_that_move_under_load_cost_nothing() {
         // And one comes back.
         cluster.begin_move(split[0], 1, 0, 2);
         cluster.end_move(split[0], 1, 0);
-        eprintln!("{} slots moved", slots.len());
     });
 }
 
@@ -123,11 +103,6 @@ fn what_a_replica_lacks_is_recorded_again() {
 }
 
 #[test]
-fn without_a_replay_window_what_a_replica_lacks_is_lost() {
-    assert_lost_behind_a_cut_link_without_a_window(&mut OneOf::start());
-}
-
-#[test]
 fn a_master_that_hangs_does_not_hold_up_the_others() {
     let cluster = RedisCluster::start();
     let site = site();
@@ -157,7 +132,6 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
 
     let hanging = cluster.master_index("eds:settings");
     cluster.nodes[hanging].signal("STOP");
-    let hangs = Instant::now();
     let second: Vec<_> = minute(1).datagrams().collect();
     send(&mut sender, &second);
     let expected = sender.expected.points();
@@ -169,8 +143,6 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     eventually("the others' minutes are done", Duration::from_secs(45), || {
         compare(&of_others(&expected), &of_others(&site.points()))
     });
-    let done = hangs.elapsed();
-    eprintln!("the others' minute done {done:?} after the hang began");
     assert!(count(&nodes, "eds_events_queued") > 0);
     cluster.nodes[hanging].signal("CONT");
     assert_exact(&site, &nodes, &sender);

@@ -8,7 +8,6 @@ fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
     (output, said)
 }
 
-/// Returns the line of a check, with its remedy.
 #[track_caller]
 fn line(said: &str, thing: &str) -> String {
     let mut lines = said.lines().skip_while(|line| !line.contains(thing));

@@ -37,11 +37,9 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     send(load(0, 10_000));
     cut_off.wait_count("eds_claims_total", |claims| claims > 0);
     proxy.set(Traffic::Stall);
-    let cut = Instant::now();
     site.writes.set(Mode::Pass);
     let expected = send(load(1, 10_000));
     site.wait_exact(&expected, TAKEN_OVER + Duration::from_secs(2));
-    eprintln!("the others were exact {:?} after the cut", cut.elapsed());
     cut_off.wait_answer("/readyz", 503, "");
 
     // Events that reach only this node wait until the connection is open: in a new minute they are counted, in a minute that
@@ -60,11 +58,9 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     site.wait_exact(&expected, Duration::ZERO);
 
     proxy.set(Traffic::Open);
-    let healed = Instant::now();
     let mut expected = expected;
     expected.extend(own_minute.expected.points());
     site.wait_exact(&expected, BACK);
-    eprintln!("its own events were exact {:?} after it was back", healed.elapsed());
     let all = [&others[0], &others[1], &cut_off];
     eventually("what is late is counted", BACK, || {
         let late = count(all, "eds_events_late_total");
@@ -105,9 +101,7 @@ fn answers_that_crawl_cost_nothing() {
             wait_count(&nodes, "eds_store_up", |up| up == 0);
             proxy.set(Traffic::Open);
         }
-        let sent = Instant::now();
         site.wait_exact(&sender.expected.points(), BACK);
-        eprintln!("{way:?}: exact {:?} after", sent.elapsed());
     }
     proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);

@@ -23,7 +23,6 @@ fn compare(found: &Found, expected: &Found) -> Result<(), String> {
     when(found == expected, format!("{} series: found {more:#?}, expected {less:#?}", found.len()))
 }
 
-/// The form in which line protocol has a tag's key or value.
 fn escaped(name: &str) -> String {
     name.replace(',', r"\,").replace('=', r"\=").replace(' ', r"\ ")
 }
@@ -45,7 +44,6 @@ fn key(random: &mut SmallRng) -> String {
     if name.ends_with('\\') { name + "k" } else { name }
 }
 
-/// A set of tags, and the line that has it.
 fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
     let tags: Vec<_> =
         tags.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect();
@@ -53,28 +51,13 @@ fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
     format!("{} value=\"{user}\" {timestamp}", tags.join(","))
 }
 
-/// Sends as much as a socket's buffer holds, and waits until it is recorded or rejected.
 fn send(node: &Node, lines: &[String]) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let before = node.metrics().count("eds_datagrams_received_total");
-    for (sent, line) in (1..).zip(lines) {
-        socket.send_to(line.as_bytes(), node.udp()).unwrap();
-        if sent % 64 == 0 || sent == lines.len() {
-            eventually("what was sent is recorded or rejected", SOON, || {
-                let metrics = node.metrics();
-                metrics.assert_ledger_adds_up();
-                let received = metrics.count("eds_datagrams_received_total") - before;
-                let queued = metrics.count("eds_events_queued");
-                when(
-                    received == sent as u64 && queued == 0,
-                    format!("{received} received, {queued} queued"),
-                )
-            });
-        }
-    }
+    let mut sender = Sender::paced_by(node);
+    lines.iter().for_each(|line| sender.send_unrecorded(line));
+    sender.wait_received();
+    node.wait_recorded();
 }
 
-/// What InfluxDB holds of a minute: tags → unique and cumulative.
 fn found(site: &Site, minute_ns: i64) -> Found {
     let mut found = Found::new();
     for (place, measurement) in ["unique_user_event", "cumulative_user_event"].iter().enumerate() {

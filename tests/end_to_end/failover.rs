@@ -16,17 +16,15 @@ pub(crate) fn failover_events() -> u64 {
     events.map_or(200_000, |events| events.parse().expect("a whole number"))
 }
 
-/// Three minutes of 2016.
 pub(crate) fn load(events: u64) -> Plan {
     testing::load::load(0..3, events, 100, 2000)
 }
 
 /// InfluxDB, and no Redis: the nodes are configured for another one.
 pub(crate) fn site() -> Site {
-    Site::with_redis(RedisServer::down(&[]))
+    Site::only(InfluxServer::start())
 }
 
-/// Two nodes that keep their sets there.
 pub(crate) fn two_nodes(site: &Site, store_url: &str, keys: &[(&str, &str)]) -> [Node; 2] {
     let common = [
         ("store.url", store_url),
@@ -38,7 +36,6 @@ pub(crate) fn two_nodes(site: &Site, store_url: &str, keys: &[(&str, &str)]) -> 
     ["one", "two"].map(|name| site.start_node(name, &keys))
 }
 
-/// Sends datagrams to both nodes, evenly over the time.
 pub(crate) fn send<'a>(sender: &mut Sender, datagrams: impl IntoIterator<Item = &'a Vec<u8>>) {
     let began = Instant::now();
     let mut events = 0;
@@ -54,7 +51,6 @@ fn lines(datagram: &[u8]) -> usize {
     datagram.split(|byte| *byte == b'\n').count()
 }
 
-/// Waits until both nodes have recorded every event that they received.
 #[track_caller]
 pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     for node in nodes {
@@ -81,7 +77,6 @@ impl UnderLoad {
         Self::start_with(store_url, events, &[])
     }
 
-    /// With these keys of the nodes' configuration.
     pub(crate) fn start_with(store_url: &str, events: u64, keys: &[(&str, &str)]) -> Self {
         let site = site();
         let nodes = two_nodes(&site, store_url, keys);
@@ -103,62 +98,36 @@ impl UnderLoad {
     }
 }
 
-/// Waits until the counts of all events are exact, and checks the nodes' metrics.
 #[track_caller]
 pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
     sender.wait_received();
-    let sent = Instant::now();
     site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!("exact {:?} after the last event, grace included", sent.elapsed());
     assert_all_recorded(nodes);
     site.assert_one_value_a_point();
 }
 
-/// Kills the master under load. Returns the number of events that were recorded again.
 #[track_caller]
 pub(crate) fn assert_a_killed_master_costs_nothing(redis: &mut dyn Replicated) -> u64 {
     let mut load = UnderLoad::start(&redis.url(), failover_events());
     redis.kill_master();
-    let killed = Instant::now();
     load.assert_exact_in_spite_of(|| {
         redis.wait_promoted();
-        eprintln!("promoted {:?} after the kill", killed.elapsed());
     });
     count(&load.nodes, "eds_events_replayed_total")
 }
 
-/// A master with replicas, and a mechanism that promotes one.
 pub(crate) trait Replicated: Send + Sync {
-    /// For `store.url`.
     fn url(&self) -> String;
-    /// Cuts the replicas off.
     fn cut_link(&mut self);
-    /// Kills the master behind the link that was cut.
     fn kill_master(&mut self);
-    /// Waits until a replica is the master.
     fn wait_promoted(&self);
 }
 
+/// A master confirms events for two seconds that its replica does not get, and dies.
 #[track_caller]
 pub(crate) fn assert_recorded_again_behind_a_cut_link(redis: &mut dyn Replicated) {
-    let (missing, replayed) = killed_behind_a_cut_link(redis, "10s");
-    assert!(replayed > 0);
-    assert_eq!(missing, None);
-}
-
-/// So it is the window that makes the other one exact.
-#[track_caller]
-pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Replicated) {
-    let (missing, replayed) = killed_behind_a_cut_link(redis, "0s");
-    assert_eq!(replayed, 0);
-    assert!(missing.is_some(), "nothing was lost: the test tests nothing");
-}
-
-/// A master confirms events for two seconds that its replica does not get, and dies. Returns the difference from the expected
-/// points, if any, and the number of events that were recorded again.
-fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option<String>, u64) {
     let site = site();
-    let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);
+    let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", "10s")]);
     let mut sender = Sender::to_all(&nodes);
     let datagrams: Vec<_> = load(120_000).datagrams().collect();
     let (before, rest) = datagrams.split_at(datagrams.len() / 6);
@@ -169,31 +138,7 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
     wait_count(&nodes, "eds_events_queued", |queued| queued == 0);
     redis.kill_master();
     send(&mut sender, after);
-    sender.wait_received();
     redis.wait_promoted();
-    let expected = sender.expected.points();
-    eventually("all minutes are done", BACK, || {
-        let found = site.points();
-        let waiting = [
-            "eds_events_queued",
-            "eds_backlog_pending",
-            "eds_backlog_claimed",
-            "eds_backlog_unsent",
-        ]
-        .map(|name| count(&nodes, name));
-        when(
-            found.len() == expected.len() && waiting.iter().all(|it| *it == 0),
-            format!("{} of {} points, {waiting:?}", found.len(), expected.len()),
-        )
-    });
-    site.assert_one_value_a_point();
-    let found = site.points();
-    let sum = |points: &Points| {
-        let cumulative =
-            points.iter().filter(|(point, _)| point.measurement == "cumulative_user_event");
-        cumulative.map(|(_, count)| count).sum::<u64>()
-    };
-    eprintln!("window {window}: {} events found of {}", sum(&found), sum(&expected));
-    let replayed = count(&nodes, "eds_events_replayed_total");
-    (compare(&expected, &found).err(), replayed)
+    assert_exact(&site, &nodes, &sender);
+    assert!(count(&nodes, "eds_events_replayed_total") > 0);
 }

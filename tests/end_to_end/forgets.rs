@@ -53,7 +53,6 @@ impl Losing {
         self.site.redis.restart();
     }
 
-    /// Waits until every node has reported the lost data, with the interval.
     fn wait_reported(&self) {
         for node in &self.nodes {
             node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
@@ -97,7 +96,6 @@ fn save(redis: &RedisServer) {
     let _: String = redis.query(&["SAVE"]);
 }
 
-/// Waits until a node has visited every partition.
 fn wait_stamped(redis: &RedisServer) {
     let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
     let now_ms = seconds * 1000 + micros / 1000;

@@ -2,7 +2,6 @@
 
 use crate::prelude::*;
 
-/// Enough for the pauses between attempts, and the grace twice.
 const BACK: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -21,18 +20,16 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     // A minute that is closed and cannot be sent, and a minute that still fills.
     site.writes.set(Mode::Refuse);
     send(&mut sender, &load(0).datagrams().collect::<Vec<_>>());
-    eventually("the first minute becomes counts", SOON, || {
-        let sets = site.sets();
-        when(sets == 0 && count("eds_series_sealed_total") == 100, sets)
-    });
+    wait_for(
+        "the first minute becomes counts",
+        || site.sets(),
+        |&sets| sets == 0 && count("eds_series_sealed_total") == 100,
+    );
     let first_minute = sender.expected.points();
     let second: Vec<_> = load(1).datagrams().collect();
     let (before, during) = second.split_at(second.len() / 3);
     send(&mut sender, before);
-    eventually("a third is recorded", SOON, || {
-        let queued = count("eds_events_queued");
-        when(queued == 0, queued)
-    });
+    wait_for("a third is recorded", || count("eds_events_queued"), |&queued| queued == 0);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let full = Instant::now();
     send(&mut sender, during);
@@ -63,7 +60,6 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     site.wait_exact(&first_minute, Duration::ZERO);
 
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    let room = Instant::now();
     idle.wait_ready();
     for node in nodes.iter().chain([&idle]) {
         eventually("it is ready again", SOON, || {
@@ -73,7 +69,6 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
         });
     }
     site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!("full for {:?}; exact {:?} after there was room", room - full, room.elapsed());
     crate::failover::assert_all_recorded(&nodes);
     assert_eq!(count("eds_events_late_total"), 0);
     assert_eq!(count("eds_partitions_lagging"), 0);

@@ -5,7 +5,6 @@ use event_data_service::store::redis::scripts;
 
 use crate::prelude::*;
 
-/// Two nodes of these names, each with a proxy before Redis.
 struct Hanging {
     site: Site,
     nodes: [(Node, RedisProxy); 2],

@@ -15,10 +15,7 @@ fn a_node_is_healthy_while_it_is_ready() {
     assert_eq!(asked.status.code(), Some(0), "{asked:?}");
 
     redis.kill();
-    eventually("it is not healthy", SOON, || {
-        let asked = ask(node.http());
-        when(asked.status.code() == Some(1), format!("{asked:?}"))
-    });
+    wait_for("it is not healthy", || ask(node.http()), |asked| asked.status.code() == Some(1));
     let asked = ask(node.http());
     let (said, error) = (asked.stdout, asked.stderr);
     let said = String::from_utf8(said).unwrap();

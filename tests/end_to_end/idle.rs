@@ -42,15 +42,3 @@ fn queries_are_answered_as_soon_as_a_killed_redis_is_back() {
         assert_eq!(failures(&nodes), [""; 0]);
     }
 }
-
-#[test]
-fn queries_are_answered_after_idle_connections_were_cut() {
-    let site = Site::start();
-    let proxy = TcpProxy::start(site.redis.address());
-    let nodes = asked(&site, &proxy.url());
-    for _ in 0..3 {
-        proxy.set(Traffic::Cut);
-        proxy.set(Traffic::Open);
-        assert_eq!(failures(&nodes), [""; 0]);
-    }
-}

@@ -4,12 +4,10 @@ use event_data_service::store::redis::scripts;
 
 use crate::prelude::*;
 
-/// The lease of the tests.
 const LEASE: Duration = Duration::from_secs(5);
 /// What may pass on top of the lease of a dead node until all is published.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 
-/// Where a node dies.
 struct Moment {
     layout: &'static str,
     script: &'static str,
@@ -20,40 +18,31 @@ struct Moment {
 #[test]
 fn a_node_killed_after_it_claimed_is_replaced() {
     let script = scripts()["compact.lua"];
-    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
-        assert_eq!(written, 0);
-    });
+    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, false);
 }
 
 #[test]
 fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
     let script = scripts()["compact.lua"];
-    killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, |written| {
-        assert_eq!(written, 0);
-    });
+    killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, false);
 }
 
 /// Its logs are cut and not counted, or counted and sealed in part.
 #[test]
 fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
     for (script, n) in [(scripts()["cut.lua"], 1), (scripts()["seal.lua"], 2)] {
-        killed_at(&Moment { layout: "log", script, n, when: When::After }, |written| {
-            assert_eq!(written, 0);
-        });
+        killed_at(&Moment { layout: "log", script, n, when: When::After }, false);
     }
 }
 
 #[test]
 fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
     let script = scripts()["acknowledge.lua"];
-    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
-        assert!(written > 0);
-    });
+    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, true);
 }
 
-/// A node dies at this moment of its work, while another one lives. `check_written` gets how many writes
-/// were confirmed at that time.
-fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
+/// A node dies at this moment of its work, while another one lives, before or after a write was confirmed.
+fn killed_at(moment: &Moment, is_written: bool) {
     /// Many times what one compaction takes.
     const SERIES: u32 = 1500;
     /// The other node may be the first to claim, by chance; then there are other minutes to try it with.
@@ -96,8 +85,7 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         };
         let confirmed = confirmed() - confirmed_before;
         site.wait_exact(&expected, (LEASE + TAKE_OVER).saturating_sub(at.elapsed()));
-        eprintln!("exact {:?} after the kill", at.elapsed());
-        check_written(confirmed);
+        assert_eq!(confirmed > 0, is_written, "{confirmed} writes");
         assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
         assert_eq!(living.metrics().count("eds_events_late_total"), 0);
         dying.kill();
@@ -134,11 +122,9 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
         sender.send(&datagram);
     }
     sleeps.recv_timeout(SOON).unwrap();
-    let slept = Instant::now();
     let living = site.start_node("living", &keys);
     let expected = sender.expected.points();
     site.wait_exact(&expected, LEASE + TAKE_OVER);
-    eprintln!("exact {:?} after it fell asleep", slept.elapsed());
 
     sleeping.signal("CONT");
     sleeping.wait_count("eds_claims_lost_total", |lost| lost > 0);
@@ -160,8 +146,8 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
 
     let load = load(0..3, EVENTS, 200, 2000);
     let mut sender = Sender::to_all([&living, &dying]);
-    let last_kill = thread::scope(|scope| {
-        let killing = scope.spawn(|| {
+    thread::scope(|scope| {
+        scope.spawn(|| {
             let mut random = SmallRng::seed_from_u64(load.seed);
             for _ in 0..KILLS {
                 thread::sleep(Duration::from_millis(random.random_range(200..1500)));
@@ -171,14 +157,10 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
             // It dies for the last time when it has had its chance to claim.
             thread::sleep(Duration::from_millis(random.random_range(200..1500)));
             dying.kill();
-            Instant::now()
         });
         sender.send_all(load.datagrams());
-        killing.join().unwrap()
     });
-    let expected = sender.expected.points();
-    site.wait_exact(&expected, LEASE + TAKE_OVER + Duration::from_secs(3));
-    eprintln!("exact {:?} after the last kill", last_kill.elapsed());
+    site.wait_exact(&sender.expected.points(), LEASE + TAKE_OVER + Duration::from_secs(3));
     assert_eq!(living.metrics().count("eds_events_late_total"), 0);
     site.assert_clean();
 }

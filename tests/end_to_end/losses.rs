@@ -2,16 +2,7 @@
 
 use crate::prelude::*;
 use crate::queries::check_schema;
-use crate::status::ask;
-
-fn site() -> Site {
-    Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
-}
-
-fn status(node: &Node) -> Value {
-    let output = ask(node, &["--json"]);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
+use crate::status::{site, status};
 
 /// Waits until `eds status` has this answer, with these words, to the question whether anything is lost.
 #[track_caller]
@@ -25,14 +16,12 @@ pub(crate) fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
     })
 }
 
-/// `eds loss` with a node's configuration.
 pub(crate) fn loss(node: &Node, arguments: &[&str]) -> Output {
     let output = node.command(&[&["loss"], arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     output
 }
 
-/// The lines of `eds loss` as (minute, process, cause, amount).
 pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let lines = text.lines().skip(1).map(|line| {
@@ -43,14 +32,11 @@ pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
 }
 
 fn send(node: &Node, events: i64) {
-    let mut sender = Sender::paced_by(node);
-    for event in 0..events {
-        sender.send(format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event));
-    }
-    sender.wait_received();
+    let lines = (0..events)
+        .map(|event| format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event));
+    Sender::paced_by(node).send_all(lines);
 }
 
-/// Waits until the node's metrics show this loss of all nodes for this cause.
 #[track_caller]
 fn wait_metric(node: &Node, cause: &str, amount: u64) {
     eventually("the metric says so", SOON, || {
@@ -134,29 +120,6 @@ fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
     assert_eq!(amount, dropped, "{lost}");
     eventually("the disk need not have it any more", SOON, || when(!kept.exists(), "it is there"));
     assert_eq!(node.metrics().count("eds_events_dropped_total"), 0);
-}
-
-#[test]
-fn late_events_are_recorded_under_their_minute_and_need_attention() {
-    let site = site();
-    let node = site.start_node("one", &[("flush.grace", "300ms")]);
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let send = |minute: i64, user: &str| {
-        let at = SEED_MINUTE_NS + minute * MINUTE_NS;
-        let line = format!("event_type=login value={user} {at}");
-        socket.send_to(line.as_bytes(), node.udp()).unwrap();
-    };
-    send(0, "ann");
-    node.wait_count("eds_points_sent_total", |seen| seen == 2);
-    send(0, "late");
-    node.wait_count("eds_events_late_total", |seen| seen == 1);
-    let status = wait_answer(&node, "attention", "1 late events (late)");
-    assert_eq!(status["findings"][0]["id"], "late", "{status}");
-    let [line] = &listed(&loss(&node, &["acknowledge"]))[..] else {
-        panic!("{status}");
-    };
-    assert_eq!((&*line[0], &*line[2]), ("20161204:1118", "late"));
-    wait_answer(&node, "no", "");
 }
 
 #[test]

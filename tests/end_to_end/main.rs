@@ -65,13 +65,11 @@ mod stops;
 mod support_itself;
 mod terminal;
 mod tls;
-mod two_nodes;
 mod unix;
 mod upgrade;
 mod versions;
 mod whole_picture;
 
-/// Imports of the modules.
 mod prelude {
     pub(crate) use testing::prelude::*;
 

@@ -2,27 +2,12 @@
 
 use crate::prelude::*;
 
-/// Returns the standard error of a command that fails with this code.
 #[track_caller]
 fn stderr_of(arguments: &[&str], code: i32) -> String {
     let output = eds().args(arguments).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
-}
-
-#[test]
-fn an_idle_node_says_that_redis_is_away_and_that_it_is_back() {
-    let mut redis = RedisServer::start(&[]);
-    let node = Node::start("one", &[("store.url", &redis.url())]);
-    let log_has = |message: &str| {
-        node.wait_log(message);
-    };
-    redis.stop();
-    log_has("cannot claim minutes");
-    log_has(&format!("Redis at {}: ", redis.address()));
-    redis.restart();
-    log_has("the store answers again");
 }
 
 #[test]

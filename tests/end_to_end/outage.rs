@@ -9,7 +9,6 @@ const GRACE: Duration = Duration::from_secs(3);
 /// For the pauses between attempts and the grace, and everything that waited.
 const BACK: Duration = Duration::from_secs(120);
 
-/// Returns the load of the half-hour with this number after the seed's minute.
 fn half_hour(number: i64) -> Plan {
     load(number * MINUTES..(number + 1) * MINUTES, EVENTS, 40, 500)
 }
@@ -57,12 +56,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
             site.redis.restart();
         }
         site.writes.set(Mode::Pass);
-        let back = Instant::now();
         site.wait_exact(&sender.expected.points(), BACK);
-        eprintln!(
-            "without Redis: {redis}, without InfluxDB: {influxdb}; exact {:?} after",
-            back.elapsed()
-        );
     }
     assert_all_recorded(&nodes);
     assert_eq!(count(&nodes, "eds_events_dropped_total"), 0);
@@ -115,7 +109,6 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
         }
         Ok(())
     });
-    eprintln!("{dropped} of {EVENTS} dropped and counted");
     site.wait_redis_clean();
     let metrics = nodes[0].metrics();
     metrics.assert_ledger_adds_up();

@@ -4,7 +4,6 @@
 use crate::prelude::*;
 use crate::quarantine::answer;
 
-/// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
 
 const KEYS: [(&str, &str); 3] =
@@ -14,7 +13,6 @@ fn load(minute: i64, events: u64) -> Plan {
     testing::load::load(minute..minute + 1, events, 100, 500)
 }
 
-/// Counts how often the database took each point.
 fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
     let mut taken = BTreeMap::new();
     for write in writes.iter().filter(|write| write.taken) {
@@ -41,10 +39,8 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
             when(most >= 3, format!("{mode:?}: {most} times"))
         });
         assert!(site.writes.writes()[before..].iter().all(|write| !write.confirmed));
-        let back = Instant::now();
         site.writes.set(Mode::Pass);
         site.wait_exact(&sender.expected.points(), BACK);
-        eprintln!("{mode:?}: exact {:?} after it was over", back.elapsed());
         eventually("all is confirmed", BACK, || {
             let claimed = nodes[0].metrics().count("eds_backlog_unsent");
             when(claimed == 0, claimed)
@@ -72,13 +68,8 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
         lost = writes.iter().filter(is_lost).count();
         refused = writes.iter().filter(|write| !write.taken).count();
     }
-    let over = Instant::now();
     site.writes.set(Mode::Pass);
     site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!(
-        "{minutes} minutes, {refused} writes refused, {lost} answers lost; exact {:?} after the storm",
-        over.elapsed()
-    );
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.assert_clean();
 }
@@ -98,7 +89,6 @@ fn a_database_that_asks_for_peace_gets_it() {
             let tried = site.writes.attempts().len() - before;
             when(tried >= 5, tried)
         });
-        let over = Instant::now();
         site.writes.set(Mode::Pass);
         // Of three writes in a row two are by the same node. Without the header it would wait a second or two.
         let tried = &site.writes.attempts()[before..];
@@ -107,7 +97,6 @@ fn a_database_that_asks_for_peace_gets_it() {
             assert!(gap >= asked, "{status}: two writes of a node within {gap:?}");
         }
         site.wait_exact(&sender.expected.points(), BACK);
-        eprintln!("{status}: exact {:?} after it was over", over.elapsed());
     }
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.assert_clean();

@@ -5,39 +5,10 @@ use crate::prelude::*;
 
 /// A minute closes 2 s after its last event, and nodes poll every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);
-/// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
 
-/// A second database, behind a proxy.
-pub(crate) struct Other {
-    address: SocketAddr,
-    pub(crate) writes: HttpProxy,
-    _server: InfluxServer,
-}
-
-impl Other {
-    pub(crate) fn start(server: InfluxServer) -> Self {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
-        let query = [("q", format!("CREATE DATABASE {DATABASE}"))];
-        let create = testing::http::post(address, "/query").query(&query);
-        assert_eq!(testing::http::answer(create).unwrap().status, 200);
-        Self { address, writes: HttpProxy::start(Some(address)), _server: server }
-    }
-
-    fn points(&self) -> Points {
-        read_back::influxdb(self.address, DATABASE)
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
-        eventually("the other database holds the exact counts", within, || {
-            compare(expected, &self.points())
-        });
-    }
-}
-
 /// Has the node write to the site's database, and to these others besides.
-pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)]) {
+pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Site)]) {
     let url = site.writes.url();
     let urls: Vec<_> = others.iter().map(|(_, other)| other.writes.url()).collect();
     let here = [("default", url.as_str())].into_iter();
@@ -52,18 +23,13 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
     node.set_outputs(&keys);
 }
 
-/// Sends the events of a minute. Returns the expected points.
 fn send(sender: &mut Sender, minute: i64) -> Points {
-    let mut expected = Expected::default();
-    for number in 0..200 {
-        let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
-        let (series, user) = (number % 20, number % 70);
-        let line = format!("event_type=t{series},product=p value=u{user} {at}");
-        expected.receive(line.as_bytes());
-        sender.send(line.as_bytes());
-    }
-    sender.wait_received();
-    expected.points()
+    let start = SEED_MINUTE_NS + minute * MINUTE_NS;
+    let line = |it| format!("event_type=t{},product=p value=u{} {}", it % 20, it % 70, start + it);
+    sender.send_all((0..200).map(line));
+    let mut points = sender.expected.points();
+    points.retain(|point, _| point.minute_start_ns == start);
+    points
 }
 
 fn has(points: &Points, expected: &Points) -> Result<(), String> {
@@ -75,7 +41,7 @@ fn has(points: &Points, expected: &Points) -> Result<(), String> {
 fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back() {
     const MINUTES: i64 = 8;
     let site = Site::start();
-    let mut other = Other::start(InfluxServer::start());
+    let mut other = Site::only(InfluxServer::start());
     let keys = [("store.partitions", "8")];
     let mut nodes = ["one", "two"].map(|name| site.node(name, &keys));
     for node in &mut nodes {
@@ -97,9 +63,6 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
     other.writes.set(Mode::Hang);
     let during = (3..3 + MINUTES).map(|minute| took(&mut sender, minute));
     let during = during.max().unwrap();
-    eprintln!(
-        "written after {before:?} at most while both are there, after {during:?} while one is away"
-    );
     assert!(during < before + Duration::from_secs(2), "{before:?} {during:?}");
     assert_eq!(site.sets(), 0, "all is sealed");
     eventually("what the one lacks is told, and nothing else", SOON, || {
@@ -124,10 +87,8 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
     assert!(ready.body.contains(warning), "{}", ready.body);
 
     other.writes.set(Mode::Pass);
-    let back = Instant::now();
     let expected = sender.expected.points();
     other.wait_exact(&expected, BACK);
-    eprintln!("exact {:?} after it was back", back.elapsed());
     site.wait_exact(&expected, SOON);
     assert_eq!(count([one, two], "eds_events_late_total"), 0);
     site.assert_clean();
@@ -137,7 +98,7 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
 fn what_one_database_refuses_is_quarantined_for_that_one() {
     const VALUES_MAX: usize = 4;
     let site = Site::start();
-    let other = Other::start(InfluxServer::start_with_tag_limit(VALUES_MAX));
+    let other = Site::only(InfluxServer::start_with_tag_limit(VALUES_MAX));
     let mut node = site.node("one", &[]);
     set_outputs(&mut node, &site, &[("backup", &other)]);
     node.run();
@@ -152,10 +113,11 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
             when(points.keys().any(|it| it.series == named), points.len())
         });
     }
-    eventually("the other one refuses the last", SOON, || {
-        let refused = node.count_of_output("eds_counts_quarantined", "backup");
-        when(refused == 1, refused)
-    });
+    wait_for(
+        "the other one refuses the last",
+        || node.count_of_output("eds_counts_quarantined", "backup"),
+        |&refused| refused == 1,
+    );
     assert_eq!(node.count_of_output("eds_points_quarantined_total", "default"), 0);
 
     node.says(&["quarantine", "list"], 2, "default, backup; name one of them");
@@ -169,11 +131,8 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     assert_eq!(lines[1], ["backup", "0", "-", "1", "yes"], "{said}");
     assert_eq!(lines[2], ["default", "0", "-", "0", "yes"], "{said}");
 
-    let drop_series =
-        "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 't0'";
-    let query = [("db", DATABASE), ("q", drop_series)];
-    let drop_series = testing::http::post(other.address, "/query").query(&query);
-    assert_eq!(testing::http::answer(drop_series).unwrap().status, 200);
+    let of_t0 = "unique_user_event, cumulative_user_event WHERE event_type = 't0'";
+    other.command(&format!("DROP SERIES FROM {of_t0}"));
     node.says(&["quarantine", "retry", "--all", "--output", "backup"], 0, "");
     let mut expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
@@ -185,10 +144,10 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
 #[test]
 fn a_database_is_added_and_removed_node_after_node() {
     let site = Site::start();
-    let mut other = Other::start(InfluxServer::start());
+    let mut other = Site::only(InfluxServer::start());
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &[]));
     let mut sender = Sender::to_all([&one, &two]);
-    let restart = |one: &mut Node, two: &mut Node, others: &[(&str, &Other)]| {
+    let restart = |one: &mut Node, two: &mut Node, others: &[(&str, &Site)]| {
         for node in [&mut *one, &mut *two] {
             set_outputs(node, &site, others);
         }
@@ -218,10 +177,11 @@ fn a_database_is_added_and_removed_node_after_node() {
     site.wait_exact(&here, SOON);
 
     // Waiting counts are reported, and kept.
-    eventually("its metric tells", SOON, || {
-        let unsent = one.count_of_output("eds_backlog_unsent", "backup");
-        when(unsent > 0, unsent)
-    });
+    wait_for(
+        "its metric tells",
+        || one.count_of_output("eds_backlog_unsent", "backup"),
+        |&unsent| unsent > 0,
+    );
     one.wait_log("WARN there are unsent or quarantined counts of outputs that are not configured on this node");
     let line = || {
         let said = one.says(&["outputs", "list"], 0, "");
@@ -248,7 +208,7 @@ fn a_database_is_added_and_removed_node_after_node() {
 #[test]
 fn a_stop_with_a_memory_store_waits_for_every_output() {
     let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
-    let mut other = Other::start(InfluxServer::start());
+    let mut other = Site::only(InfluxServer::start());
     let mut node = site.node("one", &[("store.url", "memory:"), ("input.drain_timeout", "50s")]);
     set_outputs(&mut node, &site, &[("backup", &other)]);
     node.run();
@@ -262,10 +222,7 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     site.wait_exact(&expected, SOON);
     node.signal("TERM");
     node.wait_log("draining");
-    eventually("it goes on trying", SOON, || {
-        let tried = other.writes.writes().len();
-        when(tried >= 3, tried)
-    });
+    wait_for("it goes on trying", || other.writes.writes().len(), |&tried| tried >= 3);
     other.writes.set(Mode::Pass);
     assert_eq!(node.wait_for_exit(BACK).code(), Some(0));
     compare(&expected, &other.points()).unwrap();

@@ -7,17 +7,14 @@ use crate::prelude::*;
 const VALUES_MAX: usize = 4;
 const KNOWN: [&str; VALUES_MAX] = ["login", "logout", "search", "passing"];
 
-/// A site whose database has room for the values of [`KNOWN`] only.
 pub(crate) fn site(redis: RedisServer) -> Site {
     Site::with(redis, InfluxServer::start_with_tag_limit(VALUES_MAX))
 }
 
-/// `eds quarantine` with the node's configuration.
 pub(crate) fn quarantine(node: &Node, arguments: &[&str]) -> Output {
     node.command(&[&["quarantine"], arguments].concat())
 }
 
-/// Returns the standard output of the command, which must succeed.
 #[track_caller]
 pub(crate) fn answer(node: &Node, arguments: &[&str]) -> String {
     let output = quarantine(node, arguments);

@@ -13,8 +13,6 @@ const USERS: [(&str, i64); 6] = [
     ("event_type=e,product=y", 3),
     ("event_type=f,product=y", 1),
 ];
-/// As `top.rs` has it.
-const LOCK_TTL: Duration = Duration::from_secs(3);
 const JSON: &str = "application/json";
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
@@ -22,7 +20,6 @@ fn ask(node: &Node, path: &str) -> Answer {
     node.get(path).expect("a node answers")
 }
 
-/// Sends the events of [`USERS`] in this minute.
 fn send(sender: &mut Sender, minute_ns: i64) {
     for (series, users) in USERS {
         for user in 0..users {
@@ -55,7 +52,6 @@ fn computations(nodes: &[Node]) -> u64 {
     nodes.iter().map(|node| node.metrics().count("eds_query_computations_total")).sum()
 }
 
-/// Series → unique, cumulative.
 fn counts(answer: &Value) -> BTreeMap<String, (i64, i64)> {
     let counts = answer["counts"].as_array().unwrap();
     let count = |it: &Value| {
@@ -91,10 +87,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
     assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
 
     site.wait_exact(&sender.expected.points(), SOON);
-    eventually("nothing is open", SOON, || {
-        let live = counts(&nodes[0].json("/api/v1/live"));
-        when(live.is_empty(), format!("{live:?}"))
-    });
+    wait_for("nothing is open", || counts(&nodes[0].json("/api/v1/live")), |live| live.is_empty());
     for node in &nodes {
         assert_eq!(counts(&node.json(MINUTES)), expected(|_| true));
         let of_y = node.json(&format!("{MINUTES}&product=y"));
@@ -153,39 +146,6 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
 }
 
 #[test]
-fn nodes_on_a_cluster_share_a_list() {
-    assert_nodes_share_a_list(&RedisCluster::start().url());
-}
-
-#[test]
-fn nodes_behind_sentinels_share_a_list() {
-    assert_nodes_share_a_list(&RedisSentinel::start().url(NAME));
-}
-
-fn assert_nodes_share_a_list(url: &str) {
-    let nodes = ["one", "two"].map(|name| {
-        let keys = [("store.url", url), ("flush.grace", "300ms")];
-        Node::start(name, &keys)
-    });
-    let mut sender = Sender::paced_by(&nodes[0]);
-    send(&mut sender, five_minutes_ago_ns());
-    eventually("the counts are fixed", SOON, || {
-        let sealed = counts(&nodes[1].json("/api/v1/minutes"));
-        when(sealed == expected(|_| true), format!("{sealed:?}"))
-    });
-    let mut lists = BTreeSet::new();
-    for (position, (series, _)) in USERS.iter().enumerate() {
-        let path = format!("/api/v1/top?n=6&position={position}");
-        let answer = nodes[position % 2].json(&path);
-        assert_eq!(answer["item"]["series"], *series);
-        assert_eq!(answer["list"]["shared"], true);
-        lists.insert(answer["list"]["id"].to_string());
-    }
-    assert_eq!(lists.len(), 1);
-    assert_eq!(computations(&nodes), 1);
-}
-
-#[test]
 fn a_thousand_requests_for_a_cold_list_compute_it_once() {
     const REQUESTS: usize = 1000;
     let (_site, nodes) = site_with_counts(&[]);
@@ -217,42 +177,6 @@ fn a_thousand_requests_for_a_cold_list_compute_it_once() {
     assert_eq!(computations(&nodes), 1);
 }
 
-#[test]
-fn another_node_computes_when_the_one_that_did_is_killed() {
-    let (site, mut nodes) = site_with_counts(&[]);
-    let proxy = RedisProxy::start(site.redis.address());
-    let mut doomed = site.node("doomed", &[("store.partitions", "8"), ("flush.grace", "300ms")]);
-    doomed.set("store.url", &proxy.url());
-    doomed.run();
-    let (sender, computing) = mpsc::channel();
-    // Its first read of the counts gets no answer.
-    proxy.at(1, ":counts", When::Before, move || {
-        sender.send(()).unwrap();
-        Then::SwallowAnswers
-    });
-    let path = "/api/v1/top?by=unique&n=3";
-    thread::scope(|scope| {
-        let victim = &doomed;
-        let asking = scope.spawn(move || victim.get(path));
-        computing.recv_timeout(SOON).unwrap();
-        let waiting: Vec<_> =
-            nodes.iter().map(|node| scope.spawn(move || node.json(path))).collect();
-        // By its id: the clients hold the handle.
-        testing::process::signal(victim.pid(), "KILL");
-        let killed = Instant::now();
-        let lists: BTreeSet<_> =
-            waiting.into_iter().map(|it| it.join().unwrap()["list"]["id"].to_string()).collect();
-        let took = killed.elapsed();
-        eprintln!("another node had the list after {took:?}");
-        assert!(took < LOCK_TTL + Duration::from_secs(1), "{took:?}");
-        assert_eq!(lists.len(), 1);
-        let _ = asking.join();
-    });
-    assert_eq!(computations(&nodes), 1);
-    nodes.clear();
-}
-
-/// Asserts that an answer has exactly the properties that the schema requires.
 pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: &str) {
     let schema = match schema["$ref"].as_str() {
         Some(reference) => file.pointer(&reference[1..]).unwrap(),
@@ -334,10 +258,11 @@ fn answers_are_as_the_file_describes_them() {
     let covered = check("/api/v1/coverage", "", 200, JSON);
     assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
     check("/api/v1/coverage", "?product=x", 400, PROBLEM);
-    eventually("it has reported", SOON, || {
-        let status = node.json("/api/v1/status");
-        when(status["nodes"][0]["totals"]["recorded"] == 60, status)
-    });
+    wait_for(
+        "it has reported",
+        || node.json("/api/v1/status"),
+        |status| status["nodes"][0]["totals"]["recorded"] == 60,
+    );
     let status = check("/api/v1/status", "", 200, JSON);
     assert_eq!(status["is_anything_lost"]["answer"], "no", "{status}");
     assert_eq!(status["healthy"], true, "{status}");

@@ -1,9 +1,7 @@
 //! Counts that the database refuses, many or oddly named, delay no others.
 
 use crate::prelude::*;
-use crate::quarantine::answer;
 
-/// The values that a tag may have in the database.
 const VALUES_MAX: usize = 8;
 const GRACE: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
@@ -13,7 +11,6 @@ const IN_TIME: Duration = GRACE.saturating_add(LEASE).saturating_add(Duration::f
 const REFUSED: usize = 6_000;
 const LINES_PER_DATAGRAM: usize = 15;
 
-/// A site whose database takes no further value of the tag `poison`.
 fn site() -> Site {
     let server = InfluxServer::start_with_tag_limit(VALUES_MAX);
     let site = Site::with(RedisServer::start(&[]), server);
@@ -32,7 +29,6 @@ fn node(site: &Site, name: &str) -> Node {
     site.start_node(name, &keys)
 }
 
-/// Returns the points in the database without the poison from before.
 fn points(site: &Site) -> Points {
     let mut points = site.points();
     points.retain(|point, _| !point.series.contains("poison="));
@@ -90,36 +86,4 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
     let errors: u64 = nodes.iter().map(errors).sum();
     assert!(errors <= 2 * began.elapsed().as_secs(), "{errors} lines at ERROR");
     site.assert_one_value_a_point();
-}
-
-/// InfluxDB quotes the value of the tag in its answer, and unescaped.
-#[test]
-fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
-    let site = site();
-    let nodes = [node(&site, "one")];
-    let mut sender = Sender::to_all(&nodes);
-    let phrases = [
-        r"database\ is\ required",
-        r"please\ provide\ either\ orgid\ or\ org",
-        r"unsupported\ path\ requested",
-        r"http\ request\ to\ an\ https\ server",
-        r"plain\ HTTP\ request\ was\ sent\ to\ https\ port",
-        r"invalid\ precision",
-    ];
-    for phrase in phrases {
-        sender.send_unrecorded(format!("poison={phrase} value=u {SEED_MINUTE_NS}"));
-    }
-    for kind in 0..5 {
-        sender.send(format!("kind=k{kind} value=user {SEED_MINUTE_NS}"));
-    }
-    let expected = sender.expected.points();
-    eventually("the honest counts are written", IN_TIME, || {
-        testing::points::compare(&expected, &points(&site))
-    });
-    eventually("the others are in the quarantine", IN_TIME, || {
-        let found = quarantined(&nodes);
-        when(found == phrases.len() as u64, found)
-    });
-    let table = answer(&nodes[0], &["list"]);
-    assert!(table.contains("max-values-per-tag"), "{table}");
 }

@@ -2,7 +2,6 @@
 
 use crate::prelude::*;
 
-/// Sends a datagram, and waits until the node has received this number of events.
 #[track_caller]
 fn send(socket: &UdpSocket, node: &Node, datagram: &[u8], received: u64) {
     socket.send_to(datagram, node.udp()).unwrap();
@@ -28,10 +27,7 @@ fn late_events_are_logged_once_a_minute() {
         send(&socket, node, line.as_bytes(), received);
     };
     let wait = |node: &Node, metric: &str, count: u64| {
-        eventually("it is counted", SOON, || {
-            let seen = node.metrics().count(metric);
-            when(seen == count, seen)
-        });
+        wait_for("it is counted", || node.metrics().count(metric), |&seen| seen == count);
     };
     send(&node, 0, "ann");
     send(&node, 1, "ann");

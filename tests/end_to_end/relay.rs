@@ -6,12 +6,10 @@ use crate::hostile::hostile_datagram;
 use crate::prelude::*;
 use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
 
-/// Long enough for whatever is killed to come back.
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
 /// No minute closes during the test.
 const OPEN: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
 
-/// A relay to these nodes, started and ready.
 #[track_caller]
 pub(crate) fn start_relay(name: &str, nodes: &[Node], keys: &[(&str, &str)]) -> Node {
     let mut relay = relay(name, nodes, keys);
@@ -82,7 +80,7 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
     let addresses = relays.each_ref().map(Node::udp);
     let loader = Loader::default();
     let expected = thread::scope(|scope| {
-        let _ends = EndsWith(&loader);
+        let ends = EndsWith(&loader.ended);
         // A sender to both relays loses nothing with either.
         let loading = scope.spawn(|| loader.run(UNREAD_BYTES_MAX, |_| addresses.to_vec()));
         for _ in 0..2 {
@@ -94,7 +92,7 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
             }
         }
         loader.wait_sent(300);
-        loader.end();
+        drop(ends);
         loading.join().unwrap()
     });
     site.wait_exact(&expected.points(), PUBLISHED);
@@ -116,7 +114,7 @@ fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
     let unread_bytes_max = relay.held_buffer_bytes() / 2;
     let loader = Loader::default();
     let expected = thread::scope(|scope| {
-        let _ends = EndsWith(&loader);
+        let ends = EndsWith(&loader.ended);
         let loading = scope.spawn(|| loader.run(unread_bytes_max, |_| vec![udp]));
         for _ in 0..4 {
             loader.wait_sent(300);
@@ -125,7 +123,7 @@ fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
             assert!(udp_socket(udp).unwrap().unread_bytes > 0);
             relay.run();
         }
-        loader.end();
+        drop(ends);
         loading.join().unwrap()
     });
     site.wait_exact(&expected.points(), PUBLISHED);
@@ -176,12 +174,10 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
     relay.wait_answer("/readyz", 503, "");
     send(["a=b value=u"], &relay, &[]);
     assert_eq!(relay.terminate().code(), Some(3));
-    let log = relay.log();
-    let last = log.lines().rfind(|line| line.contains(" stopped")).unwrap();
+    let last = relay.last_ledger();
     assert!(last.contains("nowhere=1"), "{last}");
 }
 
-/// The same line many times, at two relays.
 #[test]
 fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
     const LINES: u64 = 2000;
@@ -331,8 +327,7 @@ fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
         relay.metrics().count_of("eds_relay_rest_dropped_total", &[("reason", "queue_full")]);
     assert!((170..=236).contains(&full), "{full}");
     assert_eq!(relay.terminate().code(), Some(3));
-    let log = relay.log();
-    let last = log.lines().rfind(|line| line.contains(" stopped")).unwrap();
+    let last = relay.last_ledger();
     assert!(last.contains("rest_dropped=300"), "{last}");
 }
 

@@ -37,18 +37,12 @@ fn a_relay_that_sends_to_itself_is_refused() {
 }
 
 /// Each sends to the other, and the first one to a node, too.
-fn circle(node: &Node, keys: impl Fn(&Node) -> Vec<(String, String)>) -> [Node; 2] {
+fn circle(node: &Node) -> [Node; 2] {
     let mut relays = ["one", "two"].map(|name| Node::relay(name, &[], &[]));
     let [one, two] = relays.each_ref().map(|it| it.udp().to_string());
     relays[0].set_list("relay.to", &[two, node.udp().to_string()]);
     relays[1].set_list("relay.to", &[one]);
-    let others = [keys(&relays[1]), keys(&relays[0])];
-    for (relay, keys) in relays.iter_mut().zip(others) {
-        for (key, value) in keys {
-            relay.set(&key, &value);
-        }
-        relay.run();
-    }
+    relays.iter_mut().for_each(Node::run);
     relays
 }
 
@@ -73,7 +67,7 @@ fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
 fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
     const EVENTS: u64 = 5000;
     let node = Node::start("node", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
-    let relays = circle(&node, |_| Vec::new());
+    let relays = circle(&node);
     let event = |at: u64| format!("a=b value=u{at} {}", SEED_MINUTE_NS + at.cast_signed());
     for at in 0..EVENTS / 100 {
         let lines: Vec<_> = (0..100).map(|nth| event(at * 100 + nth)).collect();

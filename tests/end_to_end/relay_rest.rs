@@ -132,23 +132,3 @@ fn a_line_of_the_rest_swallows_no_other_line_of_a_mixed_datagram_by_udp() {
     let sent = relay.metrics().count("eds_relay_rest_sent_total");
     assert_eq!(sent, 8);
 }
-
-#[test]
-fn lines_that_a_relay_throws_away_are_counted_and_told() {
-    let node = Node::start("one", &[]);
-    let mut relay = start_relay("relay", std::slice::from_ref(&node), &[]);
-    let lines = ["gorets:1|c", "cpu note=\"\u{1b}[31mx", "trailing\\"];
-    send(lines.iter().cycle().take(300), &relay, &[]);
-    eventually("they are counted and told", SOON, || {
-        let metrics = relay.metrics();
-        assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
-        let discarded = [("reason", "discarded")];
-        let discarded = metrics.count_of("eds_relay_rest_dropped_total", &discarded);
-        let log = relay.log();
-        let mut told = log.lines().filter(|line| line.contains("WARN"));
-        let is_told = told.any(|line| line.contains("discarded") && line.contains("gorets:1|c"));
-        when(discarded == 300 && is_told, format!("{discarded} discarded\n{log}"))
-    });
-    // The configuration discards them.
-    assert_eq!(relay.terminate().code(), Some(0));
-}

@@ -11,7 +11,6 @@ fn status(node: &Node) -> Value {
     node.json("/api/v1/status")
 }
 
-/// Waits until the relay of this name is as it should be in the status of the node.
 #[track_caller]
 fn wait_relay(node: &Node, name: &str, is_meant: impl Fn(&Value) -> bool) -> Value {
     eventually("the node shows the relay", SOON, || {
@@ -83,10 +82,11 @@ fn relay_is_shown_where_nodes_are_shown() {
     relay.signal("CONT");
     wait_relay(&node, "east", |it| it["silent"] == false);
     assert_eq!(relay.terminate().code(), Some(0));
-    eventually("it has taken its report back", SOON, || {
-        let status = status(&node);
-        when(status["relays"] == Value::Array(Vec::new()), status)
-    });
+    wait_for(
+        "it has taken its report back",
+        || status(&node),
+        |status| status["relays"] == Value::Array(Vec::new()),
+    );
 }
 
 #[test]

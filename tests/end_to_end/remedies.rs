@@ -10,7 +10,7 @@ use event_data_service::telemetry::{Format, Metrics};
 use event_data_service::{cli, node};
 
 use crate::prelude::*;
-use crate::status::status;
+use crate::status::{site, status};
 
 mod nodes;
 mod outputs;
@@ -37,7 +37,6 @@ const OTHERS: [&str; 6] = [
     "leftovers",
 ];
 
-/// The remedy of a finding.
 #[derive(Debug)]
 struct Remedy {
     text: String,
@@ -72,7 +71,6 @@ impl Remedy {
         Self { text }
     }
 
-    /// Asserts that it says this.
     #[track_caller]
     fn says(&self, words: &[&str]) -> &Self {
         for word in words {
@@ -107,7 +105,6 @@ impl Remedy {
     }
 }
 
-/// Returns the status that the node itself reports.
 fn own_status(node: &Node) -> Value {
     let answer = node.get("/api/v1/status");
     let body = answer.map_or("{}".to_owned(), |answer| answer.body);
@@ -119,7 +116,6 @@ fn findings(status: &Value, id: &str) -> Vec<Value> {
     all.into_iter().filter(|it| it["id"] == id).collect()
 }
 
-/// Waits until a finding is gone.
 #[track_caller]
 fn wait_gone(node: &Node, id: &str) {
     wait_gone_from(|| status(node), id);
@@ -135,19 +131,11 @@ fn wait_gone_from(ask: impl Fn() -> Value, id: &str) {
     });
 }
 
-/// A site without findings.
-fn site() -> Site {
-    Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
-}
-
-/// Sends this number of events of a minute, each with its user and series.
 fn send(node: &Node, at_ns: i64, events: i64) {
-    let mut sender = Sender::paced_by(node);
     let lines = (0..events).map(|it| format!("event_type=e{it} value=u{it} {}", at_ns + it));
-    sender.send_all(lines);
+    Sender::paced_by(node).send_all(lines);
 }
 
-/// The texts of it in backticks.
 fn commands(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -35,7 +35,6 @@ fn promtool(text: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A node that has recorded and sent, with the site that it needs.
 fn under_load() -> (Site, Node) {
     let site = Site::start();
     let node = site.start_node("one", &[("input.max_series_per_minute", "4")]);
@@ -136,10 +135,7 @@ fn the_process_has_its_metrics_under_the_usual_names() {
     assert!(metrics.count("process_threads") > 2);
     let cpu = || node.metrics().value("process_cpu_seconds_total");
     let first = cpu();
-    eventually("it takes CPU time", SOON, || {
-        let now = cpu();
-        when(now > first, now)
-    });
+    wait_for("it takes CPU time", || cpu(), |&now| now > first);
 }
 
 #[test]
@@ -181,31 +177,19 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let node = site.start_node("one", &[]);
     // Absent until the node has read the store.
     let name = "eds_oldest_unsent_minute_age_seconds";
-    eventually("the age is known", SOON, || {
-        let is_known = node.metrics().has(name);
-        when(is_known, is_known)
-    });
+    wait_for("the age is known", || node.metrics().has(name), |&is_known| is_known);
     let age = || node.metrics().value(name);
     let mut sender = Sender::paced_by(&node);
     site.writes.set(Mode::Refuse);
     let ended = SystemTime::now() - Duration::from_secs(600);
     let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
     sender.send(format!("a=b value=c {ended_ns}"));
-    eventually("it is old", SOON, || {
-        let age = age();
-        when((540.0..700.0).contains(&age), age)
-    });
+    wait_for("it is old", || age(), |&age| (540.0..700.0).contains(&age));
     let first = age();
-    eventually("it gets older", SOON, || {
-        let age = age();
-        when(age > first + 2.0, age)
-    });
+    wait_for("it gets older", || age(), |&age| age > first + 2.0);
     site.writes.set(Mode::Pass);
     site.wait_exact(&sender.expected.points(), SOON);
-    eventually("nothing is old", SOON, || {
-        let age = age();
-        when(age == 0.0, age)
-    });
+    wait_for("nothing is old", || age(), |&age| age == 0.0);
 }
 
 /// As `docs/monitoring.md` has it: 970 of 1000 events a minute are below 0.99, and 995 are not.

@@ -4,8 +4,6 @@ use std::num::NonZeroU16;
 
 use event_data_service::config::{self, Flags};
 use event_data_service::event::Partitions;
-use event_data_service::output::influxdb::{self, InfluxDb};
-use event_data_service::secret::Secret;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use redis_link::{Address, Credentials, Endpoint, Timeouts, Tls};
 use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
@@ -36,7 +34,6 @@ fn assert_output_hidden(what: &str, output: &Output) {
     assert_hidden(what, &String::from_utf8_lossy(&output.stderr));
 }
 
-/// Checks all output of a node, and all its answers.
 fn assert_node_hidden(node: &Node) {
     for path in ["/metrics", "/healthz", "/readyz", "/nothing"] {
         if let Ok(answer) = node.get(path) {
@@ -301,30 +298,10 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         node: "n".to_owned(),
     };
     let store = RedisStore::new(&settings).unwrap();
-    let output = |url: &str, api| influxdb::Settings {
-        url: url.parse().unwrap(),
-        api,
-        timeout: Duration::from_secs(1),
-        ca: None,
-    };
-    let v1 = influxdb::Api::V1 {
-        database: "d".to_owned(),
-        username: Some("u".to_owned()),
-        password: Some(Secret::new(&secret("v1"))),
-    };
-    let v2 = influxdb::Api::V2 {
-        org: "o".to_owned(),
-        bucket: "b".to_owned(),
-        token: Some(Secret::new(&secret("v2"))),
-    };
-    let outputs = [output("http://h", v1), output("http://h", v2.clone()), output("https://h", v2)];
-    let mut shown = vec![
+    let shown = [
         format!("{config:?} {effective:?} {refused:?}"),
         format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
     ];
-    for settings in outputs {
-        shown.push(format!("{settings:?} {:?}", InfluxDb::new(&settings, "eds_probe").unwrap()));
-    }
     // As text, and as the numbers of its bytes.
     let bytes = format!("{:?}", &key_line.as_bytes()[..8]);
     for text in &shown {

@@ -15,7 +15,7 @@ pub(crate) const LINES: [&str; 5] = [
 const MINUTE_NS: i64 = 1_480_876_680_000_000_000;
 const EPOCH_MINUTE: u64 = 24_681_278;
 
-const COUNTS: [(&str, u64, u64); 3] = [
+pub(crate) const COUNTS: [(&str, u64, u64); 3] = [
     ("event_type=http-5xx,product=productA", 1, 2),
     ("event_type=os_error,product=productA", 1, 1),
     ("event_type=browser_error,product=productB", 2, 2),
@@ -89,7 +89,6 @@ fn from_redis_to_victoria_metrics() {
     });
 }
 
-/// Checks Redis while the minute is open, and then lets it close.
 fn through_redis(redis: &RedisServer, node: &mut Node) {
     node.set("flush.grace", "1h");
     node.set("flush.max_hold", "1h");

@@ -83,21 +83,6 @@ fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
 }
 
 #[test]
-fn a_line_end_inside_a_quoted_field_splits_no_line() {
-    let (socket, to) = receiver();
-    let arguments = ["send", "--to", &to, "--lines-per-datagram", "1"];
-    let sender = eds().args(arguments).stdin(Stdio::piped()).spawn();
-    let mut sender = sender.unwrap();
-    let (quoted, next) = ("a=1 value=x,note=\"b\nc\" 60000000000", "a=1 value=y 60000000000");
-    let mut pipe = sender.stdin.take().unwrap();
-    write!(pipe, "{quoted}\n{next}\n").unwrap();
-    drop(pipe);
-    assert_eq!(receive(&socket), quoted.as_bytes());
-    assert_eq!(receive(&socket), next.as_bytes());
-    assert!(wait(&mut sender, SOON).success());
-}
-
-#[test]
 fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
     let (_socket, to) = receiver();
     let closed = format!("127.0.0.1:{}", free_port());

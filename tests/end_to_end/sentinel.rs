@@ -2,7 +2,7 @@
 
 use crate::failover::{
     Replicated, UnderLoad, assert_a_killed_master_costs_nothing,
-    assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, site,
+    assert_recorded_again_behind_a_cut_link, site,
 };
 use crate::prelude::*;
 
@@ -50,11 +50,6 @@ impl Replicated for RedisSentinel {
 #[test]
 fn what_the_replicas_lack_is_recorded_again() {
     assert_recorded_again_behind_a_cut_link(&mut RedisSentinel::start());
-}
-
-#[test]
-fn without_a_replay_window_what_the_replicas_lack_is_lost() {
-    assert_lost_behind_a_cut_link_without_a_window(&mut RedisSentinel::start());
 }
 
 #[test]

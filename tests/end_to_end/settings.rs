@@ -58,16 +58,8 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
     assert_eq!(node.get("/readyz").unwrap().status, 200);
 }
 
-/// Sends the events of some minutes, minute after minute.
 fn send(minutes: Range<i64>, sender: &mut Sender) {
-    for minute in minutes {
-        for number in 0..60 {
-            let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
-            let (series, user) = (number % 7, number % 50);
-            sender.send(format!("event_type=t{series},product=p value=u{user} {at}"));
-        }
-    }
-    sender.wait_received();
+    sender.send_all(testing::load::load(minutes, 300, 7, 50).datagrams());
 }
 
 /// Waits until the status names the difference, and not that the node cannot record.
@@ -124,15 +116,17 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
             when(answer.status == 503 && all, answer.body)
         });
         wait_named(node);
-        eventually("its metrics and its log say so", SOON, || {
-            let logged = node.log().contains("ERROR this node closes no minute and sends nothing");
-            when(node.metrics().count("eds_settings_differ") == 1 && logged, logged)
-        });
+        wait_for(
+            "its metrics and its log say so",
+            || node.log().contains("ERROR this node closes no minute and sends nothing"),
+            |&logged| node.metrics().count("eds_settings_differ") == 1 && logged,
+        );
     }
-    eventually("minutes are idle for longer than any grace", SOON, || {
-        let since = applied.elapsed();
-        when(since > Duration::from_secs(6), format!("{since:?}"))
-    });
+    wait_for(
+        "minutes are idle for longer than any grace",
+        || applied.elapsed(),
+        |&since| since > Duration::from_secs(6),
+    );
     assert_eq!(two.terminate().code(), Some(0));
     send(20..25, &mut sender);
     two.run();

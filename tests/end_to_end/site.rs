@@ -30,7 +30,6 @@ impl Site {
         site
     }
 
-    /// Returns the clock of [`Self::start_at_second`].
     pub(crate) fn clock(&self) -> &Clock {
         self.clock.as_ref().expect("started with a clock")
     }
@@ -47,7 +46,11 @@ impl Site {
         site
     }
 
-    /// Has InfluxDB do something, in `InfluxQL`.
+    /// A site without Redis.
+    pub(crate) fn only(server: InfluxServer) -> Self {
+        Self::with(RedisServer::down(&[]), server)
+    }
+
     #[track_caller]
     pub(crate) fn command(&self, influxql: &str) -> String {
         let query = [("db", DATABASE), ("q", influxql)];
@@ -99,7 +102,6 @@ impl Site {
         node
     }
 
-    /// The same, started and ready.
     #[track_caller]
     pub(crate) fn start_node(&self, name: &str, keys: &[(&str, &str)]) -> Node {
         let mut node = self.node(name, keys);
@@ -107,13 +109,13 @@ impl Site {
         node
     }
 
-    /// Waits until InfluxDB holds exactly these points.
     #[track_caller]
     pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
+        let began = Instant::now();
         eventually("InfluxDB holds the exact counts", within, || compare(expected, &self.points()));
+        eprintln!("exact after {:?}", began.elapsed());
     }
 
-    /// What InfluxDB holds.
     pub(crate) fn points(&self) -> Points {
         read_back::influxdb(self.influxdb, DATABASE)
     }
@@ -130,14 +132,12 @@ impl Site {
         }
     }
 
-    /// Waits until Redis is clean, and checks that no point was written with two values.
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         self.wait_redis_clean();
         self.assert_one_value_a_point();
     }
 
-    /// Returns the number of sets of users and events in Redis: those of minutes that are not compacted.
     pub(crate) fn sets(&self) -> usize {
         let keys = self.redis.keys();
         keys.iter().filter(|key| key.contains("_user:")).count()

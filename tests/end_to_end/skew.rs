@@ -4,7 +4,6 @@ use crate::prelude::*;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// A node of this site whose clock is this many seconds off.
 fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
     let keys = [("input.max_age", "1h"), ("input.max_future", "1m"), ("flush.max_hold", "10m")];
     let mut node = site.node(name, &keys);

@@ -1,7 +1,6 @@
 //! Events without room in memory wait on disk while Redis is down, under any fault of the node.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs;
 
 use event_data_service::spool::segment;
 
@@ -61,7 +60,6 @@ fn events_on_disk(directory: &Path) -> u64 {
     segments(directory).iter().map(events).sum()
 }
 
-/// Waits until all events without room are on disk; returns their number.
 #[track_caller]
 fn wait_spooled(node: &Node) -> u64 {
     eventually("what finds no room is on disk", SOON, || {
@@ -132,10 +130,11 @@ fn half_an_hour_without_redis_costs_nothing() {
     for datagram in &directly {
         sender.send_unrecorded(datagram);
     }
-    eventually("they are recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total") - before;
-        when(recorded == 500, recorded)
-    });
+    wait_for(
+        "they are recorded",
+        || node.metrics().count("eds_events_recorded_total") - before,
+        |&recorded| recorded == 500,
+    );
     assert!(segments(&node.spool()).is_empty());
 }
 
@@ -271,49 +270,4 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     assert!(path.with_extension("damaged").exists());
     assert!(spool.join("00000000000000000000.damaged").exists());
     assert!(node.log().contains("cannot read a part of the events on disk"));
-}
-
-#[test]
-fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_fix_it() {
-    let site = Site::start();
-    let mut first = spooling(&site, "first", &[]);
-    first.run();
-    let mut second = spooling(&site, "second", &[]);
-    second.set("input.spool_dir", &first.spool().display().to_string());
-    second.launch();
-    assert_eq!(second.wait_for_exit(SOON).code(), Some(1));
-    let log = second.log();
-    assert_contains(&log, ["input.spool_dir", "in use", "a directory of its own"]);
-}
-
-/// Others who may write to the directory's place could have put a link there.
-#[test]
-fn a_spool_follows_no_links_and_is_open_to_its_user_alone() {
-    let site = Site::start();
-    let mut node = spooling(&site, "one", &[]);
-    let spool = node.spool();
-    let target = spool.with_file_name("target");
-    fs::write(&target, "kept").unwrap();
-    fs::create_dir(&spool).unwrap();
-    symlink(&target, spool.join("lock")).unwrap();
-    node.launch();
-    assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
-    let log = node.log();
-    assert_contains(&log, ["input.spool_dir", "lock is a symbolic link", "move it away"]);
-    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
-
-    fs::remove_dir_all(&spool).unwrap();
-    node.run();
-    symlink(&target, spool.join("witness.new")).unwrap();
-    let mut sender = Sender::paced_by(&node);
-    sender.send_all(datagrams(1, 100));
-    site.wait_exact(&sender.expected.points(), SOON);
-    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
-    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
-    let modes = [spool.clone(), spool.join("lock"), spool.join("witness.json")].map(|it| mode(&it));
-    assert_eq!(modes, [0o700, 0o600, 0o600]);
-
-    assert!(node.terminate().success());
-    fs::set_permissions(&spool, Permissions::from_mode(0o777)).unwrap();
-    node.assert_refused(&["input.spool_dir", "everyone may write to the directory"]);
 }

@@ -3,16 +3,10 @@
 use crate::prelude::*;
 use crate::queries::{check_schema, five_minutes_ago_ns};
 
-/// A Redis without findings.
-fn redis() -> RedisServer {
-    RedisServer::start(&["--appendonly", "yes"])
+pub(crate) fn site() -> Site {
+    Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
 }
 
-fn site() -> Site {
-    Site::with_redis(redis())
-}
-
-/// `eds status` with a node's configuration.
 pub(crate) fn ask(node: &Node, arguments: &[&str]) -> Output {
     node.command(&[&["status"], arguments].concat())
 }
@@ -32,7 +26,6 @@ pub(crate) fn all_words(finding: &Value) -> String {
     texts.join(" | ")
 }
 
-/// Waits until the first finding is this one, with these words.
 #[track_caller]
 pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
     eventually(&format!("{id} is what is found first"), SOON, || {
@@ -117,9 +110,9 @@ fn a_memory_store_is_known_to_its_node_only() {
 }
 
 #[test]
-fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
+fn what_is_unknown_without_redis_is_left_out() {
     let mut site = site();
-    let node = site.start_node("one", &[("input.queue_events", "1000")]);
+    let node = site.start_node("one", &[]);
     wait_healthy(&node);
     site.redis.stop();
     let status = wait_first(&node, "redis-down", &["start it", "refused"]);
@@ -150,52 +143,6 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
         .collect();
         when(told.is_empty(), format!("{told:?}"))
     });
-    let mut sender = Sender::paced_by(&node);
-    send(&mut sender, 3000);
-    // The node itself knows its losses.
-    eventually("the node says so", SOON, || {
-        let answer = node.get("/api/v1/status").map_err(|error| error.to_string())?;
-        let status: Value = serde_json::from_str(&answer.body).unwrap();
-        let found = |id| status["findings"].as_array().unwrap().iter().any(|it| it["id"] == id);
-        let lost = status["is_anything_lost"]["answer"] == "yes";
-        when(lost && found("redis-down") && found("node-drops"), answer.body)
-    });
-    site.redis.restart();
-    let words = ["node one", "queue overflowed", "input.queue_events"];
-    wait_first(&node, "node-drops", &words);
-}
-
-#[test]
-fn an_output_that_is_down_is_named_and_what_waits_for_it() {
-    let mut site = site();
-    let node = site.start_node("one", &[("flush.grace", "1s")]);
-    site.writes.set(Mode::Refuse);
-    let mut sender = Sender::paced_by(&node);
-    send(&mut sender, 10);
-    let words = ["output default", "start the server"];
-    let down = wait_first(&node, "output-down", &words);
-    assert_eq!(down["outputs"][0]["up"], false, "{down}");
-    eventually("a minute waits for it", SOON, || {
-        let status = status(&node);
-        let oldest = &status["partitions"]["oldest_unsent"];
-        when(oldest["output"] == "default", status.clone())
-    });
-    site.writes.set(Mode::Pass);
-    wait_healthy(&node);
-}
-
-/// As InfluxDB 2 answers to a token that it does not know.
-#[test]
-fn a_wrong_token_is_named_with_its_key_before_the_first_event() {
-    let mut site = site();
-    site.writes.set(Mode::Answer(401));
-    let mut node = Node::new("one", &[("store.url", &site.redis.url())]);
-    for (key, value) in [("url", &*site.writes.url()), ("org", "any"), ("bucket", "any")] {
-        node.set(&format!("output.{key}"), value);
-    }
-    node.set_environment("EDS_OUTPUT__TOKEN", "wrong");
-    node.run();
-    wait_first(&node, "output-down", &["401", "output.token_file"]);
 }
 
 #[test]

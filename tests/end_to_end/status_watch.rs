@@ -54,7 +54,6 @@ impl Terminal {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Returns the screen.
     fn screen(&self) -> String {
         self.run(&["capture-pane", "-p"])
     }
@@ -72,7 +71,6 @@ impl Terminal {
         String::from_utf8(fs::read(self.written.path()).unwrap()).expect("UTF-8")
     }
 
-    /// Whether any colour but the terminal's own was written.
     fn is_coloured(&self) -> bool {
         let written = self.written();
         let sequences = written.split("\u{1b}[").skip(1).filter_map(|rest| {
@@ -83,7 +81,6 @@ impl Terminal {
         numbers.any(|it| matches!(it.parse(), Ok(30..=38 | 40..=48 | 90..=107)))
     }
 
-    /// Sends this signal to what watches.
     fn signal(&self, name: &str) {
         let shell = self.run(&["list-panes", "-F", "#{pane_pid}"]);
         let mut pgrep = Command::new("pgrep");
@@ -119,10 +116,7 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
     terminal.wait(&["one  "]);
     // One too small for anything does no harm.
     terminal.run(&["resize-window", "-x", "3", "-y", "1"]);
-    eventually("it fits the smallest window", SOON, || {
-        let screen = terminal.screen();
-        when(screen.trim() == "q q", screen)
-    });
+    wait_for("it fits the smallest window", || terminal.screen(), |screen| screen.trim() == "q q");
     terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
     eventually("it fits the smaller window", SOON, || {
         let screen = terminal.screen();
@@ -130,10 +124,11 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
         when(screen.lines().count() == 12 && is_last, screen)
     });
     terminal.press("PageDown");
-    eventually("it is scrolled", SOON, || {
-        let screen = terminal.screen();
-        when(!screen.contains("Is anything lost?") && screen.contains(FOOT), screen)
-    });
+    wait_for(
+        "it is scrolled",
+        || terminal.screen(),
+        |screen| !screen.contains("Is anything lost?") && screen.contains(FOOT),
+    );
     terminal.press("q");
     // Something is wrong, and the screen is that of before.
     let screen = terminal.wait(&["ended 1", "icanon"]);

@@ -3,7 +3,6 @@
 
 use crate::prelude::*;
 
-/// The exit code of a stop that loses events.
 const LOST: Option<i32> = Some(3);
 /// The time of a stop in addition to `input.drain_timeout`, on a machine that is busy.
 const BESIDE: Duration = Duration::from_secs(8);
@@ -14,19 +13,7 @@ fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     for (user, at) in users.iter().zip(nanos..) {
         sender.send(format!("event_type=login,product=shop value={user} {at}"));
     }
-    node.wait_count("eds_events_queued", |queued| queued == 0);
-}
-
-/// Returns the last line of a node's log with its ledger.
-fn ledger(node: &Node) -> String {
-    let log = node.log();
-    let line = log.lines().rfind(|line| line.contains(" stopped"));
-    line.unwrap_or_default().to_owned()
-}
-
-#[track_caller]
-fn assert_says(line: &str, words: &[&str]) {
-    assert_contains(line, words);
+    node.wait_recorded();
 }
 
 /// Stops it, and returns the exit code. It must end within its time.
@@ -34,7 +21,6 @@ fn assert_says(line: &str, words: &[&str]) {
 fn stop(node: &mut Node, within: Duration) -> Option<i32> {
     let began = Instant::now();
     let code = node.terminate().code();
-    eprintln!("ended after {:?}", began.elapsed());
     assert!(began.elapsed() < within, "{:?}", began.elapsed());
     code
 }
@@ -51,7 +37,7 @@ fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
     assert_eq!(node.stdout(), "");
     assert_eq!(stop(&mut node, SOON), Some(0));
     compare(&sender.expected.points(), &read_back::written(node.stdout().as_bytes())).unwrap();
-    assert_says(&ledger(&node), &["INFO", "recorded=120", "unpublished=0"]);
+    assert_contains(&node.last_ledger(), ["INFO", "recorded=120", "unpublished=0"]);
 }
 
 #[test]
@@ -67,7 +53,7 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
     // Some of the events would give the minute a wrong value.
     compare(&over, &read_back::written(node.stdout().as_bytes())).unwrap();
     let words = ["WARN", "received=4", "recorded=4", "dropped=0", "unpublished=3"];
-    assert_says(&ledger(&node), &words);
+    assert_contains(&node.last_ledger(), words);
 }
 
 /// It has only the first events of that minute, and the next process has the others.
@@ -108,7 +94,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     let writes = output.writes();
     let written = writes.iter().flat_map(|write| read_back::written(&write.body)).collect();
     compare(&over, &written).unwrap();
-    assert_says(&ledger(&node), &["WARN", "recorded=3", "unpublished=2"]);
+    assert_contains(&node.last_ledger(), ["WARN", "recorded=3", "unpublished=2"]);
 }
 
 #[test]
@@ -128,7 +114,7 @@ fn a_memory_store_gives_up_what_no_output_took() {
     send(&mut sender, &node, &["ann", "ben"], SEED_MINUTE_NS);
     node.wait_count("eds_output_up", |count| count == 0);
     assert_eq!(stop(&mut node, Duration::from_secs(2) + BESIDE), LOST);
-    assert_says(&ledger(&node), &["WARN", "recorded=2", "unpublished=2"]);
+    assert_contains(&node.last_ledger(), ["WARN", "recorded=2", "unpublished=2"]);
 }
 
 /// A node whose Redis does not answer, from the start or later, with an event that it could not record.
@@ -163,7 +149,7 @@ fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() 
     for answered in [true, false] {
         let (mut node, _proxy) = with_a_mute_redis(&site, "1s", answered);
         assert_eq!(stop(&mut node, Duration::from_secs(1) + BESIDE), LOST);
-        assert_says(&ledger(&node), &["WARN", "received=1", "dropped=1", "queued=0"]);
+        assert_contains(&node.last_ledger(), ["WARN", "received=1", "dropped=1", "queued=0"]);
     }
 }
 
@@ -193,8 +179,8 @@ fn a_node_that_is_refused_late_says_what_became_of_its_events() {
     sender.wait_received();
     drop(keeping);
     assert_eq!(two.wait_for_exit(SOON).code(), Some(1));
-    assert_says(&two.log(), &["on every node"]);
-    assert_says(&ledger(&two), &["WARN", "received=1", "dropped=1"]);
+    assert_contains(&two.log(), ["on every node"]);
+    assert_contains(&two.last_ledger(), ["WARN", "received=1", "dropped=1"]);
 }
 
 #[test]
@@ -208,7 +194,7 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
             node.wait_log("draining");
         }
         assert_eq!(stop(&mut node, BESIDE), LOST);
-        assert_says(&ledger(&node), &["WARN", "received=1", "dropped=1", "queued=0"]);
+        assert_contains(&node.last_ledger(), ["WARN", "received=1", "dropped=1", "queued=0"]);
     }
 }
 

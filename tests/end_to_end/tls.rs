@@ -33,7 +33,6 @@ impl Authority {
         self.file("ca.pem")
     }
 
-    /// A certificate for this name or address, and its key.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -158,32 +157,4 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
     node.set("output.ca_file", &front.ca_file().display().to_string());
     node.run();
     site.wait_exact(&sender.expected.points(), SOON);
-}
-
-#[test]
-fn plain_text_that_leaves_the_host_is_warned_of() {
-    // Addresses for documentation: there is no answer.
-    let mut node = Node::new(
-        "one",
-        &[
-            ("store.url", "redis://192.0.2.1:6379"),
-            ("output.url", "http://192.0.2.1:8086"),
-            ("output.api", "v1"),
-            ("output.database", "eds"),
-        ],
-    );
-    node.launch();
-    eventually("both are warned of", SOON, || {
-        let log = node.log();
-        let warned = |key: &str| {
-            let words = format!("{key} is not encrypted");
-            log.lines().any(|line| line.contains("WARN") && line.contains(&words))
-        };
-        when(warned("store.url") && warned("output.url"), log.clone())
-    });
-    let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let mut node = Node::new("two", &[("store.url", &format!("redis://{local}"))]);
-    node.launch();
-    node.wait_log("the store is not there yet");
-    assert!(!node.log().contains("not encrypted"), "{}", node.log());
 }

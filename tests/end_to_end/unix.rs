@@ -6,7 +6,6 @@ use std::thread::{self, JoinHandle};
 
 use crate::prelude::*;
 
-/// A directory, and the path of a socket in it.
 fn place() -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("eds.sock");
@@ -112,21 +111,6 @@ fn all_that_a_node_took_before_it_stopped_is_counted() {
     let expected = sender.join().unwrap();
     // Another node publishes its recorded events.
     let _next = site.start_node("two", &[]);
-    site.wait_exact(&expected.points(), SOON);
-}
-
-#[test]
-fn a_socket_that_a_killed_node_left_is_taken_over_and_one_in_use_is_not() {
-    let site = Site::start();
-    let (_directory, path) = place();
-    let mut first = node(&site, &path, &[]);
-    first.run();
-    node(&site, &path, &[]).assert_refused(&["eds.sock", "another process listens there"]);
-    assert!(path.exists());
-    first.kill();
-    assert!(path.exists());
-    first.run();
-    let expected = send(path, 100).join().unwrap();
     site.wait_exact(&expected.points(), SOON);
 }
 

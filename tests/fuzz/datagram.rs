@@ -28,7 +28,6 @@ const PIECES: &[&str] = &[
     "\u{feff}",
 ];
 
-/// The position of a byte in a line.
 #[derive(Clone, Copy, PartialEq)]
 enum At {
     Indent,
@@ -42,7 +41,6 @@ enum At {
     Rest,
 }
 
-/// Returns the end of the first line, byte by byte. `cut`: the datagram was truncated.
 fn line_end(bytes: &[u8], cut: bool) -> usize {
     let mut at = At::Indent;
     let mut place = 0;
@@ -106,7 +104,6 @@ fn close(text: &[u8]) -> Option<(usize, bool)> {
     None
 }
 
-/// The rules of docs/input.md for lines.
 fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
     let mut lines = Vec::new();
     let mut rest = Some(datagram);

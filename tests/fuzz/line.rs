@@ -4,7 +4,6 @@ use event_data_service::event::{Line, LineLimits, LineRules, Parser, Precision, 
 
 use crate::spelling::{self, spelled};
 
-/// An owned event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     series: String,
@@ -22,7 +21,6 @@ impl From<Line<'_>> for Event {
     }
 }
 
-/// The parsers' settings.
 pub(crate) fn all_rules() -> Vec<LineRules> {
     let usual = LineRules::default();
     let tight = LineLimits { line: 60, series: 16, tag: 6, user: 5 };
@@ -50,7 +48,6 @@ fn parse(rules: &LineRules, line: &[u8]) -> Result<Event, Rejection> {
     Parser::new(rules).parse(line).map(Event::from)
 }
 
-/// Returns a tag key or value as it is in a series.
 pub(crate) fn escaped(text: &str) -> String {
     let special = |c| matches!(c, ',' | '=' | ' ');
     let mut escaped = String::new();

@@ -19,7 +19,6 @@ fn counts(series: &str) -> SealedCounts {
     }
 }
 
-/// Two lines or none, each with one of our measurements.
 fn check_any(series: &str) {
     let counts = counts(series);
     let stays_in_its_line = !series.contains(|c: char| c.is_ascii_control())

@@ -13,7 +13,6 @@ const DATAGRAM_END: u8 = 0xff;
 /// Short, so that packs fill up.
 const DATAGRAM_MAX: usize = 64;
 
-/// Returns the events of a pack as a node reads them.
 fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
     let mut events = Vec::new();
     for (datagram, lines) in pack.datagrams() {

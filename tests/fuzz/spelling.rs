@@ -11,7 +11,6 @@ pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
     chosen.flat_map(|&byte| pieces[usize::from(byte) % pieces.len()].bytes()).collect()
 }
 
-/// Pieces of lines.
 pub(crate) const LINE: &[&str] = &[
     "a=b",
     "a=b",

@@ -15,7 +15,6 @@ fn events(segment: &[u8]) -> Result<(Vec<Event>, Contents), NotASegment> {
     Ok((events, contents))
 }
 
-/// Returns batches of a few events with unusual names.
 fn written(input: &[u8]) -> Vec<Event> {
     let event = |(number, byte): (usize, &u8)| {
         let name = |from: usize| {

@@ -10,7 +10,6 @@ use super::{
     many_counts, output, v1_settings, v1_settings_as,
 };
 
-/// The points of a measurement as `(series' tag n, time, value)`.
 pub(super) async fn points(
     server: &InfluxServer,
     measurement: &str,

@@ -11,7 +11,6 @@ mod influxdb_v1;
 mod publishing;
 mod refusals;
 mod requests;
-mod store;
 mod tls;
 mod v2;
 
@@ -25,7 +24,6 @@ use event_data_service::secret::Secret;
 /// A password or token that must never be seen in anything that might be logged.
 const SECRET: &str = "hunter2";
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The seeds' minute, 20161204:1118.
 const SEED_MINUTE: Minute = Minute::of_nanos(1_480_876_707_352_348_928);
 const SEED_MINUTE_NANOS: i64 = 1_480_876_680_000_000_000;
 
@@ -77,7 +75,6 @@ fn check_unavailable(error: &WriteError) {
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
 }
 
-/// A misconfiguration that names the key.
 #[track_caller]
 fn check_misconfigured(error: &WriteError, key: &str) {
     let names_key = matches!(error, WriteError::Misconfigured(it) if it.remedy.contains(key));

@@ -6,27 +6,29 @@ use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
 use coordination::memory::MemoryArbiter;
-use event_data_service::event::{Minute, Partitions};
+use event_data_service::event::{Batch, Minute, Partitions};
 use event_data_service::flush::{Destination, Flush, FlushSettings};
 use event_data_service::node::Node;
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::{Draining, OutputName};
+use event_data_service::store::redis::{self, Layout, RedisStore};
+use event_data_service::store::{Draining, OutputName, RecordRequest, Recording, Records};
 use event_data_service::telemetry::Metrics;
+use testing::lua_redis::LuaRedis;
+use testing::lua_redis::keyspace::{Hash, Value};
 use testing::prelude::*;
 use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use super::store::Names;
-use super::store::SealedStore;
 use super::{SEED_MINUTE, Settings, counts, many_counts, output, v1_settings, v2_settings};
+
+pub(super) type Names = BTreeSet<(i64, String)>;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// A healthy machine needs a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An output that counts its requests: each write is one.
 #[derive(Debug)]
 struct Counting {
     output: InfluxDb,
@@ -55,9 +57,9 @@ impl Output for Counting {
     }
 }
 
-/// A node with counts that no output has confirmed.
 pub(super) struct Publisher {
-    store: Arc<SealedStore>,
+    redis: Arc<LuaRedis>,
+    store: Arc<RedisStore>,
     output: Arc<Counting>,
     pub(super) metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -70,12 +72,23 @@ pub(super) fn names<'a>(counts: impl IntoIterator<Item = &'a SealedCounts>) -> N
 }
 
 impl Publisher {
-    /// A node that has just started.
     pub(super) fn start(settings: &Settings) -> Self {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let node = Arc::<Node>::default();
+        let clock = || chrono::Utc::now().timestamp_micros();
+        let redis = Arc::new(LuaRedis::new(Box::new(clock), None));
+        let store = redis::Settings {
+            redis: redis.settings(),
+            prefix: "eds".to_owned(),
+            partitions: partitions.clone(),
+            layout: Layout::Sets,
+            retention: HOUR,
+            counts_max: 1_000_000,
+            node: "node".to_owned(),
+        };
         let publisher = Self {
-            store: Arc::default(),
+            redis,
+            store: Arc::new(RedisStore::new(&store).unwrap()),
             output: Arc::new(Counting { output: output(settings), writes: AtomicUsize::new(0) }),
             metrics: Arc::new(Metrics::new(Arc::clone(&node))),
             stop: CancellationToken::new(),
@@ -109,25 +122,55 @@ impl Publisher {
         publisher
     }
 
-    /// Gives it counts to publish.
-    pub(super) fn give(&mut self, counts: &[SealedCounts]) {
+    /// Records events that have these counts.
+    pub(super) async fn give(&mut self, counts: &[SealedCounts]) {
         self.before = self.requests();
-        for counts in counts {
-            self.store.add(counts);
+        let mut batch = Batch::default();
+        for SealedCounts { minute, series, cumulative, .. } in counts {
+            for at in (minute.start_nanos()..).take(usize::try_from(*cumulative).unwrap()) {
+                assert!(batch.push(*minute, series, "user", at));
+            }
         }
+        let recordings: Vec<_> = batch
+            .groups()
+            .iter()
+            .map(|group| RecordRequest {
+                minute: group.minute,
+                series: &group.series,
+                overflowed_from: None,
+                new_users: Some(vec!["user"]),
+                occurrences: &group.occurrences,
+                batch: &batch,
+            })
+            .collect();
+        let partition = Partitions::new(NonZeroU16::MIN).iter().next().unwrap();
+        let records = Records { generation: 0, requests: &recordings, seen: &[] };
+        self.store.record(partition, &records).await.unwrap();
     }
 
     fn requests(&self) -> usize {
         self.output.writes.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts that are neither confirmed nor quarantined.
+    /// Returns the counts that are neither confirmed nor quarantined, and the series that are not sealed.
     pub(super) fn unsent(&self) -> Names {
-        self.store.unsent()
+        let keyspace = self.redis.keyspace();
+        let sets = keyspace.0.iter().flat_map(|(key, entry)| {
+            let (minute, what) = minute_of(text(key).strip_prefix("{eds:0}:").unwrap_or_default());
+            let members = match (what, &entry.value) {
+                ("event_types" | "unsent:default", Value::Set(members)) => members.clone(),
+                _ => BTreeSet::new(),
+            };
+            members.into_iter().map(move |series| (minute, text(&series).to_owned()))
+        });
+        sets.collect()
     }
 
     pub(super) fn quarantined(&self) -> Names {
-        self.store.quarantined()
+        let keyspace = self.redis.keyspace();
+        let quarantine = keyspace.get::<Hash>("{eds:0}:quarantine:default");
+        let names = quarantine.into_iter().flatten().map(|(name, _)| minute_of(text(name)));
+        names.map(|(minute, series)| (minute, series.to_owned())).collect()
     }
 
     /// Waits until it is so, at most as long as a test is patient.
@@ -140,11 +183,21 @@ impl Publisher {
         }
     }
 
-    /// Waits until the last counts are all confirmed or in the quarantine. Returns the number of requests.
     pub(super) async fn finish(&self) -> usize {
         self.until("all is published", |this| this.unsent().is_empty()).await;
         self.requests() - self.before
     }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Splits a name after its minute; 0 where it begins with none.
+fn minute_of(name: &str) -> (i64, &str) {
+    let end = name.match_indices(':').nth(1).map_or(0, |(at, _)| at);
+    let minute = name[..end].parse().map_or(0, Minute::epoch_minutes);
+    (minute, name.get(end + 1..).unwrap_or_default())
 }
 
 impl Drop for Publisher {
@@ -157,7 +210,6 @@ fn both_ways(server: &Scripted) -> [Settings; 2] {
     [v2_settings(&server.url()), v1_settings(&server.url(), "eds")]
 }
 
-/// Some counts, and `extra` among them.
 fn with(extra: &[&str]) -> Vec<SealedCounts> {
     let mut batch = many_counts(300);
     batch.extend(extra.iter().map(|series| counts(SEED_MINUTE, series, 1, 1)));
@@ -184,7 +236,7 @@ async fn an_answer_that_only_some_bodies_get_is_about_their_counts() {
         let server = server_that_dislikes(Deed::Answer(status, "", "database is required")).await;
         for settings in both_ways(&server) {
             let mut publisher = Publisher::start(&settings);
-            publisher.give(&with(&["n=evil1", "n=evil2"]));
+            publisher.give(&with(&["n=evil1", "n=evil2"])).await;
             publisher.finish().await;
             let quarantined = publisher.quarantined();
             assert_eq!(series_of(&quarantined), ["n=evil1", "n=evil2"], "{status}");
@@ -202,11 +254,11 @@ async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other()
                 settings.timeout = Duration::from_millis(200);
             }
             let mut publisher = Publisher::start(&settings);
-            publisher.give(&with(&["n=evil"]));
+            publisher.give(&with(&["n=evil"])).await;
             publisher.until("the others are written", |this| this.unsent().len() == 1).await;
             assert_eq!(series_of(&publisher.unsent()), ["n=evil"]);
             let next = Minute::from_epoch_minutes(SEED_MINUTE.epoch_minutes() + 1).unwrap();
-            publisher.give(&[counts(next, "n=next", 1, 1)]);
+            publisher.give(&[counts(next, "n=next", 1, 1)]).await;
             publisher.until("so is what comes later", |this| this.unsent().len() == 1).await;
             assert!(publisher.quarantined().is_empty());
         }
@@ -220,7 +272,7 @@ async fn nothing_is_quarantined_where_nothing_is_accepted_and_requests_are_few()
         let server = Scripted::start(move |_| Deed::Answer(status, "", "no")).await;
         for settings in both_ways(&server) {
             let mut publisher = Publisher::start(&settings);
-            publisher.give(&many_counts(3000));
+            publisher.give(&many_counts(3000)).await;
             publisher
                 .until("two rounds have failed", |this| {
                     this.metrics.of_output("default").write_failures.get() >= 2
@@ -242,7 +294,7 @@ async fn a_body_too_large_is_split_until_it_fits() {
     for settings in both_ways(&server) {
         let long = format!("n={}", "x".repeat(1000));
         let mut publisher = Publisher::start(&settings);
-        publisher.give(&with(&[&long]));
+        publisher.give(&with(&[&long])).await;
         publisher.finish().await;
         assert_eq!(series_of(&publisher.quarantined()), [long.as_str()]);
     }
@@ -254,7 +306,7 @@ async fn a_series_that_could_forge_a_point_is_quarantined_and_never_sent() {
     let server = Scripted::start(|_| Deed::status(204)).await;
     for settings in both_ways(&server) {
         let mut publisher = Publisher::start(&settings);
-        publisher.give(&with(&["n=0\nforged value=1 1"]));
+        publisher.give(&with(&["n=0\nforged value=1 1"])).await;
         publisher.finish().await;
         assert_eq!(publisher.quarantined().len(), 1);
         let requests = server.requests();

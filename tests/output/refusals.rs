@@ -8,9 +8,7 @@ use testing::prelude::*;
 use super::publishing::{Names, Publisher, names};
 use super::{SEED_MINUTE, counts, many_counts, output, v1_settings};
 
-/// The values that a tag may have.
 const VALUES_MAX: usize = 16;
-/// The counts of a case.
 const COUNTS: usize = 400;
 /// Requests of a case in addition to those for each refused count: bodies, probes, and the search for a single count.
 const REQUESTS_BESIDE: usize = 40;
@@ -65,7 +63,6 @@ fn good(n: usize) -> String {
     format!("a={},b={},c={},d={}", digit(0), digit(1), digit(2), digit(3))
 }
 
-/// Returns the points of a measurement in the database.
 async fn held(server: &InfluxServer, database: &str, measurement: &str) -> Names {
     let query = format!("SELECT value FROM {measurement} GROUP BY *");
     let mut found = Names::new();
@@ -84,14 +81,12 @@ async fn held(server: &InfluxServer, database: &str, measurement: &str) -> Names
     found
 }
 
-/// The servers, and the databases that were made in them.
 struct Table {
     number: usize,
     requests: Vec<String>,
 }
 
 impl Table {
-    /// Makes a database by this statement.
     async fn database(&mut self, server: &InfluxServer, with: &str) -> String {
         self.number += 1;
         let database = format!("eds{}", self.number);
@@ -114,7 +109,7 @@ impl Table {
         let honest = names(is_refused(false).map(|(counts, _)| counts));
         let all: Vec<_> = batch.iter().map(|(counts, _)| counts.clone()).collect();
         let mut publisher = Publisher::start(&v1_settings(&server.url(), database));
-        publisher.give(&all);
+        publisher.give(&all).await;
         let requests = publisher.finish().await;
         assert_eq!(publisher.quarantined(), refused, "{kind}");
         for measurement in ["unique_user_event", "cumulative_user_event"] {
@@ -213,7 +208,7 @@ async fn a_body_over_the_limit_of_the_server_is_split() {
     server.query("", "CREATE DATABASE eds").await;
     let mut publisher = Publisher::start(&v1_settings(&server.url(), "eds"));
     let batch = many_counts(5000);
-    publisher.give(&batch);
+    publisher.give(&batch).await;
     publisher.finish().await;
     assert!(publisher.quarantined().is_empty());
     for measurement in ["unique_user_event", "cumulative_user_event"] {

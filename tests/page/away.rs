@@ -4,7 +4,6 @@ use testing::chromium::Chromium;
 
 use crate::Ground;
 
-/// Waits until the page shows, or no longer shows, that its numbers are old.
 #[track_caller]
 fn wait_old(browser: &Chromium, is_old: bool) {
     browser.wait(

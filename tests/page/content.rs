@@ -8,7 +8,6 @@ use crate::support::load::Sender;
 use crate::support::node::Node;
 use crate::{Ground, USERS, minutes_ago_ns, send, wait_sealed, written};
 
-/// The cells of a table, by row.
 fn rows(browser: &Chromium, table: &str) -> Vec<Vec<String>> {
     let rows = browser.evaluate(&format!(
         "[...document.querySelectorAll('{table} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
@@ -16,7 +15,6 @@ fn rows(browser: &Chromium, table: &str) -> Vec<Vec<String>> {
     serde_json::from_value(rows).unwrap()
 }
 
-/// Asserts that the page logged no error, and requested only the node.
 #[track_caller]
 fn assert_clean(browser: &Chromium, node: &Node) {
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -51,10 +49,11 @@ fn the_numbers_are_those_of_the_api() {
     let ledger = format!(
         "{received} received = {recorded} recorded + 1 rejected + 0 dropped + 0 in the queue. The sum holds."
     );
-    eventually("the ledger is that of the metrics", SOON, || {
-        let shown = browser.text("#ledger");
-        when(shown.starts_with(&ledger), shown)
-    });
+    wait_for(
+        "the ledger is that of the metrics",
+        || browser.text("#ledger"),
+        |shown| shown.starts_with(&ledger),
+    );
 
     browser.wait(
         "the list is there",

@@ -31,7 +31,6 @@ const USERS: [(&str, i64); 3] = [
     ("event_type=checkout,product=shop", 4),
 ];
 
-/// A node and its Redis.
 struct Ground {
     node: Node,
     redis: RedisServer,
@@ -63,7 +62,6 @@ impl Ground {
         ground
     }
 
-    /// The page of the node, open in a browser, with the counts of a series.
     fn page(&self) -> Chromium {
         let browser = Chromium::start();
         browser.resize(1280, 900);
@@ -77,7 +75,6 @@ impl Ground {
     }
 }
 
-/// The start of the minute that many minutes ago.
 fn minutes_ago_ns(minutes: i64) -> i64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     (i64::try_from(now).unwrap() / 60 - minutes) * MINUTE_NS
@@ -102,7 +99,6 @@ fn wait_sealed(node: &Node, counts: usize) {
     });
 }
 
-/// A number as the page writes it: 1,234.
 fn written(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();

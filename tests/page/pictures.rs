@@ -11,7 +11,6 @@ use crate::minutes_ago_ns;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// Series with a typical number of users in a minute.
 const USUAL: [(&str, i64); 10] = [
     ("event_type=page_view,product=shop", 42),
     ("event_type=page_view,product=search", 35),

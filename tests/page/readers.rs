@@ -6,7 +6,6 @@ use testing::prelude::*;
 
 use crate::Ground;
 
-/// What has the focus, and whether that can be seen.
 const FOCUSED: &str = "(() => {
     const it = document.activeElement;
     const seen = getComputedStyle(it).outlineStyle !== 'none' && it.getBoundingClientRect().right > 0;

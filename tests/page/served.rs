@@ -5,7 +5,6 @@ use testing::prelude::*;
 
 use crate::support::node::Node;
 
-/// Returns the files that a text names in imports and elements.
 fn named(text: &str) -> Vec<String> {
     let quoted = text.split('"').skip(1).step_by(2);
     let files = quoted.filter(|it| it.starts_with("/page/") || it.starts_with("./"));

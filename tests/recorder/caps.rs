@@ -7,10 +7,8 @@ use testing::prelude::*;
 
 use crate::setup::{HOUR, Server, Setup, caps, partition, record, this_minute};
 
-/// Series, user, nanoseconds after the beginning of the minute.
 type Event = (&'static str, &'static str, i64);
 
-/// Records batches on a node, from its start to its stop.
 async fn node(
     server: &Server,
     caps: CapSettings,
@@ -36,7 +34,6 @@ async fn node(
     record(setup, all.iter().map(batch).collect()).await
 }
 
-/// Returns users and events in the sets by series.
 fn sets(store: &Server, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
     let sets = store.open_sets(minute).into_iter();
     sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len()))).collect()

@@ -22,19 +22,16 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN)
 }
 
-/// The only partition.
 pub(crate) fn partition() -> Partition {
     partitions().of("", Minute::MIN)
 }
 
-/// The sets of a series in a minute.
 pub(crate) struct OpenSets {
     pub(crate) series: String,
     pub(crate) users: Vec<String>,
     pub(crate) events: Vec<String>,
 }
 
-/// An empty server with a store.
 pub(crate) struct Server {
     redis: Arc<LuaRedis>,
     pub(crate) store: Arc<RedisStore>,
@@ -57,7 +54,6 @@ impl Server {
         Self { redis, store }
     }
 
-    /// The sets of a minute.
     pub(crate) fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
         let keyspace = self.redis.keyspace();
         let members = |what: &str| {
@@ -89,10 +85,8 @@ pub(crate) const fn caps(series_max: usize, users_max: u64) -> CapSettings {
     CapSettings { series_max, users_max }
 }
 
-/// Longer than any test here.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// The recorder settings that differ here.
 pub(crate) struct Setup {
     pub(crate) clock: Clock,
     pub(crate) max_age: Duration,
@@ -102,7 +96,6 @@ pub(crate) struct Setup {
     pub(crate) dedup_users: usize,
 }
 
-/// A recorder, its channel, and its node.
 pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<Node>) {
     let node = Arc::new(Node::new(setup.clock, Rng::default()));
     let (batches, queue) = mpsc::channel(1);
@@ -128,7 +121,6 @@ pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<N
     (recorder, batches, node)
 }
 
-/// Hands over a batch like a listener.
 pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, node: &Node) {
     node.ledger.take_in(&Intake {
         queued: batch.events() as u64,
@@ -138,7 +130,6 @@ pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, no
     batches.send(batch.into()).await.unwrap();
 }
 
-/// Records batches, from the recorder's start to its stop.
 pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
     let (recorder, batches, node) = recorder(setup);
     let metrics = Arc::clone(&recorder.metrics);

@@ -16,21 +16,17 @@ use super::setup::Server;
 /// prepared.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStore {
-    /// The recordings that fail, from 0.
     pub(crate) failing_at: &'static [u64],
-    /// How long these take.
     pub(crate) hangs: Duration,
     /// When recordings were asked for.
     pub(crate) asked_at: Mutex<Vec<Instant>>,
     /// The recordings that find an empty server, from 0.
     pub(crate) replaced_at: &'static [u64],
-    /// The duration of these.
     pub(crate) outage: Duration,
     /// The server; without one everything is confirmed and discarded.
     pub(crate) server: Mutex<Option<Arc<Server>>>,
     pub(crate) generation: AtomicU64,
     pub(crate) recordings: AtomicU64,
-    /// The number of queries for users.
     pub(crate) asked: AtomicU64,
     /// The number of users given as new.
     pub(crate) users: AtomicUsize,
@@ -54,7 +50,6 @@ impl CountingStore {
         })
     }
 
-    /// Waits until a recording is asked for.
     pub(crate) async fn when_asked(&self) -> Instant {
         loop {
             if let Some(at) = self.asked_at.lock().unwrap().first() {

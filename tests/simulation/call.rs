@@ -1,22 +1,13 @@
 //! Store calls as data, so that a call can execute late, twice, or without an answer.
 
-use event_data_service::event::{Batch, Group, Minute, Partition};
-use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{
-    AdmitRequest, Admitted, Announced, Attested, Backlog, Bucket, CheckIn, Claim, ClaimRequest,
-    Compaction, Draining, Known, News, OutputName, Page, RecordRequest, Recording, Records,
-    SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError, Testimony,
-};
+use event_data_service::event::{Batch, Group};
+use event_data_service::store::{Attested, Backlog, News, Page, SeriesCounts, SeriesUsers};
 use testing::lua_redis::keyspace::Keyspace;
-use testing::prelude::*;
 
-use super::event::{Event, series_number, user_number};
+use super::event::{series_number, user_number};
 use super::mutants::RuledStore;
-use super::oracle::Verdict;
-use super::state::State;
-use super::world::World;
+use crate::simulation::prelude::*;
 
-/// A call with its arguments.
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
     Admit(Partition, Minute, Vec<String>, u64, String),
@@ -36,7 +27,6 @@ pub(crate) enum Call {
     HaveWork(Vec<Partition>, Vec<OutputName>),
 }
 
-/// The result of a call.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Nothing,
@@ -56,13 +46,11 @@ pub(crate) enum Answer {
     Each(Vec<bool>),
 }
 
-/// Recordings in flight.
 pub(crate) struct Parcel {
     batch: Batch,
     /// For each group of the batch, the users that the store may not know, and its overflow series, if any.
     details: Vec<(Option<Vec<String>>, Option<String>)>,
     pub(crate) events: Vec<Event>,
-    /// The series of each group.
     pub(crate) under: Vec<u8>,
     /// The node's coverage once they are recorded.
     seen: Vec<Seen>,
@@ -147,7 +135,6 @@ impl Call {
         answer
     }
 
-    /// Calls a store without a mutant.
     pub(crate) async fn ask(&self, store: &RedisStore) -> Result<Answer, StoreError> {
         Ok(match self {
             Self::Admit(partition, minute, series, series_max, overflow) => {
@@ -221,7 +208,6 @@ impl Call {
         state.late(claim.partition.index(), node)
     }
 
-    /// Returns whether the call changes the data of a claim.
     pub(crate) const fn is_of_a_claim(&self) -> bool {
         matches!(
             self,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// A random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 
@@ -19,12 +18,10 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Returns a number in `0..bound`.
     pub(crate) const fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// Returns a number in the inclusive range.
     pub(crate) fn between(&mut self, first: i64, last: i64) -> i64 {
         first + i64::try_from(self.below(last.abs_diff(first) + 1)).unwrap()
     }

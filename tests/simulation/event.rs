@@ -1,16 +1,12 @@
 //! Events as the model knows them: numbers, and their names on the wire.
 
-/// Nanoseconds in a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
-/// Nanoseconds in a minute.
 pub(crate) const MINUTE: i64 = 60 * SECOND;
 
-/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event {
     pub(crate) series: u8,
     pub(crate) user: u8,
-    /// Nanoseconds since the epoch.
     pub(crate) at: i64,
 }
 
@@ -31,12 +27,10 @@ const SERIES: [&str; 7] = [
     "eds_overflow=series,partition=2",
 ];
 
-/// Returns the overflow series of a partition.
 pub(crate) fn overflow_of(partition: usize) -> u8 {
     4 + u8::try_from(partition).unwrap()
 }
 
-/// Returns the partition of an overflow series.
 pub(crate) fn overflows(series: u8) -> Option<usize> {
     series.checked_sub(4).map(usize::from)
 }

@@ -1,41 +1,31 @@
 //! The store as one life of a node sees it: calls may be slow, fail, lose their answer, or execute late or twice, and
 //! the node may die or sleep before or after their effect.
 
-use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
-use event_data_service::event::Partition;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Announced, Attested, Backlog, Bucket, Capabilities, CheckIn, Claim,
-    ClaimRequest, Compaction, Draining, Known, News, OutputName, Page, Recording, Records,
-    SealRequest, SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
+    Attested, Backlog, Capabilities, News, Page, SeriesCounts, SeriesUsers, Store,
 };
-use testing::prelude::*;
 
 use super::call::{Answer, Call, Parcel};
-use super::life::Life;
-use super::mutants::{Mutant, RuledStore};
-use super::world::World;
+use super::mutants::RuledStore;
+use crate::simulation::prelude::*;
 
-/// A store with faults.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
-    /// The store without faults.
     pub(crate) inner: Arc<RuledStore>,
     /// Its owner, which may have a mutant.
     pub(crate) role: Role,
     pub(crate) mutant: Option<Mutant>,
 }
 
-/// The role of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Recorder,
     Worker,
 }
 
-/// The fate of a call.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Fine,
@@ -196,7 +186,6 @@ impl FaultyStore {
     }
 }
 
-/// Makes the call and unwraps its answer.
 macro_rules! answer {
     ($self:ident, $call:expr, $kind:pat => $value:expr) => {
         match $self.make($call).await {

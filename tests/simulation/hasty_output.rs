@@ -1,16 +1,9 @@
 //! Mutants of sending: counts are acknowledged before the write; probes are never written.
 
-use async_trait::async_trait;
-use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::{Claim, Draining};
-use testing::prelude::*;
 
-use super::faulty_store::FaultyStore;
-use super::plan::output_name;
-use super::scripted_output::ScriptedOutput;
+use crate::simulation::prelude::*;
 
-/// An output with a mutant.
 #[derive(Debug)]
 pub(crate) struct HastyOutput {
     pub(crate) store: Arc<FaultyStore>,
@@ -55,7 +48,6 @@ impl Output for HastyOutput {
     }
 }
 
-/// Reports every probe as accepted.
 #[derive(Debug)]
 pub(crate) struct CredulousOutput {
     pub(crate) output: ScriptedOutput,

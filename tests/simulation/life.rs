@@ -3,40 +3,31 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use event_data_service::event::Partition;
 use event_data_service::node::{Clock, Node, Rng};
-use event_data_service::store::ClaimRequest;
 use event_data_service::telemetry::Metrics;
-use testing::prelude::*;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::oracle::Verdict;
-use super::world::World;
+use crate::simulation::prelude::*;
 
 /// The shortest time for which a service settles after trouble.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
 /// The maximum age of an event at its node: it arrives late and the clock is ahead.
 const OLDEST: Duration = Duration::from_secs(200);
 
-/// A life of a node.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) number: usize,
     pub(crate) node: usize,
-    /// The state that the node's parts share.
     pub(crate) shared: Arc<Node>,
-    /// Cancelled when the node is stopped.
     pub(crate) stop: CancellationToken,
     world: Arc<World>,
     dead: AtomicBool,
     died: Notify,
     asleep_until: Mutex<Instant>,
     generation: AtomicU64,
-    /// The number of lost connections to Redis.
     pub(crate) cuts: Arc<AtomicU64>,
-    /// When the current connection was established.
     connected: Mutex<Instant>,
     began: Instant,
     /// By partition: since when a recorder holds events that the store did not accept.
@@ -77,7 +68,6 @@ impl Life {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// The connection to the store was replaced.
     pub(crate) fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.cuts.fetch_add(1, Ordering::Relaxed);
@@ -101,7 +91,6 @@ impl Life {
         }
     }
 
-    /// Metrics of the life.
     pub(crate) fn counts_with(&self, metrics: &Arc<Metrics>) {
         *self.metrics.lock().unwrap() = Some(Arc::clone(metrics));
     }
@@ -179,18 +168,15 @@ impl Life {
         self.died.notify_one();
     }
 
-    /// Kills the life at this step.
     pub(crate) async fn die(&self) -> ! {
         self.kill();
         std::future::pending().await
     }
 
-    /// Resolves when the life is killed.
     pub(crate) async fn died(&self) {
         self.died.notified().await;
     }
 
-    /// Suspends the node for this time.
     pub(crate) fn put_to_sleep(&self, span: Duration) {
         self.world.note(|| format!("life {} sleeps for {span:?}", self.number));
         self.world.oracle().sleeps(self.number);
@@ -218,19 +204,16 @@ impl Life {
     }
 }
 
-/// Returns the name of a life in Redis.
 pub(crate) fn name_of(life: usize) -> String {
     format!("life{life}")
 }
 
-/// Returns the life with this name, process number included.
 pub(crate) fn life_of(node: &str) -> usize {
     let name = node.split('#').next();
     let number = name.and_then(|name| name.strip_prefix("life"));
     number.and_then(|number| number.parse().ok()).unwrap()
 }
 
-/// Runs the node, except while it sleeps.
 pub(crate) struct Sleepy<F> {
     inner: Pin<Box<F>>,
     alarm: Pin<Box<Sleep>>,

@@ -4,15 +4,12 @@ use std::collections::VecDeque;
 
 use event_data_service::event::{LineLimits, LineRules, Precision};
 use event_data_service::ingest::{self, BatcherSettings, LineBatcher, QueueLimits};
-use testing::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::life::Life;
 use super::node::window;
 use super::oracle::Arrival;
-use super::script::Delivery;
-use super::world::World;
+use crate::simulation::prelude::*;
 
 /// The pause of a stopping listener while recorders are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
@@ -64,7 +61,6 @@ pub(crate) async fn listen(
     }
 }
 
-/// Arrived, unread lines.
 fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
     let now = world.time.after();
     let mut inbox = inbox.lock().unwrap();
@@ -72,7 +68,6 @@ fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
     if due { inbox.pop_front() } else { None }
 }
 
-/// The open batches.
 struct Intake<'a> {
     batcher: LineBatcher,
     life: &'a Life,

@@ -1,22 +1,17 @@
 //! The service with one protection removed, which the simulation must catch.
 
-use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
-use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Admission, Admitted, Recording, Records, Store, StoreError};
+use event_data_service::store::redis::Settings;
+use event_data_service::store::{Admission, Store};
 use redis_link::{Address, Endpoint};
 use testing::lua_redis::Change;
-use testing::prelude::*;
 
 use super::call::{Answer, Call};
-use super::faulty_store::FaultyStore;
 use super::hasty_output::{CredulousOutput, HastyOutput};
-use super::life::{Life, name_of};
-use super::scripted_output::ScriptedOutput;
+use super::life::name_of;
 use super::state::PREFIX;
-use super::world::World;
+use crate::simulation::prelude::*;
 
-/// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Counts are acknowledged before they are written.
@@ -31,21 +26,16 @@ pub(crate) enum Mutant {
     SeriesForgotten,
     /// Closed minutes are not restored to a store that rolled back.
     NoWitness,
-    /// Recent events are not recorded again.
     NoReplay,
     /// Minutes are closed right after the connection was lost.
     NoSettling,
-    /// A lagging node does not report it.
     NoLag,
-    /// Counts are sealed for the first output only.
     OneOutput,
-    /// Counts are written without an announcement.
     NoAnnouncement,
     /// Counts are written before the other nodes have heard the announcement.
     NoWait,
     /// A rejected count is considered at fault: every probe is reported as accepted.
     NoProof,
-    /// A script is changed.
     Script(ScriptMutant),
 }
 
@@ -60,7 +50,6 @@ pub(crate) struct ScriptMutant {
 }
 
 impl Mutant {
-    /// Returns the changed text of each script.
     pub(crate) fn change(self) -> Option<Change> {
         let Self::Script(ScriptMutant { file, code, from, to }) = self else {
             return None;
@@ -75,7 +64,6 @@ impl Mutant {
     }
 }
 
-/// The store of a life, without faults.
 pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<RuledStore> {
     let ahead = match mutant {
         Some(Mutant::NodeClock) => world.plan.skews[life.node],
@@ -105,7 +93,6 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<R
     })
 }
 
-/// The output of a life.
 pub(crate) fn output(
     mutant: Option<Mutant>,
     world: &World,
@@ -127,13 +114,11 @@ pub(crate) fn output(
 #[derive(Debug)]
 pub(crate) struct RuledStore {
     mutant: Option<Mutant>,
-    /// Its life.
     pub(crate) life: usize,
     pub(crate) right: RedisStore,
     cuts: Arc<AtomicU64>,
     /// The number of cuts before it connected. A cut shows between two calls.
     connected: Arc<AtomicU64>,
-    /// The admissions of this life.
     own: Mutex<BTreeMap<(usize, Minute), BTreeSet<String>>>,
 }
 
@@ -150,7 +135,6 @@ impl RuledStore {
         }
     }
 
-    /// Executes a call as the mutant does.
     pub(crate) async fn ask(&self, world: &World, call: &Call) -> Result<Answer, StoreError> {
         let Some(mutant) = self.mutant else {
             return call.ask(&self.right).await;

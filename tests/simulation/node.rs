@@ -7,34 +7,26 @@ use event_data_service::flush::{Destination, Flush};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
-use event_data_service::store::Recording;
 use event_data_service::telemetry::Metrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use testing::prelude::*;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::faulty_store::{FaultyStore, Role};
-use super::life::{Life, Sleepy};
+use super::faulty_store::Role;
+use super::life::Sleepy;
 use super::listener::listen;
-use super::mutants::Mutant;
-use super::plan::output_name;
-use super::script::{Blow, Delivery};
-use super::scripted_output::ScriptedOutput;
-use super::world::World;
+use super::script::Blow;
+use crate::simulation::prelude::*;
 
-/// The time that a stopping node has for its queue.
 const DRAIN: Duration = Duration::from_secs(8);
 
-/// A node.
 #[derive(Debug)]
 pub(crate) struct Node {
     number: usize,
     world: Arc<World>,
     mutant: Option<Mutant>,
-    /// The network's deliveries, in order of time.
     inbox: Mutex<VecDeque<Delivery>>,
     life: Mutex<Option<Arc<Life>>>,
     /// The downtime after the current life.
@@ -54,7 +46,6 @@ impl Node {
         }
     }
 
-    /// Applies a blow to the node, if it lives.
     pub(crate) fn suffer(&self, blow: Blow) {
         if let Some(life) = &*self.life.lock().unwrap() {
             match blow {
@@ -85,7 +76,6 @@ impl Node {
         }
     }
 
-    /// Returns whether it lives, is awake, and has no work left.
     pub(crate) fn is_idle(&self) -> bool {
         let life = self.life.lock().unwrap();
         let idle =
@@ -111,7 +101,6 @@ impl Node {
         }
     }
 
-    /// Runs life after life.
     pub(crate) async fn run(&self) {
         loop {
             let life = Arc::new(Life::new(&self.world, self.number));

@@ -3,19 +3,16 @@
 use std::time::Duration;
 
 use event_data_service::flush::FlushSettings;
-use event_data_service::store::OutputName;
-use event_data_service::store::redis::Layout;
 
 use super::dice::Dice;
-use super::event::{Event, MINUTE, SECOND};
-use super::script::{Blow, Delivery, Forget, Outage};
+use super::event::{MINUTE, SECOND};
+use super::script::{Blow, Forget, Outage};
+use crate::simulation::prelude::*;
 
 /// Midnight between 3 and 4 December 2016, in nanoseconds since the epoch.
 const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
-/// A virtual day in nanoseconds.
 const DAY: i64 = 1440 * MINUTE;
 
-/// The maximum number of outputs.
 pub(crate) const OUTPUTS: usize = 2;
 
 pub(crate) fn output_name(output: usize) -> OutputName {
@@ -26,14 +23,12 @@ pub(crate) fn output_number(name: &OutputName) -> usize {
     usize::from(name.as_str() == "two")
 }
 
-/// A schedule.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) outputs: usize,
     pub(crate) partitions: u16,
     pub(crate) layout: Layout,
-    /// Nanoseconds since the epoch.
     pub(crate) begins: i64,
     /// The offset of each node's clock in nanoseconds.
     pub(crate) skews: Vec<i64>,
@@ -54,7 +49,6 @@ pub(crate) struct Plan {
     /// Nanoseconds after the beginning, node, blow.
     pub(crate) blows: Vec<(i64, usize, Blow)>,
     pub(crate) store_outages: Vec<Outage>,
-    /// Of each output.
     pub(crate) output_outages: [Vec<Outage>; OUTPUTS],
     /// The share of store calls that fail, per mille.
     pub(crate) store_faults: u64,
@@ -62,7 +56,6 @@ pub(crate) struct Plan {
     pub(crate) output_faults: u64,
     /// Selects the points that each output rejects permanently; none at 0.
     pub(crate) poison: [u64; OUTPUTS],
-    /// The rollbacks of the store.
     pub(crate) forgets: Vec<Forget>,
     /// When faults and events end, in nanoseconds after the beginning.
     pub(crate) calm: i64,
@@ -190,7 +183,6 @@ impl Plan {
         }
     }
 
-    /// Returns whether events that the store forgot must be recorded again.
     pub(crate) fn is_owed(&self) -> bool {
         self.max_age.as_secs() > 60 && self.users_max == 0
     }
@@ -286,7 +278,6 @@ impl Plan {
         }
     }
 
-    /// Returns whether an output rejects a point permanently.
     pub(crate) const fn is_poison(&self, output: usize, minute: i64, series: u8) -> bool {
         let place = minute.unsigned_abs() * 32 + (series as u64) * 2 + output as u64;
         let poison = self.poison[output];

@@ -2,31 +2,24 @@
 
 use std::panic::AssertUnwindSafe;
 
-use testing::prelude::*;
 use tokio::task::JoinSet;
 
-use super::mutants::Mutant;
 use super::node::Node;
-use super::oracle::Verdict;
-use super::plan::Plan;
 use super::script::Forget;
 use super::state::SETTINGS;
-use super::world::World;
+use crate::simulation::prelude::*;
 
 /// The time by which everything in flight at the end of the faults has arrived.
 const SETTLE: Duration = Duration::from_secs(31);
 /// The time limit for finishing after the faults. An event of a node whose clock is ahead lies minutes in the future.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The outcome of a schedule.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
-    /// Every step, if traced.
     pub(crate) trace: Vec<String>,
 }
 
-/// Runs the schedule of a seed.
 pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let mut plan = Plan::of(seed);
     if let Some(Mutant::Script(script)) = mutant {
@@ -35,7 +28,6 @@ pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     play_plan(plan, seed, mutant, traced)
 }
 
-/// Runs a schedule; the seed determines the remaining choices.
 pub(crate) fn play_plan(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let mut trace = Vec::new();
     let verdict = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -93,7 +85,6 @@ async fn run(world: &Arc<World>, mutant: Option<Mutant>) {
     }
 }
 
-/// The store rolls back.
 async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     tokio::time::sleep_until(world.time.instant(forget.saved)).await;
     let saved_ms = world.time.now_ms();
@@ -122,7 +113,6 @@ async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     }
 }
 
-/// Ends the faults, waits until all work is done, and checks the result.
 async fn direct(world: &World, nodes: &[Arc<Node>]) {
     tokio::time::sleep_until(world.time.instant(world.plan.calm)).await;
     world.calm.store(true, Ordering::Relaxed);

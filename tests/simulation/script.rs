@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use super::event::{Event, series_name, user_name};
 
-/// A line that reaches a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Delivery {
-    /// Nanoseconds after the beginning.
     pub(crate) after: i64,
     pub(crate) event: Event,
-    /// Whether the line has a timestamp.
     pub(crate) stamped: bool,
 }
 
@@ -26,14 +23,12 @@ impl Delivery {
     }
 }
 
-/// A blow to a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Blow {
     /// It is killed and restarts after this time.
     Kill(Duration),
     /// It is stopped and restarts after this time.
     Stop(Duration),
-    /// It sleeps for this time.
     Pause(Duration),
 }
 
@@ -42,14 +37,12 @@ pub(crate) enum Blow {
 pub(crate) struct Forget {
     pub(crate) saved: i64,
     pub(crate) at: i64,
-    /// Whether it loses all connections.
     pub(crate) is_noticed: bool,
 }
 
 /// An outage, in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {
-    /// For this node only.
     pub(crate) node: Option<usize>,
     pub(crate) from: i64,
     pub(crate) to: i64,

@@ -1,22 +1,16 @@
 //! An output as one life of a node sees it: writes may fail, hang, be accepted in part, lose their answer, arrive late
 //! or be rejected permanently, and the node may die or sleep during a write.
 
-use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
-use event_data_service::event::{Minute, Partition};
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use testing::prelude::*;
 
 use super::event::{overflows, series_number};
-use super::life::Life;
-use super::world::World;
+use crate::simulation::prelude::*;
 
 /// Stands for the series of a probe.
 const PROBE: &str = "a probe";
-/// The time limit of a write.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An output with faults.
 #[derive(Debug)]
 pub(crate) struct ScriptedOutput {
     pub(crate) number: usize,
@@ -24,14 +18,12 @@ pub(crate) struct ScriptedOutput {
     pub(crate) life: Arc<Life>,
 }
 
-/// The fate of a write.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Fine,
     Slow(Duration),
     Fails(Option<Duration>),
     Misconfigured,
-    /// It rejects everything.
     Rejects,
     /// This many counts are accepted, then it fails.
     Part(usize),
@@ -157,7 +149,6 @@ fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), Wri
     if arrive(world, output, counts) { Ok(()) } else { Err(reject(world, output, counts)) }
 }
 
-/// Returns whether all points are accepted.
 fn arrive(world: &World, output: usize, counts: &[SealedCounts]) -> bool {
     let mut is_poisoned = false;
     for count in counts {

@@ -1,27 +1,21 @@
 //! The contents of Redis as the model compares them, read by the documented keys.
 
-use event_data_service::event::Minute;
 use testing::lua_redis::keyspace::{Hash, Keyspace, Set, Sorted};
 
 use super::event::series_name;
-use super::oracle::Place;
-use super::plan::output_name;
+use crate::simulation::prelude::*;
 
-/// The prefix of all keys.
 pub(crate) const PREFIX: &str = "eds";
 /// The cluster-wide settings and the fingerprint key, which every layout needs.
 pub(crate) const SETTINGS: &str = "eds:settings";
 
-/// The state of Redis.
 pub(crate) struct State<'a> {
     keyspace: &'a Keyspace,
     tags: &'a [String],
 }
 
-/// Data about a node.
 #[derive(Debug)]
 pub(crate) struct Stamp<'a> {
-    /// Its name and process number.
     pub(crate) node: &'a str,
     pub(crate) late: u64,
 }
@@ -50,12 +44,10 @@ impl<'a> State<'a> {
         Self { keyspace, tags }
     }
 
-    /// Returns a key of a partition.
     pub(crate) fn key(&self, partition: usize, what: &str) -> String {
         format!("{}:{what}", self.tags[partition])
     }
 
-    /// Returns a key of a minute.
     pub(crate) fn minute_key(&self, place: Place, what: &str) -> String {
         format!("{}:{}:{what}", self.tags[place.0], minute(place))
     }
@@ -79,7 +71,6 @@ impl<'a> State<'a> {
         sorted.get(member.as_bytes()).copied()
     }
 
-    /// Returns the minutes of a partition that have any key.
     pub(crate) fn minutes(&self, partition: usize) -> Vec<i64> {
         let base = self.key(partition, "");
         let keys = self.keyspace.0.keys().map(|key| text(key));
@@ -93,14 +84,12 @@ impl<'a> State<'a> {
         minutes
     }
 
-    /// Returns whether a claim will find something to seal.
     pub(crate) fn is_reachable(&self, place: Place) -> bool {
         let name = minute(place).to_string();
         let lists = ["minutes", "claims"].map(|list| self.key(place.0, list));
         lists.iter().any(|list| self.score(list, &name).is_some())
     }
 
-    /// Returns the token of a minute's holder, to seal or to send.
     pub(crate) fn token(&self, place: Place, output: Option<usize>) -> Option<&'a str> {
         let name = minute(place).to_string();
         let claims = self.key(place.0, &Self::of("claims", output));
@@ -111,7 +100,6 @@ impl<'a> State<'a> {
         Some(token.map_or("", |token| text(token)))
     }
 
-    /// Returns whether any node lags.
     pub(crate) fn lags(&self, partition: usize) -> bool {
         self.hash(&self.key(partition, "lagging")).is_some()
     }
@@ -131,19 +119,16 @@ impl<'a> State<'a> {
         stamps.into_iter().flatten().map(stamp).collect()
     }
 
-    /// Returns the late events of a node.
     pub(crate) fn late(&self, partition: usize, node: &str) -> u64 {
         let stamps = self.stamps(partition).into_iter();
         stamps.filter(|stamp| stamp.node == node).map(|stamp| stamp.late).sum()
     }
 
-    /// Returns the series of a minute that have sets.
     pub(crate) fn series_with_sets(&self, place: Place) -> Vec<&'a str> {
         let series = self.keyspace.get::<Set>(&self.minute_key(place, "event_types"));
         series.into_iter().flatten().map(|name| text(name)).collect()
     }
 
-    /// Returns the users and events of a series.
     pub(crate) fn sets(&self, place: Place, series: u8) -> [Option<&'a Set>; 2] {
         ["unique_user", "cumulative_user"].map(|what| {
             let what = format!("{what}:{}", series_name(series));
@@ -165,7 +150,6 @@ impl<'a> State<'a> {
         Some((unique.parse().unwrap(), cumulative.parse().unwrap()))
     }
 
-    /// Returns the series of a minute that have counts or are admitted.
     pub(crate) fn admitted(&self, place: Place) -> Vec<&'a str> {
         let counts = self.hash(&self.minute_key(place, "counts"));
         counts.into_iter().flatten().map(|(name, _)| text(name)).collect()
@@ -182,7 +166,6 @@ impl<'a> State<'a> {
         quarantine.is_some_and(|all| all.contains_key(entry.as_bytes()))
     }
 
-    /// Returns whether a key belongs to unfinished work.
     pub(crate) fn undone(&self) -> Option<&'a str> {
         let mut keys = self.keyspace.0.keys().map(|key| text(key));
         keys.find(|key| {
@@ -191,7 +174,6 @@ impl<'a> State<'a> {
         })
     }
 
-    /// Returns whether a minute's key remains after all work.
     pub(crate) fn left_over(&self) -> Option<&'a str> {
         let mut entries = self.keyspace.0.iter();
         let stays = entries.find(|(key, entry)| {

@@ -5,33 +5,27 @@ use std::sync::MutexGuard;
 use coordination::memory::MemoryArbiter;
 use event_data_service::event::Partitions;
 use event_data_service::store::redis;
-use testing::lua_redis::LuaRedis;
-use testing::prelude::*;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::dice::Dice;
-use super::mutants::Mutant;
-use super::oracle::{Oracle, Verdict, Violation};
-use super::plan::Plan;
+use super::oracle::{Oracle, Violation};
 use super::script::Outage;
-use super::state::{PREFIX, State, tags};
+use super::state::{PREFIX, tags};
+use crate::simulation::prelude::*;
 
 /// Tokio's paused clock as the time of day.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Time {
     began: Instant,
-    /// Nanoseconds since the epoch.
     begins: i64,
 }
 
 impl Time {
-    /// Nanoseconds after the beginning.
     pub(crate) fn after(self) -> i64 {
         i64::try_from(self.began.elapsed().as_nanos()).unwrap()
     }
 
-    /// Nanoseconds since the epoch.
     pub(crate) fn now(self) -> i64 {
         self.begins + self.after()
     }
@@ -52,7 +46,6 @@ impl coordination::memory::Clock for Time {
     }
 }
 
-/// The shared state.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
@@ -71,7 +64,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Creates the world of a plan. Must run inside the runtime whose clock it uses.
     pub(crate) fn new(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Self {
         let time = Time { began: Instant::now(), begins: plan.begins };
         let retention = plan.max_age * 2;
@@ -103,7 +95,6 @@ impl World {
         Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>
     }
 
-    /// Reads the contents of Redis.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&State<'_>) -> R) -> R {
         look(&State::new(&self.redis.keyspace(), &self.tags))
     }
@@ -120,7 +111,6 @@ impl World {
         self.calm.load(Ordering::Relaxed)
     }
 
-    /// Returns whether an outage affects this node now.
     pub(crate) fn is_away(&self, outages: &[Outage], node: usize) -> bool {
         let now = self.time.after();
         let mine = |outage: &Outage| outage.node.is_none_or(|only| only == node);
@@ -143,7 +133,6 @@ impl World {
         self.violation.lock().unwrap().take().map_or(Ok(()), Err)
     }
 
-    /// Adds a step to the trace, if there is one.
     pub(crate) fn note(&self, words: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let at = std::time::Duration::from_nanos(self.time.after().unsigned_abs());

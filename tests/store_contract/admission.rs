@@ -1,15 +1,11 @@
 //! Admission of series: decided once, for all nodes.
 
-use event_data_service::event::{Batch, Minute, Partition};
-use event_data_service::store::{Admission, AdmitRequest, Admitted, RecordRequest, SeriesUsers};
+use event_data_service::event::Batch;
+use event_data_service::store::{Admission, SeriesUsers};
 use rand::seq::SliceRandom;
-use testing::prelude::*;
 
 use super::done::assert_only_counts;
-use super::ground::{
-    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, bucket, event, model, only, partitions,
-    records, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 const OVERFLOW: &str = "overflow=1";
 
@@ -29,14 +25,12 @@ async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admit
     node.0.admit(partition(), &request).await.unwrap()
 }
 
-/// Returns those that are admitted.
 async fn admit(node: &Node, series: &[&String], series_max: u64) -> Vec<bool> {
     let answer = ask(node, SEED_MINUTE, series, series_max).await;
     let admitted = |of: &Admission| *of != Admission::Refused;
     answer.series.iter().map(admitted).collect()
 }
 
-/// Records events under the overflow series.
 async fn gather(node: &Node, events: &[Event]) {
     let mut batch = Batch::default();
     for event in events {

@@ -1,12 +1,6 @@
 //! When minutes are claimed, and in which order.
 
-use event_data_service::event::Minute;
-use event_data_service::store::{Claim, ClaimRequest, OutputName};
-use testing::prelude::*;
-
-use super::ground::{
-    AT_ONCE, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 /// The rounding error of a clock in milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);

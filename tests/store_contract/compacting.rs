@@ -1,11 +1,6 @@
 //! Sets become counts once.
 
-use event_data_service::store::{Claim, StoreError};
-use testing::prelude::*;
-
-use super::ground::{
-    AT_ONCE, Ground, Node, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
     let node = ground.node("a");

@@ -1,10 +1,9 @@
 //! Coverage: the events of a minute that each node saw.
 
-use event_data_service::event::{Batch, Minute};
-use event_data_service::store::{Coverage, RecordRequest, Records, Seen};
-use testing::prelude::*;
+use event_data_service::event::Batch;
+use event_data_service::store::Coverage;
 
-use super::ground::{Ground, Node, RETENTION, SEED_MINUTE, partitions};
+use crate::contract::prelude::*;
 
 const SERIES: &str = "s=1";
 
@@ -12,7 +11,6 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// Records one event in each of these minutes, and reports the totals seen.
 async fn record(node: &Node, totals: &[(i64, u64)]) {
     let mut batch = Batch::default();
     for &(number, _) in totals {
@@ -35,7 +33,6 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
     node.0.record(partition, &records).await.unwrap();
 }
 
-/// Returns the coverage of the seed's minute and the next one.
 async fn told(ground: &Ground) -> Vec<Coverage> {
     let partition = partitions().of(SERIES, Minute::MIN);
     let minutes = [SEED_MINUTE, SEED_MINUTE + 1].map(minute);

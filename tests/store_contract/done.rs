@@ -2,12 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use event_data_service::event::Minute;
-use event_data_service::store::{ClaimRequest, StoreError};
-
-use super::ground::{
-    AT_ONCE, Ground, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     let node = ground.node("a");

@@ -33,23 +33,18 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     known: NOTHING_KNOWN,
 };
 
-/// The knowledge of a new node.
 pub(crate) const NOTHING_KNOWN: Known =
     Known { epoch: 0, stamp: 0, sequence: 0, expected_ms: None };
 
-/// The only output of most tests.
 pub(crate) fn only() -> &'static OutputName {
     static ONLY: LazyLock<OutputName> = LazyLock::new(OutputName::default);
     &ONLY
 }
 
-/// Unique and cumulative counts by minute and series.
 pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 
-/// The ground of a test.
 pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
-    /// The simulated Redis.
     Lua(Arc<LuaRedis>, Layout),
     Redis(RedisServer, Layout),
     /// A cluster that all tests share, and the prefix of this ground.
@@ -58,7 +53,6 @@ pub(crate) enum Ground {
 
 static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
 
-/// Returns the running cluster or starts one. It stops with the last test that uses it.
 fn shared_cluster() -> Arc<RedisCluster> {
     let mut there = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     there.upgrade().unwrap_or_else(|| {
@@ -68,11 +62,9 @@ fn shared_cluster() -> Arc<RedisCluster> {
     })
 }
 
-/// A node by its store.
 #[derive(Clone)]
 pub(crate) struct Node(pub(crate) Arc<dyn NodeStore>);
 
-/// An event as the parser returns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event {
     pub(crate) series: String,
@@ -102,7 +94,6 @@ pub(crate) fn records<'a>(requests: &'a [RecordRequest<'a>]) -> Records<'a> {
     Records { generation: 0, requests, seen: &[] }
 }
 
-/// Returns series of one partition.
 pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
     let partition = partitions().of("series=0", Minute::MIN);
     (0..)
@@ -112,7 +103,6 @@ pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
         .collect()
 }
 
-/// Returns the counts of these events.
 pub(crate) fn model(events: &[Event]) -> Counts {
     type Sets<'a> = (BTreeSet<&'a str>, BTreeSet<(&'a str, i64)>);
     let mut sets: BTreeMap<(i64, String), Sets<'_>> = BTreeMap::new();
@@ -146,7 +136,6 @@ impl Ground {
         Self::Cluster(shared_cluster(), prefix, layout)
     }
 
-    /// Returns another empty store of the same kind.
     pub(crate) fn afresh(&self) -> Self {
         match self {
             Self::Memory(_) => Self::memory(),
@@ -156,7 +145,6 @@ impl Ground {
         }
     }
 
-    /// Returns a node of this name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
             Self::Memory(store) => Node(store.clone()),
@@ -189,7 +177,6 @@ impl Ground {
         )
     }
 
-    /// The interface of a reader.
     pub(crate) fn reading(&self) -> Arc<dyn CountReader> {
         match self {
             Self::Memory(store) => store.clone(),
@@ -254,7 +241,6 @@ impl Node {
         self.try_record(events).await.unwrap()
     }
 
-    /// In every partition.
     pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
             let known = NOTHING_KNOWN;
@@ -283,7 +269,6 @@ impl Node {
         claims
     }
 
-    /// Waits for the only claim.
     #[track_caller]
     pub(crate) fn claim_one(&self, request: &ClaimRequest) -> impl Future<Output = Claim> {
         let (node, request) = (self.clone(), *request);
@@ -384,7 +369,6 @@ impl Node {
         counts
     }
 
-    /// Finishes all ended minutes.
     pub(crate) async fn finish_all(&self) -> Counts {
         let claims = self.claim(&AT_ONCE).await;
         self.finish(&claims).await
@@ -424,7 +408,6 @@ impl Node {
     }
 }
 
-/// Returns the increase between two tokens.
 pub(crate) fn token_number(claim: &Claim) -> u64 {
     let (_, number) = claim.token.rsplit_once('|').expect("node|number");
     number.parse().unwrap()

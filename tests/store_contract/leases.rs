@@ -1,17 +1,12 @@
 //! Claims lapse, are taken over and renewed; operations of their former holder change nothing.
 
-use event_data_service::store::{Claim, ClaimRequest, SealRequest, StoreError};
-use testing::prelude::*;
-
-use super::ground::{
-    AT_ONCE, Ground, Node, SEED_MINUTE, event, model, only, series_of_one_partition, token_number,
-};
+use super::ground::token_number;
+use crate::contract::prelude::*;
 
 const BRIEF: Duration = Duration::from_millis(100);
 
 const FOR_A_MOMENT: ClaimRequest = ClaimRequest { lease: BRIEF, ..AT_ONCE };
 
-/// Runs every operation of a claim's holder.
 async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     let store = &node.0;
     let lease = AT_ONCE.lease;

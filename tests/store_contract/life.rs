@@ -3,17 +3,12 @@
 use std::collections::BTreeSet;
 
 use State::{Absent, Claimed, Late, LateClaimed, Open, Quarantine, Requeued, Sealed, Sent};
-use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{Bucket, Claim, StoreError};
 
-use super::ground::{
-    AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, only, partitions, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 /// The state of the series; see the module `store`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Unknown.
     Absent,
     /// It has sets, and its minute waits.
     Open,
@@ -23,13 +18,11 @@ enum State {
     Sealed,
     /// It has counts, and any node may send them.
     Requeued,
-    /// Finished.
     Sent,
     /// Quarantined: only an operator can act.
     Quarantine,
     /// Sent, then more events arrived: its minute waits to be claimed again.
     Late,
-    /// The same, claimed.
     LateClaimed,
 }
 
@@ -52,12 +45,10 @@ const LIFE: [(State, [Outcome; 7]); 9] = [
     (LateClaimed, [Some(LateClaimed), Some(LateClaimed), Some(Sent), REFUSED, REFUSED, Some(LateClaimed), Some(LateClaimed)]),
 ];
 
-/// A series in one state.
 struct Life<'a> {
     ground: &'a Ground,
     node: Node,
     series: String,
-    /// To seal, and to send.
     claims: [Option<Claim>; 2],
     events: i64,
 }
@@ -89,7 +80,6 @@ impl Life<'_> {
         })
     }
 
-    /// Applies the event with this number.
     async fn undergo(&mut self, number: usize) -> Result<(), StoreError> {
         let partition = self.partition();
         let (to_seal, to_send) = (self.claim(false), self.claim(true));
@@ -137,7 +127,6 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Returns the state according to all answers of the store.
     async fn state(&self) -> State {
         let (partition, minute) = (self.partition(), Self::minute());
         let bucket = Bucket { partition, minute };

@@ -1,6 +1,6 @@
 //! Similar series, users and minutes.
 
-use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, model};
+use crate::contract::prelude::*;
 
 const MINUTES_PER_DAY: i64 = 1440;
 

@@ -1,15 +1,9 @@
 //! Several outputs: each gets every count independently; outputs are added and removed.
 
-use event_data_service::event::Minute;
-use event_data_service::store::{
-    Claim, Dropped, OutputBacklog, OutputName, SealRequest, StoreError,
-};
-use testing::prelude::*;
+use event_data_service::store::{Dropped, OutputBacklog};
 
 use super::done::assert_only_counts;
-use super::ground::{
-    AT_ONCE, Event, Ground, Node, SEED_MINUTE, bucket, event, partitions, series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 fn both() -> [OutputName; 2] {
     ["one", "two"].map(|name| name.parse().unwrap())
@@ -19,7 +13,6 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// Returns one event in each of these series.
 fn events(number: i64, series: usize) -> Vec<Event> {
     let series = series_of_one_partition(series);
     let event = |series: &String| event(number, series, "x", 1);
@@ -52,7 +45,6 @@ fn expire(ground: &Ground, number: i64) -> Option<bool> {
     Some(server.query::<i64>(&["PTTL", counts]) > 0)
 }
 
-/// Seals everything; returns the numbers of sealed series and late events.
 async fn seal_late(node: &Node, outputs: &[OutputName]) -> (u64, u64) {
     let claim = node.claim_one(&AT_ONCE).await;
     let request = SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs };

@@ -1,14 +1,9 @@
 //! What an operator sees and does with refused counts.
 
-use event_data_service::event::{Minute, Partition};
+use event_data_service::store::Quarantined;
 use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{Claim, Quarantined};
-use testing::prelude::*;
 
-use super::ground::{
-    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, bucket, event, only, partitions,
-    series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 const MESSAGE: &str = "partial write: 100%s | \"é\" {}";
 
@@ -16,7 +11,6 @@ fn minute() -> Minute {
     Minute::from_epoch_minutes(SEED_MINUTE).unwrap()
 }
 
-/// Returns the quarantine of a partition, page by page.
 async fn read(quarantine: &RedisStore, partition: Partition) -> Vec<Quarantined> {
     let mut all = Vec::new();
     let mut cursor = Some(0);
@@ -45,7 +39,6 @@ async fn fill(node: &Node, series: &[String]) -> Claim {
     claim
 }
 
-/// The same, with the minute finished.
 async fn fill_and_finish(node: &Node, series: &[String]) -> Partition {
     let claim = fill(node, series).await;
     assert!(node.acknowledge(&claim, &[]).await);

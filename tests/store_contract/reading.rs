@@ -1,13 +1,8 @@
 //! The results of queries.
 
-use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{Bucket, CountReader};
-use testing::prelude::*;
+use event_data_service::store::CountReader;
 
-use super::ground::{
-    AT_ONCE, Counts, Event, Ground, SEED_MINUTE, bucket, event, model, partitions,
-    series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()

@@ -2,9 +2,8 @@
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use testing::prelude::*;
 
-use super::ground::{AT_ONCE, Event, Ground, SEED_MINUTE, event, model, series_of_one_partition};
+use crate::contract::prelude::*;
 
 pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use event_data_service::event::Minute;
+use crate::contract::prelude::*;
 
-use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, series_of_one_partition};
-
-/// The capacity of a partition's quarantine.
 const ROOM: usize = 10_000;
 
 pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {

@@ -1,15 +1,8 @@
 //! Closed minutes: who learns of them, and their restoration in a store that rolled back.
 
-use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{
-    Announced, Attested, CheckIn, Claim, ClaimRequest, Known, News, StoreError, Testimony,
-};
-use testing::prelude::*;
+use event_data_service::store::{Attested, News};
 
-use super::ground::{
-    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,
-    series_of_one_partition,
-};
+use crate::contract::prelude::*;
 
 fn partition() -> Partition {
     partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
@@ -47,7 +40,6 @@ async fn attest(node: &Node, testimony: &Testimony) -> Attested {
 /// How long nodes count as alive in most tests.
 const ALIVE: Duration = Duration::from_secs(600);
 
-/// Seals everything; returns the numbers of sealed series and of all late events.
 async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
     let done = node.try_compact(claim, 9).await.unwrap();
     assert_eq!((done.left, done.sending), (0, Vec::new()));

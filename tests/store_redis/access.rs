@@ -2,44 +2,25 @@
 
 use std::collections::VecDeque;
 
-use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{
-    ClaimRequest, Draining, OutputName, SealRequest, Store, StoreError,
-};
-use redis_link::{Address, Credentials, Endpoint};
-use testing::prelude::*;
+use redis_link::{Credentials, Endpoint};
 
-use super::site::{
-    AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, report_lag,
-    store, tcp,
-};
+use crate::store_redis::prelude::*;
 
 #[tokio::test]
-async fn by_tcp() {
+async fn every_way_to_a_server_and_a_database_of_its_own() {
     let server = RedisServer::start(&[]);
+    let unix = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
+    let mut other = tcp(&server);
+    other.redis.database = 3;
+    do_everything(&store(&other)).await.expect("in a database of its own");
+    assert_eq!(server.keys(), [""; 0], "nothing in database 0");
+    do_everything(&store(&unix)).await.expect("by a Unix socket");
     let store = store(&tcp(&server));
-    do_everything(&store).await.unwrap();
+    do_everything(&store).await.expect("by TCP");
     let address = server.address().to_string();
     assert!(store.describe().contains(&address), "{}", store.describe());
 }
 
-#[tokio::test]
-async fn by_unix_socket() {
-    let server = RedisServer::start(&[]);
-    let settings = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
-    do_everything(&store(&settings)).await.unwrap();
-}
-
-#[tokio::test]
-async fn in_a_database_of_its_own() {
-    let server = RedisServer::start(&[]);
-    let mut settings = tcp(&server);
-    settings.redis.database = 3;
-    do_everything(&store(&settings)).await.unwrap();
-    assert_eq!(server.keys(), [""; 0], "nothing in database 0");
-}
-
-/// Returns the name and the rights in the user's line of the sample.
 fn sample_user() -> (String, Vec<String>) {
     let sample = include_str!("../../config/redis-acl.conf");
     let line = sample.lines().find_map(|line| line.strip_prefix("user eds "));
@@ -55,17 +36,6 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
     settings.redis.credentials =
         Credentials { username: Some(name.to_owned()), password: Some("change-me".to_owned()) };
     settings
-}
-
-#[tokio::test]
-async fn as_the_user_of_the_sample() {
-    let server = RedisServer::start(&[]);
-    let (name, rights) = sample_user();
-    let store = store(&as_user(&server, &name, &rights));
-    do_everything(&store).await.unwrap();
-    server.query::<()>(&["SCRIPT", "FLUSH"]);
-    record(&store, next_minute(), &["s=3"], 1).await.unwrap();
-    drain_all(&store).await.unwrap();
 }
 
 /// Whatever command a user may not run, directly, in a transaction or in a script, the node reports missing rights and

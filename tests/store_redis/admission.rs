@@ -1,10 +1,6 @@
 //! How admissions are kept in Redis, and for how long.
 
-use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{AdmitRequest, Admitted, Recording, StoreError};
-use testing::prelude::*;
-
-use super::site::{at, claim, finish, minute, partition, record, store, tcp};
+use crate::store_redis::prelude::*;
 
 const COUNTS: &str = "20161204:1118:counts";
 
@@ -13,7 +9,6 @@ async fn admit(store: &RedisStore, series: &[&str]) -> Result<Admitted, StoreErr
     store.admit(partition(), &request).await
 }
 
-/// The only key with this name.
 fn key(server: &RedisServer, name: &str) -> String {
     let keys: Vec<String> = server.query(&["KEYS", &format!("*{name}")]);
     let [key] = &keys[..] else {

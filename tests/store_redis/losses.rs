@@ -1,10 +1,9 @@
 //! The record of losses: each loss counts once and stays until acknowledged; the record is bounded.
 
-use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{LOSSES_MAX, Loss, Survey as _};
 use testing::redis::RedisServer;
 
-use super::site::{store, tcp};
+use crate::store_redis::prelude::*;
 
 const RECORD: &str = "{eds:losses}";
 

@@ -3,7 +3,7 @@
 use event_data_service::store::Survey;
 use testing::redis::RedisServer;
 
-use super::site::{claim, minute, record, report_lag, store, tcp};
+use crate::store_redis::prelude::*;
 
 #[tokio::test]
 async fn a_node_does_not_take_back_what_another_of_its_name_says() {

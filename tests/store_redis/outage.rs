@@ -1,15 +1,8 @@
 //! Redis becomes unreachable and returns: every call is bounded in time, and nothing is lost.
 
-use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Claim, ClaimRequest, Draining, OutputName, Store, StoreError};
 use redis_link::Timeouts;
-use testing::prelude::*;
 
-use super::line::Line;
-use super::site::{
-    AT_ONCE, LEASE, claim, compact, finish, minute, partition, record, record_as_of, report_lag,
-    store, tcp,
-};
+use crate::store_redis::prelude::*;
 
 const LIMIT: Duration = Duration::from_millis(400);
 
@@ -128,16 +121,16 @@ async fn a_refused_connection_is_told_at_once() {
 async fn every_call_on_a_dead_line_ends_in_time() {
     let server = RedisServer::start(&[]);
     for call in 0..9 {
-        let line = Line::to(server.address()).await;
+        let line = TcpProxy::start(server.address());
         let mut settings = impatient(tcp(&server));
-        settings.redis.address = line.address();
+        settings.redis.address = address(line.address());
         settings.prefix = format!("eds{call}");
         let store = store(&settings);
         record(&store, minute(), &["s=1"], 1).await.unwrap();
         let claims = claim(&store).await.unwrap();
         let (to_seal, s) = (&claims[0], &store);
         let to_send = &Claim { output: Some(OutputName::default()), ..to_seal.clone() };
-        line.set_dead(true);
+        line.set(Traffic::Stall);
         let began = Instant::now();
         let result = match call {
             0 => record(s, minute(), &["s=1"], 2).await,
@@ -160,12 +153,12 @@ async fn every_call_on_a_dead_line_ends_in_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     let server = RedisServer::start(&[]);
-    let line = Line::to(server.address()).await;
+    let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));
-    settings.redis.address = line.address();
+    settings.redis.address = address(line.address());
     let store = Arc::new(store(&settings));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
-    line.set_dead(true);
+    line.set(Traffic::Stall);
     let names: Vec<_> = (0..2000).map(|i| format!("s={i:0200}")).collect();
     let names = Arc::new(names);
     for round in 0..4 {
@@ -184,7 +177,7 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
             assert!(took < IN_TIME, "in round {round}: {took:?}");
         }
     }
-    line.set_dead(false);
+    line.set(Traffic::Open);
     until_it_is_back(&store).await;
     record(&store, minute(), &["s=1"], 1).await.unwrap();
 }
@@ -193,12 +186,12 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
-    let line = Line::to(server.address()).await;
+    let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));
-    settings.redis.address = line.address();
+    settings.redis.address = address(line.address());
     // Longer than that error takes.
     settings.redis.timeouts.connect = 2 * IN_TIME;
-    line.set_dead(true);
+    line.set(Traffic::Stall);
     let store = Arc::new(store(&settings));
     // No error is known yet: this caller has to wait.
     assert_unavailable(&claim(&store).await.map(drop));

@@ -1,15 +1,11 @@
 //! Servers that a node refuses, and its messages.
 
-use std::io::{Read, Write};
 use std::num::NonZeroU16;
 
 use event_data_service::event::Partitions;
-use event_data_service::store::redis::Settings;
-use event_data_service::store::{Store, StoreError};
-use redis_link::{Address, Credentials, Endpoint};
-use testing::prelude::*;
+use redis_link::{Credentials, Endpoint, Tls};
 
-use super::site::{store, tcp};
+use crate::store_redis::prelude::*;
 
 /// The store refuses, with the reason and the remedy.
 async fn refuses(settings: &Settings, wrong: &str, fixed_by: &str) {
@@ -99,71 +95,17 @@ async fn a_user_without_rights() {
     }
 }
 
-/// A server with this answer to INFO, and OK to everything else. It stops with the test.
-fn answering_info(info: &'static str) -> Settings {
-    let serve = move |mut client: TcpStream| -> std::io::Result<()> {
-        let mut chunk = [0; 4096];
-        loop {
-            let n = client.read(&mut chunk)?;
-            if n == 0 {
-                return Ok(());
-            }
-            let text = String::from_utf8_lossy(&chunk[..n]);
-            // A command begins with the number of its parts; no part does.
-            for command in text.split("\r\n*") {
-                if command.contains("INFO") && !command.contains("SETINFO") {
-                    write!(client, "${}\r\n{info}\r\n", info.len())?;
-                } else {
-                    write!(client, "+OK\r\n")?;
-                }
-            }
-        }
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            thread::spawn(move || serve(client));
-        }
-    });
-    super::site::at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), port)))
-}
-
-const REMEDY: &str = "Redis 7.0 or later, or Valkey";
-
-#[tokio::test]
-async fn an_old_version() {
-    let old =
-        answering_info("redis_version:6.2.14\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n");
-    refuses(&old, "Redis 6.2.14", REMEDY).await;
-}
-
-/// The same with a real server.
 #[tokio::test]
 #[ignore = "wants EDS_TEST_REDIS to be a Redis of before 7.0: $(scripts/setup --server redis-6.2)"]
 async fn an_old_server() {
     let server = RedisServer::start(&[]);
-    refuses(&tcp(&server), "the server is Redis 6", REMEDY).await;
+    refuses(&tcp(&server), "the server is Redis 6", "Redis 7.0 or later, or Valkey").await;
 }
 
-/// It has no version of its own, and runs the scripts of the Redis version it reports.
-#[tokio::test]
-async fn keydb_whatever_version_of_redis_it_names() {
-    let of_today = answering_info(
-        "# Server\r\nredis_version:6.3.4\r\nredis_mode:standalone\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n\
-         # Replication\r\nrole:master\r\n# KeyDB\r\nmvcc_depth:0\r\n",
-    );
-    refuses(&of_today, "KeyDB, as Redis 6.3.4", REMEDY).await;
-    let of_tomorrow = answering_info(
-        "redis_version:7.2.4\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nmvcc_depth:0\r\n",
-    );
-    refuses(&of_tomorrow, "KeyDB, as Redis 7.2.4", REMEDY).await;
-}
-
-#[tokio::test]
-async fn dragonfly() {
-    let dragonfly = answering_info(
-        "redis_version:7.4.0\r\ndragonfly_version:df-v1.34.2\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n",
-    );
-    refuses(&dragonfly, "Dragonfly", REMEDY).await;
+#[test]
+fn certificates_that_are_none_are_refused_at_once() {
+    let mut settings = at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), 1)));
+    settings.redis.tls = Some(Tls { ca: Some(b"nonsense".to_vec()), client: None });
+    let words = RedisStore::new(&settings).unwrap_err().to_string();
+    assert!(words.contains("or its certificates cannot be used"), "{words}");
 }

@@ -3,15 +3,11 @@
 use std::num::NonZeroU16;
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
-use event_data_service::event::Minute;
-use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
-use event_data_service::store::{AdmitRequest, Recording, Store, StoreError, Survey};
-use redis_link::Address;
-use testing::prelude::*;
+use event_data_service::store::Survey;
+use event_data_service::store::redis::{ChangeError, partitions};
 
-use super::site::{at, store, tcp};
+use crate::store_redis::prelude::*;
 
-/// A minute without events.
 const FROM: &str = "21000101:10";
 const BEFORE: &str = "21000101:9";
 const AN_HOUR: Duration = Duration::from_secs(3600);

@@ -1,10 +1,6 @@
 //! A master that becomes a replica: its clients leave it.
 
-use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{Store, StoreError};
-use testing::prelude::*;
-
-use super::site::{claim, finish, minute, partition, record, store, tcp};
+use crate::store_redis::prelude::*;
 
 async fn record_until_it_works(store: &RedisStore) {
     let deadline = Instant::now() + SOON;

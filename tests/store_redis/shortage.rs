@@ -1,11 +1,6 @@
 //! Redis without memory: recording fails, and all other steps free memory.
 
-use event_data_service::store::{Store, StoreError};
-use testing::prelude::*;
-
-use super::site::{
-    claim, compact, drain_all, finish, minute, next_minute, record, seal, store, tcp,
-};
+use crate::store_redis::prelude::*;
 
 fn used_memory(server: &RedisServer) -> u64 {
     let info: String = server.query(&["INFO", "memory"]);

@@ -12,7 +12,6 @@ use redis_link::Address;
 use testing::prelude::*;
 use testing::redis::patient;
 
-/// More than any test here needs.
 const STEPS_MAX: usize = 2000;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
@@ -34,7 +33,6 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN)
 }
 
-/// The only partition.
 pub(crate) fn partition() -> Partition {
     partitions().iter().next().unwrap()
 }
@@ -121,7 +119,6 @@ pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), Sto
     store.check_in(partition(), &check_in).await.map(drop)
 }
 
-/// Compacts this many series for the only output.
 pub(crate) async fn compact(
     store: &RedisStore,
     claim: &Claim,
@@ -131,7 +128,6 @@ pub(crate) async fn compact(
     store.compact(claim, &SealRequest { series_max, lease: LEASE, outputs }).await
 }
 
-/// Compacts all series in steps; returns the claim to send.
 pub(crate) async fn seal(
     store: &RedisStore,
     claim: &Claim,
@@ -164,7 +160,6 @@ pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, S
     Ok(series.len())
 }
 
-/// Every operation of a node except recording.
 pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
     match store.check().await {
         Ok(()) | Err(StoreError::Full(_)) => {}

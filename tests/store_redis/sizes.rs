@@ -1,15 +1,11 @@
 //! Requests are bounded in bytes, and long names are sent as rarely as the layout allows.
 
-use event_data_service::event::Minute;
-use event_data_service::store::redis::{Layout, RedisStore, Settings};
-use event_data_service::store::{AdmitRequest, Draining as _, REQUEST_BYTES_MAX, Recording};
+use event_data_service::store::{Draining as _, REQUEST_BYTES_MAX};
 use memchr::memmem;
-use testing::prelude::*;
 use testing::redis_proxy::Watcher;
 
-use super::site::{claim, finish, minute, next_minute, partition, record, seal, store, tcp};
+use crate::store_redis::prelude::*;
 
-/// The bytes sent to Redis.
 #[derive(Default)]
 struct Sent(Mutex<Vec<Vec<u8>>>);
 
@@ -25,7 +21,6 @@ impl Watcher for Sent {
 }
 
 impl Sent {
-    /// Returns how often a text was sent to Redis.
     fn times(&self, text: &str) -> usize {
         let sent = self.0.lock().unwrap();
         let times = |command: &Vec<u8>| memmem::find_iter(command, text).count();
@@ -41,7 +36,7 @@ fn watched(server: &RedisServer, layout: Layout) -> (RedisStore, Arc<Sent>) {
     let sent = Arc::new(Sent::default());
     let proxy = RedisProxy::watched(server.address(), Arc::clone(&sent) as Arc<dyn Watcher>);
     let mut redis = server.settings();
-    redis.address = redis_link::Address::Server(proxy.address().into());
+    redis.address = Address::Server(proxy.address().into());
     let settings = Settings { redis, layout, ..tcp(server) };
     (store(&settings), sent)
 }

@@ -2,13 +2,10 @@
 
 use std::io::{Read, Write};
 
-use event_data_service::store::redis::Settings;
-use event_data_service::store::{Store, StoreError};
-use redis_link::{Address, Timeouts, Tls};
-use testing::prelude::*;
+use redis_link::{Timeouts, Tls};
+use testing::tls::TlsForwarder;
 
-use super::site::{at, minute, record, store, tcp};
-use super::tls::{Authority, TlsServer};
+use crate::store_redis::prelude::*;
 
 /// A server with one answer to everything. It stops with the test.
 fn answering(answer: &'static [u8]) -> SocketAddr {
@@ -28,8 +25,8 @@ fn answering(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
-fn in_the_clear(address: SocketAddr) -> Settings {
-    at(Address::Server(address.into()))
+fn in_the_clear(of: SocketAddr) -> Settings {
+    at(Address::Server(of.into()))
 }
 
 #[track_caller]
@@ -72,8 +69,8 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
     let server = RedisServer::start(&[]);
     let plain = server.address();
     assert_check_says(&encrypted(plain), plain, "use redis://").await;
-    let server = TlsServer::start(&Authority::new(), "127.0.0.1", "no");
-    let tls = SocketAddr::from(([127, 0, 0, 1], server.port));
+    let encrypting = TlsForwarder::start(plain.port(), &["127.0.0.1"]).await;
+    let tls = encrypting.url().trim_start_matches("https://").parse().unwrap();
     assert_check_says(&in_the_clear(tls), tls, "use rediss://").await;
 }
 

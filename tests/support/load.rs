@@ -95,7 +95,6 @@ impl Sender {
         }
     }
 
-    /// How many datagrams were sent.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }

@@ -127,7 +127,6 @@ impl Node {
         node
     }
 
-    /// The same, started and ready.
     #[track_caller]
     pub(crate) fn start(name: &str, keys: &[(&str, &str)]) -> Self {
         let mut node = Self::new(name, keys);
@@ -135,7 +134,6 @@ impl Node {
         node
     }
 
-    /// Changes a key of the configuration, for the next launch.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         let typed = value.parse().map_or_else(|_| Value::String(value.to_owned()), Value::Integer);
         let (table, key) = match key.split_once('.') {
@@ -162,7 +160,6 @@ impl Node {
         self.set_list("input.listen", addresses);
     }
 
-    /// Changes a key that is a list, for the next launch.
     pub(crate) fn set_list(&mut self, key: &str, values: &[impl ToString]) {
         let values = values.iter().map(|value| Value::String(value.to_string()));
         let values = Value::Array(values.collect());
@@ -175,7 +172,6 @@ impl Node {
         table.as_table_mut().expect("a section is a table")
     }
 
-    /// Sets a variable of the environment, for the next launch.
     pub(crate) fn set_environment(&mut self, key: &str, value: &str) {
         self.environment.push((key.to_owned(), value.to_owned()));
     }
@@ -196,17 +192,14 @@ impl Node {
         self.environment.extend(clock.environment());
     }
 
-    /// The variables set so far.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         self.environment.clone()
     }
 
-    /// Writes the configuration as it is now to its file.
     pub(crate) fn write_config(&self) {
         fs::write(self.config_path(), self.config.to_string()).expect("a file can be written");
     }
 
-    /// Holds the node's socket and passes it to each process.
     pub(crate) fn hold_socket(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
@@ -236,14 +229,12 @@ impl Node {
         shut_down.expect("a connected socket can be shut down");
     }
 
-    /// Returns the receive buffer of the socket that is held, in bytes.
     pub(crate) fn held_buffer_bytes(&self) -> u64 {
         let socket = self.held.as_ref().expect("the socket is held");
         let bytes = SockRef::from(socket).recv_buffer_size();
         bytes.expect("Linux tells") as u64
     }
 
-    /// Runs a command with its configuration and environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         self.write_config();
         let mut command = eds();
@@ -251,7 +242,6 @@ impl Node {
         command.output().expect("the binary starts")
     }
 
-    /// Runs a command with its configuration. Returns the exit code and all output.
     pub(crate) fn command_text(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let Output { status, stdout, stderr } = self.command(arguments);
         (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
@@ -266,7 +256,6 @@ impl Node {
         text
     }
 
-    /// Sends it a datagram.
     pub(crate) fn send(&self, datagram: impl AsRef<[u8]>) {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         socket.send_to(datagram.as_ref(), self.udp).expect("loopback takes a datagram");
@@ -284,7 +273,6 @@ impl Node {
         self.says(&["settings", "apply"], 0, "")
     }
 
-    /// Starts the process, and does not wait for anything.
     pub(crate) fn launch(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
         self.write_config();
@@ -311,7 +299,6 @@ impl Node {
         self.child = Some(child);
     }
 
-    /// The same, and waits until it is ready.
     #[track_caller]
     pub(crate) fn run(&mut self) {
         self.launch();
@@ -330,12 +317,10 @@ impl Node {
         });
     }
 
-    /// Where it answers by HTTP.
     pub(crate) fn http(&self) -> SocketAddr {
         self.http
     }
 
-    /// Where it takes events.
     pub(crate) fn udp(&self) -> SocketAddr {
         self.udp
     }
@@ -344,7 +329,6 @@ impl Node {
         answer(get(self.http, path))
     }
 
-    /// Returns the body of an answer with status 200.
     #[track_caller]
     fn body(&self, path: &str) -> String {
         let answer = self.get(path).expect("a node answers");
@@ -352,7 +336,6 @@ impl Node {
         answer.body
     }
 
-    /// Returns an answer with status 200, read as JSON.
     #[track_caller]
     pub(crate) fn json(&self, path: &str) -> Json {
         serde_json::from_str(&self.body(path)).expect("JSON")
@@ -363,7 +346,6 @@ impl Node {
         Metrics::parse(&self.body("/metrics"))
     }
 
-    /// Waits until an answer has this status and these words.
     #[track_caller]
     pub(crate) fn wait_answer(&self, path: &str, status: u16, words: &str) {
         eventually(&format!("{} answers {status} with {words:?}", self.name), SOON, || {
@@ -372,7 +354,6 @@ impl Node {
         });
     }
 
-    /// Waits until its log has these words.
     #[track_caller]
     pub(crate) fn wait_log(&self, words: &str) {
         eventually(&format!("{} logs {words:?}", self.name), SOON, || {
@@ -381,7 +362,6 @@ impl Node {
         });
     }
 
-    /// One of the metrics of an output.
     pub(crate) fn count_of_output(&self, name: &str, output: &str) -> u64 {
         self.metrics().count_of(name, &[("output", output)])
     }
@@ -405,21 +385,18 @@ impl Node {
         signal(self.pid(), name);
     }
 
-    /// Ends it by SIGKILL.
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().expect("the node runs");
         child.kill().expect("a child can be killed");
         child.wait().expect("a child can be waited for");
     }
 
-    /// Asks it to end by SIGTERM, and waits until it has.
     #[track_caller]
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.wait_for_exit(SOON)
     }
 
-    /// Waits until it ends.
     #[track_caller]
     pub(crate) fn wait_for_exit(&mut self, within: Duration) -> ExitStatus {
         let child = self.child.as_mut().expect("the node runs");
@@ -437,17 +414,21 @@ impl Node {
         assert_contains(&log, words);
     }
 
-    /// Returns its standard output, over all launches.
     pub(crate) fn stdout(&self) -> String {
         fs::read_to_string(self.path("stdout")).unwrap_or_default()
     }
 
-    /// Returns its standard error, over all launches.
+    /// The line of its log at its last stop.
+    #[track_caller]
+    pub(crate) fn last_ledger(&self) -> String {
+        let log = self.log();
+        log.lines().rfind(|line| line.contains(" stopped ")).expect("it says so").to_owned()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
 
-    /// Where its configuration is, once it was written.
     pub(crate) fn config_path(&self) -> PathBuf {
         self.path("eds.toml")
     }
@@ -467,7 +448,6 @@ fn layout() -> Option<String> {
     std::env::var("EDS_TEST_LAYOUT").ok()
 }
 
-/// Returns whether nodes keep open minutes in logs.
 pub(crate) fn has_logs() -> bool {
     layout().is_some_and(|layout| layout == "log")
 }

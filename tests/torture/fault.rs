@@ -4,7 +4,6 @@ use testing::prelude::*;
 
 use crate::store::Kind;
 
-/// A fault of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeFault {
     /// SIGKILL; restarted at the end.
@@ -13,7 +12,6 @@ pub(crate) enum NodeFault {
     Ended,
     /// SIGSTOP; SIGCONT at the end.
     Asleep,
-    /// Its connections to Redis.
     Redis(Traffic),
 }
 
@@ -40,12 +38,10 @@ pub(crate) enum RedisFault {
     ClockSet(i64),
 }
 
-/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Node(usize, NodeFault),
     Redis(RedisFault),
-    /// Of one of the two databases.
     Output(usize, Mode),
     /// A sender that keeps a minute from becoming idle.
     Straggler,
@@ -53,7 +49,6 @@ pub(crate) enum Fault {
     Archive,
 }
 
-/// A fault with its begin and end in a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planned {
     pub(crate) fault: Fault,

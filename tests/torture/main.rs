@@ -28,7 +28,6 @@ use testing::prelude::*;
 
 /// The duration in every test run, without the last phase and its minutes.
 const SHORT: Duration = Duration::from_secs(20);
-/// The duration of the rest.
 const SHORTER: Duration = Duration::from_secs(8);
 
 #[track_caller]

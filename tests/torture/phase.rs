@@ -24,7 +24,6 @@ const MINUTE_LASTS: Duration = Duration::from_secs(5);
 const REST_MAX: Duration = Duration::from_secs(2);
 /// `flush.max_hold` in seconds: longer than the events of a minute are sent and than any fault keeps them from Redis.
 const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
-/// The interval of a straggler.
 const STRAGGLES: Duration = Duration::from_millis(500);
 /// A straggler's minute is published within this time of `flush.max_hold`, whatever faults single nodes and the output
 /// have.
@@ -43,7 +42,6 @@ const CURRENT_IS_LATE_NS: std::ops::Range<i64> = 0..3_000_000_000;
 /// For the last second of a phase, leases, pauses and graces.
 const EXACT_WITHIN: Duration = Duration::from_secs(120);
 
-/// The load and its expected results.
 struct Load {
     socket: UdpSocket,
     random: SmallRng,
@@ -59,7 +57,6 @@ struct Load {
     current_until: i64,
     /// When each of these minutes ended, or its last event was sent.
     over: BTreeMap<i64, Instant>,
-    /// The unsent minutes of the archive.
     archive: std::ops::Range<i64>,
     straggler: Option<Straggler>,
     stragglers: Vec<Straggler>,
@@ -216,7 +213,6 @@ impl Load {
         self.minute_began = Instant::now();
     }
 
-    /// Sends for this time.
     fn pump(&mut self, world: &World, lasts: Duration) {
         let began = Instant::now();
         let mut sent = 0;
@@ -356,7 +352,6 @@ impl Load {
     }
 }
 
-/// Returns the only event of a minute in the archive.
 fn archived(minute: i64) -> String {
     let at = SEED_MINUTE_NS - (ARCHIVE_IS_OLDER_BY - minute) * MINUTE_NS;
     let product = minute % 7;

@@ -5,11 +5,9 @@ use testing::prelude::*;
 
 use crate::fault::RedisFault;
 
-/// The kind of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server,
-    /// A server whose only fault is a rollback.
     Forgetful,
     Cluster,
     Sentinel,
@@ -18,12 +16,9 @@ pub(crate) enum Kind {
 /// Every server has an append-only file, so that a short stop loses nothing.
 const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
 
-/// The Redis of a torture.
 pub(crate) struct Store {
     servers: Servers,
-    /// The clock of all servers.
     clock: Clock,
-    /// The victim of the last fault.
     victim: usize,
     /// The number of faults: each begins with another victim.
     turn: usize,
@@ -67,7 +62,6 @@ impl Store {
         &self.clock
     }
 
-    /// Returns the address for a node.
     pub(crate) fn url(&self, node: usize) -> String {
         match &self.servers {
             Servers::Pair(_, proxies) => proxies[node].url(),
@@ -92,13 +86,11 @@ impl Store {
         }
     }
 
-    /// Returns the indices of the current masters.
     fn master_places(&self) -> Vec<usize> {
         let places = 0..self.all().len();
         places.filter(|at| is_master(&self.all()[*at])).collect()
     }
 
-    /// Returns the servers with data, while there is no fault.
     pub(crate) fn masters(&self) -> Vec<&RedisServer> {
         let places = self.master_places();
         places.into_iter().map(|at| &self.all()[at]).collect()
@@ -165,7 +157,6 @@ impl Store {
         ["appendonlydir", "copy"].map(|name| directory.join(name))
     }
 
-    /// Copies its append-only file. A file that is being rewritten is empty.
     fn copy_log(&self) {
         let server = &self.all()[self.victim];
         eventually("the log is whole", SOON, || {
@@ -180,7 +171,6 @@ impl Store {
         server.signal("CONT");
     }
 
-    /// Kills it and restarts it with the copy.
     fn go_back(&mut self) {
         let [log, copy] = self.log_and_copy();
         let victim = self.victim;
@@ -225,7 +215,6 @@ impl Store {
         }
     }
 
-    /// Waits until all masters are present and all replicas are in step.
     pub(crate) fn wait_in_step(&self) {
         if let Servers::Pair(pair, _) = &self.servers {
             let at = pair[0].address();

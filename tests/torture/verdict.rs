@@ -29,7 +29,6 @@ pub(crate) struct Rollback {
 /// Events of different users that keep a minute from becoming idle.
 pub(crate) struct Straggler {
     minute_ns: i64,
-    /// When each was sent.
     pub(crate) sent: Vec<Instant>,
 }
 
@@ -39,7 +38,6 @@ impl Straggler {
         Self { minute_ns, sent }
     }
 
-    /// Returns its next event, sent now.
     pub(crate) fn line(&mut self) -> String {
         self.sent.push(Instant::now());
         let number = self.sent.len();

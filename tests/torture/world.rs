@@ -28,13 +28,10 @@ pub(crate) const LEDGER: [&str; 12] = [
     "eds_store_rollbacks_total",
 ];
 
-/// The world of a torture.
 pub(crate) struct World {
-    /// The two databases.
     pub(crate) sites: [Site; 2],
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
-    /// The counters of ended lives by name.
     past: BTreeMap<&'static str, u64>,
 }
 
@@ -131,12 +128,10 @@ impl World {
         self.store.wait_in_step();
     }
 
-    /// Returns the contents of the databases.
     pub(crate) fn points(&self) -> [Points; 2] {
         self.sites.each_ref().map(Site::points)
     }
 
-    /// Returns how often each node has reported a rollback in this life.
     pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {
         self.nodes.iter().map(rollbacks).collect()
     }
@@ -156,13 +151,11 @@ impl World {
         }
     }
 
-    /// Returns the events that a node has counted as forgotten in this life.
     pub(crate) fn forgotten(&self, node: usize) -> u64 {
         let metrics = self.nodes[node].metrics();
         metrics.count("eds_events_forgotten_total")
     }
 
-    /// Returns the late events of all nodes.
     pub(crate) fn late(&self) -> u64 {
         self.ledger()["eds_events_late_total"]
     }
@@ -175,7 +168,6 @@ impl World {
         }
     }
 
-    /// Returns the number of writes that the databases accepted without an answer.
     pub(crate) fn unanswered(&self) -> usize {
         let writes = self.sites.iter().flat_map(|site| site.writes.writes());
         writes.filter(|it| it.taken && !it.confirmed).count()
@@ -197,7 +189,6 @@ impl World {
         over.iter().filter_map(late).collect()
     }
 
-    /// Returns a node's counters before its life ends.
     fn remember(&mut self, node: usize) {
         let metrics = self.nodes[node].metrics();
         metrics.assert_ledger_adds_up();
@@ -220,7 +211,6 @@ impl World {
     }
 }
 
-/// Returns how often a node has reported a rollback, in its metric and at ERROR in its log.
 fn rollbacks(node: &Node) -> (u64, usize) {
     let log = node.log();
     let is_logged = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");

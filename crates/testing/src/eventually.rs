@@ -1,6 +1,6 @@
 //! Waits for a condition by polling until a deadline, never by a fixed sleep.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,4 +30,17 @@ pub fn eventually<T, E: Display>(
 /// `Ok(())` when `holds`, otherwise `seen` for the message of [`eventually`].
 pub fn when<S>(holds: bool, seen: S) -> Result<(), S> {
     if holds { Ok(()) } else { Err(seen) }
+}
+
+/// Looks until `holds` for what `look` returns, which is returned; panics with the last one otherwise.
+#[track_caller]
+pub fn wait_for<T: Debug>(
+    what: &str,
+    mut look: impl FnMut() -> T,
+    holds: impl Fn(&T) -> bool,
+) -> T {
+    eventually(what, SOON, || {
+        let seen = look();
+        if holds(&seen) { Ok(seen) } else { Err(format!("{seen:?}")) }
+    })
 }

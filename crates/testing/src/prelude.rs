@@ -19,7 +19,7 @@ pub use tempfile::TempDir;
 
 pub use crate::assert_contains;
 pub use crate::clock::Clock;
-pub use crate::eventually::{SOON, eventually, when};
+pub use crate::eventually::{SOON, eventually, wait_for, when};
 pub use crate::http_proxy::{HttpProxy, Mode, Received};
 pub use crate::influxdb::InfluxServer;
 pub use crate::load::{MINUTE_NS, SEED_MINUTE_NS, load, seed};

@@ -48,14 +48,12 @@ impl LogPipe {
         Self { path, pipe }
     }
 
-    /// Leaves no room in it.
     fn fill(&mut self) {
         for bytes in [&[b'\n'; 4096][..], b"\n"] {
             while self.pipe.write(bytes).is_ok() {}
         }
     }
 
-    /// Reads it to its end.
     fn empty(&mut self) {
         while self.pipe.read(&mut [0; 4096]).is_ok() {}
     }
@@ -227,7 +225,6 @@ fn a_report_of_another_version_goes_when_the_upgrade_is_finished() {
     upgraded.terminate();
 }
 
-/// Fills the node's socket while it sleeps.
 fn flood(node: &Node) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     node.signal("STOP");

@@ -5,7 +5,6 @@ use crate::prelude::*;
 use crate::relay::send;
 use crate::status::wait_healthy;
 
-/// A relay to these addresses that reports to the Redis of the site.
 fn relay(site: &Site, name: &str, to: &[&str], keys: &[(&str, &str)]) -> Node {
     let mut relay = Node::relay(name, to, keys);
     relay.set("node", name);
@@ -19,7 +18,6 @@ fn launch(relay: &mut Node) {
     eventually("it serves", SOON, || relay.get("/healthz").map(drop));
 }
 
-/// A site with a node, and a relay to it that reports.
 fn both(keys: &[(&str, &str)]) -> (Site, Node, Node) {
     let site = site();
     let node = site.start_node("one", &[]);
@@ -152,30 +150,6 @@ fn a_circle_of_relays_is_taken_apart() {
         relay.set_list("relay.to", &[&to_node]);
         relay.run();
         socket.send_to(b"a=b value=u", relay.udp()).unwrap();
-    }
-    wait_gone(&node, "relay-loop");
-}
-
-#[test]
-fn a_circle_of_the_rest_among_relays_is_taken_apart() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    let to = node.udp().to_string();
-    let mut relays = ["east", "west"].map(|name| relay(&site, name, &[&to], &[]));
-    let [east, west] = relays.each_ref().map(Node::udp);
-    for (relay, other) in relays.iter_mut().zip([west, east]) {
-        relay.set("rest.url", &format!("udp://{other}"));
-        relay.run();
-    }
-    send(["gorets:1|c"], &relays[0], &[]);
-    Remedy::of(&node, "relay-loop", &["passthrough lines", "form a loop"]).says(&["rest.url"]);
-    // A UDP socket serves as the server.
-    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let url = format!("udp://{}", server.local_addr().unwrap());
-    for relay in &mut relays {
-        relay.kill();
-        relay.set("rest.url", &url);
-        relay.run();
     }
     wait_gone(&node, "relay-loop");
 }

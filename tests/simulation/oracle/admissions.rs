@@ -2,11 +2,11 @@
 
 use event_data_service::store::Admission;
 
-use super::super::event::{Event, overflow_of};
-use super::{Oracle, Place, PlaceBook, Verdict, end_ms, must};
+use super::super::event::overflow_of;
+use super::{Oracle, PlaceBook, end_ms, must};
+use crate::simulation::prelude::*;
 
 impl PlaceBook {
-    /// Returns whether the store may have forgotten an admission.
     fn may_be_forgotten(&self, now_ms: i64) -> bool {
         let over = |until: Option<i64>| until.is_some_and(|until| until <= now_ms);
         !self.has_sets() && (over(self.keep_until_ms) || over(self.unused_until_ms))
@@ -21,7 +21,6 @@ impl PlaceBook {
 }
 
 impl Oracle {
-    /// Series of a minute were admitted or refused.
     pub(crate) fn admitted(
         &mut self,
         at: Place,

@@ -1,11 +1,9 @@
 //! Claims: which life holds which minute, by the store's clock.
 
-use event_data_service::store::{Announced, Claim, ClaimRequest, Testimony};
-
 use super::super::life::life_of;
 use super::super::plan::output_number;
-use super::super::state::State;
-use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
+use super::{ClaimBook, Oracle, end_ms, millis, must};
+use crate::simulation::prelude::*;
 
 /// How long after its end and the grace a minute is recent.
 const RECENT_MS: i64 = 300_000;
@@ -27,12 +25,10 @@ impl Oracle {
         self.places.get(&place(claim))?.claims[kind(claim)].as_ref()
     }
 
-    /// Returns whether this claim is current and has not ended.
     pub(crate) fn is_current(&self, claim: &Claim) -> bool {
         self.book(claim).is_some_and(|held| held.token == claim.token)
     }
 
-    /// Closed minutes were restored.
     pub(crate) fn attested(&mut self, partition: usize, testimony: &Testimony) {
         for minute in testimony.closed.iter().chain(&testimony.announced) {
             let at = (partition, minute.epoch_minutes());
@@ -71,7 +67,6 @@ impl Oracle {
         Ok(())
     }
 
-    /// A claim of minutes executed.
     pub(crate) fn claimed(
         &mut self,
         partition: usize,
@@ -150,7 +145,6 @@ impl Oracle {
         self.take(claim, now_ms + millis(request.lease))
     }
 
-    /// Registers the new holder of a claim.
     fn take(&mut self, claim: &Claim, deadline_ms: i64) -> Verdict {
         let book = self.places.entry(place(claim)).or_default();
         let number = claim.token.rsplit('|').next();
@@ -188,7 +182,6 @@ impl Oracle {
         Ok(())
     }
 
-    /// Current claims got another deadline.
     pub(crate) fn extended(&mut self, claims: &[Claim], deadline_ms: i64, held: usize) -> Verdict {
         let mut current = 0;
         for claim in claims {
@@ -208,7 +201,6 @@ impl Oracle {
         }
     }
 
-    /// An acknowledgement of a current claim executed.
     pub(crate) fn acknowledged(
         &mut self,
         claim: &Claim,

@@ -1,10 +1,9 @@
 //! The end: everything is counted and written once, and only counts are left.
 
-use super::super::state::State;
-use super::{Oracle, OutputBook, Verdict, must};
+use super::{Oracle, OutputBook, must};
+use crate::simulation::prelude::*;
 
 impl Oracle {
-    /// Checks everything after the schedule.
     pub(crate) fn finish(&self, now_ms: i64, state: &State<'_>) -> Verdict {
         must!(
             state.undone().is_none(),

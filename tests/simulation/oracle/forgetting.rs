@@ -1,24 +1,17 @@
 //! A store that rolls back: what nodes know, and what they must restore.
 
-use event_data_service::event::Minute;
-use testing::prelude::*;
-
-use super::super::event::Event;
-use super::{Oracle, Place, PlaceBook, Verdict, must};
+use super::{Oracle, PlaceBook, must};
+use crate::simulation::prelude::*;
 
 /// The model's knowledge of all minutes that a store can forget.
 pub(crate) type Places = BTreeMap<Place, PlaceBook>;
 
-/// Partition, minute, series.
 type Point = (usize, i64, u8);
 
-/// Knowledge about rollbacks.
 #[derive(Debug, Default)]
 pub(super) struct ForgettingBook {
     pub(super) has_forgotten: bool,
-    /// Every sealed value.
     sealed: BTreeMap<Point, BTreeSet<(u64, u64)>>,
-    /// The points that each output accepted.
     taken: BTreeSet<(usize, Point, (u64, u64))>,
     /// The points that an output has or may get, and the lives that know them.
     published: BTreeMap<Point, Published>,
@@ -32,9 +25,7 @@ pub(super) struct ForgettingBook {
     alive: BTreeMap<(usize, usize), i64>,
     /// The lives that were told that all live nodes have heard.
     may_write: BTreeSet<(usize, usize, i64)>,
-    /// The lives that ended or slept since the store rolled back.
     excused: BTreeSet<usize>,
-    /// Those that ended.
     ended: BTreeSet<usize>,
 }
 
@@ -58,14 +49,12 @@ impl ForgettingBook {
         sealed.is_some_and(|sealed| sealed.contains(&values))
     }
 
-    /// Returns the live lives.
     pub(super) fn alive(&self, partition: usize, now_ms: i64) -> impl Iterator<Item = usize> {
         let here = self.alive.iter().filter(move |((_, at), _)| *at == partition);
         let alive = here.filter(move |(_, until_ms)| **until_ms > now_ms);
         alive.map(|((life, _), _)| *life)
     }
 
-    /// An event is in the store.
     pub(super) fn returned(&mut self, partition: usize, event: Event) {
         self.owed.retain(|&(_, of, owed)| (of, owed) != (partition, event));
     }
@@ -89,7 +78,6 @@ impl Oracle {
         self.forgetting.excused.insert(life);
     }
 
-    /// A life begins to write a point.
     pub(crate) fn writing(&mut self, life: usize, point: Point, values: (u64, u64)) -> Verdict {
         let book = &mut self.forgetting;
         let (partition, minute, _) = point;
@@ -126,12 +114,10 @@ impl Oracle {
         self.forgetting.heard.contains(&(life, partition, minute))
     }
 
-    /// A life checked in and counts as alive.
     pub(crate) fn checked_in(&mut self, life: usize, partition: usize, until_ms: i64) {
         self.forgetting.alive.insert((life, partition), until_ms);
     }
 
-    /// A life learned of closed or announced minutes.
     pub(crate) fn knows(&mut self, life: usize, partition: usize, closed: &[Minute]) {
         let book = &mut self.forgetting;
         for minute in closed {
@@ -149,7 +135,6 @@ impl Oracle {
         }
     }
 
-    /// A recorder's events were confirmed.
     pub(crate) fn keeps(&mut self, life: usize, partition: usize, events: &[Event], now_ms: i64) {
         let kept = events.iter().map(|&event| (now_ms, life, partition, event));
         self.forgetting.confirmed.extend(kept);

@@ -3,15 +3,14 @@
 use event_data_service::diagnosis::LossCause;
 use event_data_service::event::Rejection;
 use event_data_service::node::LedgerTotals;
-use testing::prelude::*;
 
-use super::super::event::{Event, MINUTE, SECOND};
-use super::{Oracle, Verdict, must};
+use super::super::event::{MINUTE, SECOND};
+use super::{Oracle, must};
+use crate::simulation::prelude::*;
 
 /// The maximum time by which an event may be ahead.
 const MAX_FUTURE: i64 = MINUTE;
 
-/// The lines of a life.
 #[derive(Debug, Default)]
 pub(crate) struct LifeBook {
     received: u64,
@@ -22,13 +21,11 @@ pub(crate) struct LifeBook {
     /// Accepted and not yet confirmed.
     outstanding: BTreeMap<Event, u64>,
     last_stamp: i64,
-    /// All accepted events.
     accepted: BTreeSet<Event>,
     /// The last confirmation: the recorder has counted it, unless it was a replay or will be repeated.
     heard: Vec<Event>,
 }
 
-/// A line that reached a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) event: Event,
@@ -37,9 +34,7 @@ pub(crate) struct Arrival {
     pub(crate) now: i64,
     /// The maximum age in nanoseconds.
     pub(crate) max_age: i64,
-    /// The node's capacity in events.
     pub(crate) queue_events: u64,
-    /// The events it holds.
     pub(crate) queued: u64,
 }
 
@@ -65,7 +60,6 @@ impl LifeBook {
 }
 
 impl Oracle {
-    /// A node starts; returns the number of its life.
     pub(crate) fn born(&mut self) -> usize {
         self.lives.push(LifeBook::default());
         self.lives.len() - 1
@@ -115,7 +109,6 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares the ledger of a life with the model.
     pub(crate) fn audit(&mut self, life: usize, totals: &LedgerTotals) -> Verdict {
         let book = &mut self.lives[life];
         book.settle(totals)?;

@@ -10,28 +10,21 @@ mod forgetting;
 mod lives;
 mod points;
 
-use event_data_service::store::redis::Layout;
 use forgetting::ForgettingBook;
-use testing::prelude::*;
 
-use super::event::Event;
-use super::plan::{OUTPUTS, Plan};
+use super::plan::OUTPUTS;
+use crate::simulation::prelude::*;
 
 pub(crate) use lives::{Arrival, LifeBook};
 
-/// The first violation.
 pub(crate) type Violation = String;
-/// The verdict on a step.
 pub(crate) type Verdict = Result<(), Violation>;
 
-/// A minute of a partition.
 pub(crate) type Place = (usize, i64);
 
-/// The model's state.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     retention_ms: i64,
-    /// The number of outputs.
     outputs: usize,
     layout: Layout,
     places: BTreeMap<Place, PlaceBook>,
@@ -42,7 +35,6 @@ pub(crate) struct Oracle {
     forgetting: ForgettingBook,
 }
 
-/// The state of a minute of a partition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
@@ -71,7 +63,6 @@ pub(crate) struct PlaceBook {
     homes: BTreeMap<(u8, u8, i64), u8>,
 }
 
-/// Users and events by series.
 type Counted = Vec<(u8, (u64, u64))>;
 
 /// Counted logs: users and events of each series, in the order of sealing.
@@ -87,24 +78,19 @@ struct ClaimBook {
     deadline_ms: i64,
 }
 
-/// The state of a series in a minute.
 #[derive(Debug, Clone, Default)]
 struct PointBook {
     /// Recorded since the sets were last dropped.
     users: BTreeSet<u8>,
-    /// Original series, user, timestamp.
     events: BTreeSet<(u8, u8, i64)>,
     /// Unique and cumulative count, sealed.
     counts: Option<(u64, u64)>,
     of: [OutputBook; OUTPUTS],
 }
 
-/// The state of a point at an output.
 #[derive(Debug, Clone, Copy, Default)]
 struct OutputBook {
-    /// It accepted the point.
     written: bool,
-    /// The store was told so.
     acknowledged: bool,
     quarantined: bool,
     /// The write in which it last rejected it alone.
@@ -141,7 +127,6 @@ impl PlaceBook {
     }
 }
 
-/// Returns the violation if the condition does not hold.
 macro_rules! must {
     ($holds:expr, $($words:tt)+) => {
         if !$holds {

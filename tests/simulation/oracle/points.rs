@@ -1,14 +1,12 @@
 //! Points: the contents of sets, the counts, and where the counts are.
 
-use event_data_service::store::redis::Layout;
-use event_data_service::store::{Claim, Compaction};
-
 use testing::lua_redis::keyspace::Set;
 
-use super::super::event::{Event, series_name, series_number, user_name};
+use super::super::event::{series_name, series_number, user_name};
 use super::super::plan::output_number;
-use super::super::state::{State, minute};
-use super::{Counted, CutBook, Oracle, Place, PlaceBook, Verdict, end_ms, must};
+use super::super::state::minute;
+use super::{Counted, CutBook, Oracle, PlaceBook, end_ms, must};
+use crate::simulation::prelude::*;
 
 impl PlaceBook {
     /// Takes the users and events of some series.
@@ -44,7 +42,6 @@ impl PlaceBook {
 }
 
 impl Oracle {
-    /// A recording executed.
     pub(crate) fn recorded(
         &mut self,
         partition: usize,
@@ -78,7 +75,6 @@ impl Oracle {
         Ok(())
     }
 
-    /// A compaction of a current claim executed.
     pub(crate) fn compacted(
         &mut self,
         claim: &Claim,
@@ -153,13 +149,11 @@ impl Oracle {
         Ok(())
     }
 
-    /// An output accepted a whole write.
     pub(crate) const fn accepted(&mut self, output: usize) {
         self.writes[output] += 1;
         self.accepted[output] = self.writes[output];
     }
 
-    /// An output rejected a write of this count alone.
     pub(crate) fn rejected(
         &mut self,
         output: usize,
@@ -206,7 +200,6 @@ impl Oracle {
         self.compare(at, now_ms, state)
     }
 
-    /// Compares a minute of the store with the model.
     pub(super) fn compare(&self, at: Place, now_ms: i64, state: &State<'_>) -> Verdict {
         let name = minute(at);
         let empty = PlaceBook::default();

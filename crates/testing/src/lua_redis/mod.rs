@@ -7,7 +7,7 @@
 pub mod keyspace;
 mod script;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,22 @@ pub struct LuaRedis {
     scripts: Mutex<HashMap<Bytes, Script>>,
     clock: Clock,
     change: Option<Change>,
+    held: Mutex<Vec<Held>>,
+    /// The next number of a connection or held command.
+    next: AtomicU64,
+}
+
+/// A command that waits until the test executes it: a script, a read of a log, or a transaction. Later commands of its
+/// connection wait behind it.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub id: u64,
+    pub node: usize,
+    /// Number of its connection.
+    pub connection: u64,
+    /// The commands of a transaction, or the only one.
+    pub commands: Vec<Vec<Bytes>>,
+    line: Arc<Mutex<Line>>,
 }
 
 impl std::fmt::Debug for LuaRedis {
@@ -43,7 +59,14 @@ impl std::fmt::Debug for LuaRedis {
 impl LuaRedis {
     /// An empty one, which runs scripts as they are, or as something changes them.
     pub fn new(clock: Clock, change: Option<Change>) -> Self {
-        Self { keyspace: Mutex::default(), scripts: Mutex::default(), clock, change }
+        Self {
+            keyspace: Mutex::default(),
+            scripts: Mutex::default(),
+            clock,
+            change,
+            held: Mutex::default(),
+            next: AtomicU64::new(0),
+        }
     }
 
     fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,19 +96,84 @@ impl LuaRedis {
 
     /// Connections whose clock is ahead by this many microseconds and which break when the number of cuts changes.
     pub fn dial(self: &Arc<Self>, ahead_us: i64, cuts: &Arc<AtomicU64>) -> Dial {
+        self.dial_by(ahead_us, cuts, None)
+    }
+
+    /// Connections of a node whose commands are held.
+    pub fn dial_held(self: &Arc<Self>, node: usize) -> Dial {
+        self.dial_by(0, &Arc::default(), Some(node))
+    }
+
+    fn dial_by(
+        self: &Arc<Self>,
+        ahead_us: i64,
+        cuts: &Arc<AtomicU64>,
+        node: Option<usize>,
+    ) -> Dial {
         let (redis, cuts) = (Arc::clone(self), Arc::clone(cuts));
         Arc::new(move || {
+            let number = redis.next.fetch_add(1, Ordering::Relaxed);
             Box::new(Wire {
                 redis: Arc::clone(&redis),
-                ahead_us,
                 made_after: cuts.load(Ordering::Relaxed),
                 cuts: Arc::clone(&cuts),
-                input: Vec::new(),
-                output: Vec::new(),
-                transaction: None,
-                reader: None,
+                line: Arc::new(Mutex::new(Line { ahead_us, number, node, ..Line::default() })),
             })
         })
+    }
+
+    /// The held commands in the order in which they came.
+    pub fn held(&self) -> Vec<Held> {
+        Self::lock(&self.held).clone()
+    }
+
+    /// Executes a held command, or loses it; returns the reply. Without `answers` its connection breaks.
+    pub fn release(&self, held: &Held, executes: bool, answers: bool) -> Option<Reply> {
+        Self::lock(&self.held).retain(|other| other.connection != held.connection);
+        let mut line = Self::lock(&held.line);
+        let command = line.waiting.pop_front().expect("it is held");
+        let reply = executes.then(|| line.take(self, command));
+        if let Some(reply) = reply.as_ref().filter(|_| answers) {
+            write_reply(reply, &mut line.output);
+        }
+        line.is_cut |= !answers;
+        line.wake();
+        drop(line);
+        self.proceed(&held.line);
+        reply
+    }
+
+    /// Breaks the connection of a held command, which may still be executed.
+    pub fn hang_up(held: &Held) {
+        let mut line = Self::lock(&held.line);
+        line.is_cut = true;
+        line.wake();
+    }
+
+    /// Executes the commands of a connection up to the next one to hold.
+    fn proceed(&self, line_of: &Arc<Mutex<Line>>) {
+        let mut line = Self::lock(line_of);
+        while !line.is_cut
+            && let Some(command) = line.waiting.front()
+        {
+            let name = command[0].to_ascii_uppercase();
+            let is_queued = line.transaction.is_some() && name != b"EXEC";
+            let is_held = matches!(name.as_slice(), b"EXEC" | b"EVALSHA" | b"LRANGE");
+            if let Some(node) = line.node
+                && is_held
+                && !is_queued
+            {
+                let commands = line.transaction.clone().unwrap_or_else(|| vec![command.clone()]);
+                let id = self.next.fetch_add(1, Ordering::Relaxed);
+                let (connection, line) = (line.number, Arc::clone(line_of));
+                Self::lock(&self.held).push(Held { id, node, connection, commands, line });
+                return;
+            }
+            let Some(command) = line.waiting.pop_front() else { return };
+            let reply = line.take(self, command);
+            write_reply(&reply, &mut line.output);
+        }
+        line.wake();
     }
 
     fn execute(&self, ahead_us: i64, command: &[Bytes]) -> Reply {
@@ -116,13 +204,24 @@ impl LuaRedis {
     }
 }
 
-/// A connection: a command is carried out when it is written.
+/// A connection: a command is executed when it is written, unless it is held.
 struct Wire {
     redis: Arc<LuaRedis>,
-    ahead_us: i64,
     cuts: Arc<AtomicU64>,
     made_after: u64,
+    line: Arc<Mutex<Line>>,
+}
+
+/// The state of a connection.
+#[derive(Debug, Default)]
+struct Line {
+    ahead_us: i64,
+    number: u64,
+    /// The node whose commands are held.
+    node: Option<usize>,
+    is_cut: bool,
     input: Vec<u8>,
+    waiting: VecDeque<Vec<Bytes>>,
     output: Vec<u8>,
     /// The commands since MULTI.
     transaction: Option<Vec<Vec<Bytes>>>,
@@ -131,10 +230,12 @@ struct Wire {
 
 impl Wire {
     fn is_cut(&self) -> bool {
-        self.cuts.load(Ordering::Relaxed) != self.made_after
+        self.cuts.load(Ordering::Relaxed) != self.made_after || LuaRedis::lock(&self.line).is_cut
     }
+}
 
-    fn take(&mut self, command: Vec<Bytes>) -> Reply {
+impl Line {
+    fn take(&mut self, redis: &LuaRedis, command: Vec<Bytes>) -> Reply {
         match (command[0].to_ascii_uppercase().as_slice(), &mut self.transaction) {
             (b"MULTI", _) => {
                 self.transaction = Some(Vec::new());
@@ -143,14 +244,20 @@ impl Wire {
             (b"EXEC", Some(_)) => {
                 let commands = self.transaction.take().unwrap_or_default();
                 let answers = commands.iter();
-                let answers = answers.map(|command| self.redis.execute(self.ahead_us, command));
+                let answers = answers.map(|command| redis.execute(self.ahead_us, command));
                 Reply::Array(answers.collect())
             }
             (_, Some(commands)) => {
                 commands.push(command);
                 Reply::Status("QUEUED")
             }
-            (_, None) => self.redis.execute(self.ahead_us, &command),
+            (_, None) => redis.execute(self.ahead_us, &command),
+        }
+    }
+
+    fn wake(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
         }
     }
 }
@@ -206,13 +313,15 @@ impl AsyncWrite for Wire {
         if wire.is_cut() {
             return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
         }
-        wire.input.extend_from_slice(bytes);
-        while let Some(command) = take_command(&mut wire.input) {
-            let reply = wire.take(command);
-            write_reply(&reply, &mut wire.output);
+        let mut line = LuaRedis::lock(&wire.line);
+        line.input.extend_from_slice(bytes);
+        let is_holding = !line.waiting.is_empty();
+        while let Some(command) = take_command(&mut line.input) {
+            line.waiting.push_back(command);
         }
-        if let Some(reader) = wire.reader.take() {
-            reader.wake();
+        drop(line);
+        if !is_holding {
+            wire.redis.proceed(&wire.line);
         }
         Poll::Ready(Ok(bytes.len()))
     }
@@ -233,13 +342,15 @@ impl AsyncRead for Wire {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let wire = self.get_mut();
-        if wire.output.is_empty() && !wire.is_cut() {
-            wire.reader = Some(context.waker().clone());
+        let is_cut = wire.is_cut();
+        let mut line = LuaRedis::lock(&wire.line);
+        if line.output.is_empty() && !is_cut {
+            line.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
-        let length = wire.output.len().min(buffer.remaining());
-        buffer.put_slice(&wire.output[..length]);
-        wire.output.drain(..length);
+        let length = line.output.len().min(buffer.remaining());
+        buffer.put_slice(&line.output[..length]);
+        line.output.drain(..length);
         Poll::Ready(Ok(()))
     }
 }

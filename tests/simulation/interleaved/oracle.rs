@@ -2,15 +2,12 @@
 
 use testing::prelude::*;
 
-/// Series, user, timestamp.
 pub(super) type Event = (&'static str, &'static str, i64);
-/// Users and events by series.
 pub(super) type Counts = BTreeMap<String, (u64, u64)>;
 
 /// The answer of a sealing step: sealed, late, left.
 pub(super) type Step = (u64, u64, u64);
 
-/// A minute of the only partition.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Truth {
     /// Appended events that are in no cut, as often as they were appended.
@@ -26,7 +23,6 @@ pub(super) struct Truth {
     pub(super) sent: Counts,
 }
 
-/// Returns the counts of these events.
 fn counts(events: &[Event]) -> Counts {
     type Sets<'a> = (BTreeSet<&'a str>, BTreeSet<(&'a str, i64)>);
     let mut sets: BTreeMap<String, Sets<'_>> = BTreeMap::new();
@@ -124,7 +120,6 @@ impl Truth {
         }
     }
 
-    /// An output has these.
     pub(super) fn was_sent(&mut self, series: &str, counts: (u64, u64)) -> Result<(), String> {
         if self.sealed.get(series) != Some(&counts) {
             return Err(format!("{series:?} is sent as {counts:?}"));
@@ -133,7 +128,6 @@ impl Truth {
         Ok(())
     }
 
-    /// Finished.
     pub(super) fn is_done(&self) -> Result<(), String> {
         if !self.open.is_empty() || !self.cut.is_empty() {
             let (open, cut) = (&self.open, &self.cut);

@@ -1,22 +1,25 @@
-//! A node: its store behind a proxy, its calls in flight, and its knowledge.
+//! A node: its store, its calls in flight, and its knowledge.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 
-use event_data_service::event::{Batch, Minute};
+use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Claim, Compaction, Draining as _, OutputName, RecordRequest, Recording as _,
-    Records, SealRequest, Seen, Store as _, StoreError,
+    AdmitRequest, Bucket, Claim, ClaimRequest, Compaction, Draining as _, Known, OutputName,
+    RecordRequest, Recording as _, Records, SealRequest, Seen, Store as _, StoreError,
 };
-use redis_link::Address;
 use testing::prelude::*;
-use testing::redis::patient;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 
 use super::oracle::{Counts, Event};
-use super::turns::Task;
-use crate::store_redis::site::{AT_ONCE, partition, partitions};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Task {
+    Record,
+    Drain,
+}
 
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// How long counts are kept after they are sent.
@@ -25,7 +28,6 @@ pub(super) const RETENTION: Duration = Duration::from_secs(300);
 /// How long the store keeps coverage without a renewal.
 const RENEWED_MICROS: i64 = 30_000_000;
 
-/// The recordings of one call.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) number: usize,
@@ -36,7 +38,6 @@ pub(super) struct Recorded {
     at_micros: i64,
 }
 
-/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Ended {
     Recorded(Arc<Recorded>, Result<(), StoreError>),
@@ -47,7 +48,6 @@ pub(super) enum Ended {
     Extended(Result<usize, StoreError>),
 }
 
-/// An operation of a node on a claim.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Work {
     /// The maximum number of series to seal, or to send.
@@ -57,7 +57,6 @@ pub(super) enum Work {
 
 pub(super) type Sender = UnboundedSender<(usize, Task, Ended)>;
 
-/// Reads the unsent counts.
 pub(super) type Reads = Arc<Mutex<Vec<(Claim, Counts)>>>;
 
 pub(super) struct Node {
@@ -73,16 +72,22 @@ pub(super) struct Node {
     pub(super) is_cut: bool,
 }
 
-pub(super) fn settings(address: SocketAddr, name: &str) -> Settings {
-    Settings {
-        redis: patient(Address::Server(address.into())),
+/// Returns the store of a node that claims every minute at once and is alone in the only partition.
+pub(super) fn store(redis: redis_link::Settings, name: &str) -> RedisStore {
+    let settings = Settings {
+        redis,
         prefix: "eds".to_owned(),
-        partitions: partitions(),
+        partitions: Partitions::new(NonZeroU16::MIN),
         layout: Layout::Log,
         retention: RETENTION,
         counts_max: 1_000_000,
         node: name.to_owned(),
-    }
+    };
+    RedisStore::new(&settings).unwrap()
+}
+
+pub(super) fn partition() -> Partition {
+    Partitions::new(NonZeroU16::MIN).iter().next().unwrap()
 }
 
 pub(super) fn minute_of(timestamp: i64) -> Minute {
@@ -90,12 +95,11 @@ pub(super) fn minute_of(timestamp: i64) -> Minute {
 }
 
 impl Node {
-    /// A new process of this name. The last node has one more output.
-    pub(super) async fn start(number: usize, proxy: &RedisProxy, names: &[&str]) -> Self {
-        let settings = settings(proxy.address(), &format!("n{number}"));
+    /// A new process. The last node has one more output.
+    pub(super) async fn start(number: usize, store: RedisStore, names: &[&str]) -> Self {
         let mut node = Self {
             number,
-            store: Arc::new(RedisStore::new(&settings).unwrap()),
+            store: Arc::new(store),
             outputs: names.iter().map(|name| name.parse().unwrap()).collect(),
             claims: Vec::new(),
             seen: HashMap::new(),
@@ -107,7 +111,6 @@ impl Node {
         node
     }
 
-    /// Replaces both lost connections.
     pub(super) async fn connect(&mut self) {
         let mut last = Ok(());
         for _ in 0..10 {
@@ -129,7 +132,6 @@ impl Node {
         self.under_way.iter().all(Option::is_none)
     }
 
-    /// Drops a call in any state.
     pub(super) fn abort(&mut self, task: Task) {
         if let Some(call) = self.under_way[task as usize].take() {
             call.abort();
@@ -191,7 +193,6 @@ impl Node {
         });
     }
 
-    /// The store has these.
     pub(super) fn learn(&mut self, recorded: &Recorded) {
         for seen in recorded.seen.iter().filter(|seen| seen.renew) {
             let of = self.seen.entry(seen.minute).or_default();
@@ -201,12 +202,7 @@ impl Node {
 
     pub(super) fn claim(&mut self, done: &Sender, lapsed_max: usize) {
         let (store, outputs) = (Arc::clone(&self.store), self.outputs.clone());
-        let request = event_data_service::store::ClaimRequest {
-            lease: LEASE,
-            lapsed_max,
-            finished_max: 1,
-            ..AT_ONCE
-        };
+        let request = request(lapsed_max);
         self.begin(done, Task::Drain, async move {
             let sending: Vec<_> = outputs.into_iter().map(|it| (it, lapsed_max)).collect();
             Ended::Claimed(store.claim(partition(), &request, &sending).await)
@@ -231,6 +227,34 @@ impl Node {
             }
         });
     }
+}
+
+fn request(lapsed_max: usize) -> ClaimRequest {
+    ClaimRequest {
+        generation: 0,
+        grace: Duration::ZERO,
+        max_hold: LEASE,
+        lease: LEASE,
+        lapsed_max,
+        finished_max: 1,
+        old_max: 100,
+        known: Known { epoch: 0, stamp: 0, sequence: 0, expected_ms: None },
+    }
+}
+
+/// Has Redis load all scripts, so that a schedule does not depend on earlier ones.
+pub(super) async fn load_scripts(store: &RedisStore, event: Event) {
+    let (number, generation, at_micros) = (0, 0, 0);
+    let events = vec![event];
+    let recorded =
+        Recorded { number, events, generation, admits: true, seen: Vec::new(), at_micros };
+    record(store, &recorded).await.unwrap();
+    let claims = store.claim(partition(), &request(1), &[]).await.unwrap();
+    store.extend(&[&claims[0]], LEASE).await.unwrap();
+    let outputs = &[OutputName::default()];
+    let request = SealRequest { series_max: 1, lease: LEASE, outputs };
+    let sealed = store.compact(&claims[0], &request).await.unwrap();
+    assert!(send(store, &sealed.sending[0], 1, &Reads::default()).await.unwrap());
 }
 
 async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreError> {
