@@ -24,7 +24,7 @@
 //! - [`node`] is the state that the parts of one node share and use for decisions: clock, ledger, lag, heartbeats.
 //! - [`telemetry`] reports metrics; no decision depends on them. `status` reports the state of nodes, store and outputs, with a
 //!   remedy for every problem.
-//! - [`http`] serves `/healthz`, `/readyz`, `/metrics`, the queries of `/api/v1`, and the page at `/`.
+//! - `http` serves `/healthz`, `/readyz`, `/metrics`, the queries of `/api/v1`, and the page at `/`.
 //! - [`config`] reads file, environment and flags into checked values.
 //! - `daemon` builds the parts, runs them and drains them; [`cli`] has the commands, among them `quarantine` and
 //!   `eds send` of the crate [`loadgen`].
@@ -39,7 +39,7 @@ mod daemon;
 pub mod diagnosis;
 pub mod event;
 pub mod flush;
-pub mod http;
+pub(crate) mod http;
 pub mod ingest;
 pub mod node;
 pub mod output;

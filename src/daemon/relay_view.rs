@@ -15,7 +15,7 @@ use crate::node::{Example, Throttle};
 use crate::relay::{Destination, Ledger, Routes};
 use crate::status::{
     History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
-    RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_losses, relay_page,
+    RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_page,
 };
 use crate::store::Registry as _;
 use crate::store::redis::Register;
@@ -80,7 +80,7 @@ impl RelayView {
 
     /// Logs the losses if it is time, and adds them to the record of losses.
     async fn record_losses(&self, totals: &RelayTotals) {
-        let lost = relay_losses(totals);
+        let lost = totals.losses();
         for (cause, total) in lost {
             self.routes.notices.lost(cause, total);
         }
@@ -162,6 +162,6 @@ impl RelayView {
             },
             unsent: self.routes.notices.examples().into_iter().map(unsent).collect(),
         };
-        RelayReport { process, details }
+        RelayReport::new(process, details, Duration::ZERO)
     }
 }

@@ -1,17 +1,17 @@
-//! Accepts connections and serves them: a bounded number at a time, and none for longer than its requests need.
+//! Accepts connections and serves them: a bounded number at a time, each for a bounded time.
 //!
-//! A connection is either under way, while a request of it is being answered, or waiting for its client: for a head, or for
-//! the client to take an answer. Each wait has a time limit. When all places are taken, the connection that has waited
-//! longest is closed, of the network that has most of them. So a client that sends its request at once is answered, however
-//! many connections others hold open or open anew, and health needs no separate listener. Requests that wait for the store have
-//! fewer places (see `http`), so requests that are under way cannot take all of them either.
+//! A connection either has a request that is being answered, or waits for its client: for a head, or for
+//! the client to read an answer. Each wait has a time limit. When all places are taken, the connection that has waited
+//! longest is closed, of the network that has most of them. So a client that sends its request at once is answered, even if
+//! others hold or reopen many connections, and health needs no separate listener. Requests that wait for the store have
+//! fewer places (see `http`), so they cannot take all connections either.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -30,61 +30,48 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::HEAD_BYTES_MAX;
-use super::problem::{CONTENT_TYPE, Problem};
+use super::problem::Problem;
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
 /// The time for the head of a request, since the connection or the last answer.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// The time for a client to read its answer, without the bytes that the kernel buffers.
-const TAKEN_WITHIN: Duration = Duration::from_secs(15);
+const READ_WITHIN: Duration = Duration::from_secs(15);
 /// The time after which a connection ends with its current answer.
 const LASTS_MAX: Duration = Duration::from_secs(60);
 /// The time for which a connection may always wait for its client: long enough for a client on a busy host to
-/// send its request, and short enough for the next in line.
+/// send its request, and short enough for the next client.
 const WAITS_MIN: Duration = Duration::from_millis(500);
 /// The time for which further bytes of a client are read after the last answer. Closing a socket with unread bytes resets the
 /// connection, and the client may lose the answer.
 const LINGERS: Duration = Duration::from_secs(1);
 /// The maximum number of these bytes.
 const LINGER_BYTES_MAX: usize = 128 * 1024;
-/// The pause after a connection could not be accepted: descriptors come back when others close.
+/// The pause after a failed accept: descriptors become free when other connections close.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The interval of log lines about connections that are closed for others, or cannot be accepted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The state of a connection.
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    /// A request is being answered.
-    UnderWay,
-    /// Waiting for the client since then.
-    Waiting(Instant),
-}
+/// Since when a connection waits for its client; `None` while a request is being answered.
+type Waiting = Option<Instant>;
 
-/// Where a client is: its address, or the 64 bits of an IPv6 address that a host has for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Network(IpAddr);
-
-impl Network {
-    fn of(client: SocketAddr) -> Self {
-        Self(match client.ip().to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-            address @ IpAddr::V4(_) => address,
-        })
-    }
-}
-
-/// A connection that is open.
 #[derive(Debug)]
 struct Open {
-    client: Network,
-    stage: watch::Receiver<Stage>,
+    network: IpAddr,
+    waiting: watch::Receiver<Waiting>,
     task: AbortHandle,
 }
 
-/// Serves at most `most` connections at a time, and counts those that are open in `open`, until `stop` is cancelled; then it
-/// finishes the requests that are under way.
+/// Returns the address of a client, or the 64 bits of an IPv6 address that a host has for itself.
+fn network(client: SocketAddr) -> IpAddr {
+    match client.ip().to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// Serves at most `most` connections at a time, counted in `open`, until `stop` is cancelled; then it finishes the current requests.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -98,8 +85,7 @@ pub(super) async fn serve(
     while !stop.is_cancelled() {
         let is_full = connections.len() >= most;
         let longest = is_full.then(|| longest_waiting(&connections)).flatten();
-        let room_at =
-            longest.map_or_else(|| Instant::now() + WAITS_MIN, |(since, _)| since + WAITS_MIN);
+        let since = longest.map_or_else(Instant::now, |(since, _)| since);
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -108,35 +94,30 @@ pub(super) async fn serve(
                 connections.remove(&id);
                 open.dec();
             }
-            () = sleep_until(room_at), if is_full => {
+            () = sleep_until(since + WAITS_MIN), if is_full => {
                 if let Some(open) = longest.and_then(|(_, id)| connections.remove(&id)) {
                     open.task.abort();
                     if logged.is_due() {
                         tracing::warn!(
                             connections = most,
-                            "all HTTP connections are taken; those that wait longest for their clients are closed for new \
-                             ones. Let a firewall admit only those who ask for health, metrics and counts"
+                            "all HTTP connections are taken; closing those that wait longest for their clients. Restrict access to \
+                             clients of health, metrics and queries, for example by a firewall"
                         );
                     }
                 }
             }
             accepted = listener.accept(), if !is_full => match accepted {
                 Ok((stream, client)) => {
-                    let (stage, watched) = watch::channel(Stage::Waiting(Instant::now()));
-                    let serving = serve_one(stream, router.clone(), stage, stop.clone());
-                    let task = tasks.spawn(serving);
+                    let (sender, waiting) = watch::channel(Some(Instant::now()));
+                    let task = tasks.spawn(serve_one(stream, router.clone(), sender, stop.clone()));
                     open.inc();
-                    connections.insert(task.id(), Open {
-                        client: Network::of(client),
-                        stage: watched,
-                        task,
-                    });
+                    connections.insert(task.id(), Open { network: network(client), waiting, task });
                 }
                 Err(error) => {
                     if logged.is_due() {
                         tracing::error!(
                             %error,
-                            "cannot accept an HTTP connection; trying again. If there are too many open files, {}",
+                            "cannot accept an HTTP connection; trying again. If too many files are open, {}",
                             Cause::FewDescriptors.remedy()
                         );
                     }
@@ -151,18 +132,16 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns since when the connection waits that closes first when there are too many: of the clients with the most
-/// connections, the longest wait. `None` if all are under way.
+/// Returns the connection to close first, and since when it waits: of the networks with the most
+/// connections, the longest wait. `None` if all have requests.
 fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
-    let mut of_client: HashMap<Network, usize> = HashMap::new();
+    let mut of_network: HashMap<IpAddr, usize> = HashMap::new();
     for open in connections.values() {
-        *of_client.entry(open.client).or_default() += 1;
+        *of_network.entry(open.network).or_default() += 1;
     }
     let waiting = connections.iter().filter_map(|(id, open)| {
-        let Stage::Waiting(since) = *open.stage.borrow() else {
-            return None;
-        };
-        Some((of_client[&open.client], Reverse(since), *id))
+        let since = (*open.waiting.borrow())?;
+        Some((of_network[&open.network], Reverse(since), *id))
     });
     let (_, Reverse(since), id) = waiting.max_by_key(|&(count, since, _)| (count, since))?;
     Some((since, id))
@@ -172,17 +151,17 @@ fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
 async fn serve_one(
     stream: TcpStream,
     router: Router,
-    stage: watch::Sender<Stage>,
+    waiting: watch::Sender<Waiting>,
     stop: CancellationToken,
 ) {
     let router = TowerToHyperService::new(router);
-    let mut changed = stage.subscribe();
+    let mut changed = waiting.subscribe();
     let answer = service_fn(|request: hyper::Request<Incoming>| {
-        stage.send_replace(Stage::UnderWay);
+        waiting.send_replace(None);
         let answer = router.call(request);
         async {
             let answer = answer.await;
-            stage.send_replace(Stage::Waiting(Instant::now()));
+            waiting.send_replace(Some(Instant::now()));
             answer
         }
     });
@@ -192,35 +171,30 @@ async fn serve_one(
         .header_read_timeout(HEAD_WITHIN)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(2 * HEAD_BYTES_MAX);
-    let mut connection = http.serve_connection(TokioIo::new(Explained(stream)), answer);
+    let mut connection = http.serve_connection(TokioIo::new(WithoutRefusals(stream)), answer);
     let ends = Instant::now() + LASTS_MAX;
     let mut is_ending = false;
     let ended = loop {
-        let taken_by = match *changed.borrow_and_update() {
-            Stage::UnderWay => None,
-            Stage::Waiting(since) => Some(since + TAKEN_WITHIN),
-        };
-        let is_over = tokio::select! {
+        let read_by = changed.borrow_and_update().map(|since| since + READ_WITHIN);
+        tokio::select! {
             ended = &mut connection => break ended,
-            _ = changed.changed() => false,
-            () = sleep_until(taken_by.unwrap_or(ends)), if taken_by.is_some() => return,
-            () = sleep_until(ends), if !is_ending => true,
-            () = stop.cancelled(), if !is_ending => true,
-        };
-        if is_over {
-            is_ending = true;
-            Pin::new(&mut connection).graceful_shutdown();
+            _ = changed.changed() => continue,
+            () = sleep_until(read_by.unwrap_or(ends)), if read_by.is_some() => return,
+            () = sleep_until(ends), if !is_ending => {}
+            () = stop.cancelled(), if !is_ending => {}
         }
+        is_ending = true;
+        Pin::new(&mut connection).graceful_shutdown();
     };
     let parts = connection.into_parts();
-    let was_asked = matches!(*changed.borrow(), Stage::UnderWay);
-    let refused = ended.err().filter(|_| !was_asked && !parts.read_buf.is_empty());
-    let refused = refused.and_then(|error| no_request(&error));
+    let has_request = changed.borrow().is_none();
+    let refused = ended.err().filter(|_| !has_request);
+    let refused = refused.and_then(|error| refusal(&error, parts.read_buf.is_empty()));
     let closing = close(parts.io.into_inner().0, refused);
     let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;
 }
 
-/// Sends the answer to bytes that were no request, if there is one, and closes the connection when the client has.
+/// Sends the problem, if any, and closes the connection when the client has.
 async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()> {
     if let Some(problem) = refused {
         stream.write_all(problem.message().as_bytes()).await?;
@@ -237,56 +211,43 @@ async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()
     Ok(())
 }
 
-/// The problem of bytes that are no request of HTTP/1.1, for which hyper has no answer.
-fn no_request(error: &hyper::Error) -> Option<Problem> {
+/// Returns the problem of bytes that are not a request of HTTP/1.1.
+fn refusal(error: &hyper::Error, is_silent: bool) -> Option<Problem> {
     let (status, detail) = if error.is_parse_version_h2() {
-        (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not spoken here; ask by HTTP/1.1")
+        (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not supported; use HTTP/1.1")
+    } else if error.is_parse_too_large() {
+        let detail = format!("the head has more than {HEAD_BYTES_MAX} bytes, or too many headers");
+        return Some(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
+    } else if error.is_parse() {
+        let detail =
+            "the head is not valid in HTTP/1.1; send a request line and headers as in RFC 9112";
+        (StatusCode::BAD_REQUEST, detail)
+    } else if is_silent {
+        return None;
     } else if error.is_timeout() {
-        (StatusCode::REQUEST_TIMEOUT, "the head did not come in time; send it at once")
+        (StatusCode::REQUEST_TIMEOUT, "the head did not arrive in time; send it at once")
     } else if error.is_incomplete_message() {
-        (StatusCode::BAD_REQUEST, "the head ends too early; end it with an empty line")
+        (StatusCode::BAD_REQUEST, "the head is incomplete; end it with an empty line")
     } else {
         return None;
     };
     Some(Problem::new(status, detail))
 }
 
-/// The most bytes of the head of an answer without a body.
-const REFUSAL_BYTES_MAX: usize = 512;
-
-/// A connection on which also hyper's answers to malformed heads have a problem: hyper sends only a status, and ends the
-/// connection. No answer of ours that refuses a request is empty, so an empty one is hyper's.
+/// A connection without hyper's own answers to malformed heads, which have no body: [`refusal`] replaces them.
 #[derive(Debug)]
-struct Explained(TcpStream);
+struct WithoutRefusals(TcpStream);
 
-/// Returns what to write in the place of an answer of hyper's own.
-fn explanation(answer: &[u8]) -> Option<String> {
-    if !answer.starts_with(b"HTTP/1.") || answer.len() > REFUSAL_BYTES_MAX {
-        return None;
-    }
-    let head = std::str::from_utf8(answer).ok()?.strip_suffix("\r\n\r\n")?;
-    let (before, after) = head.split_once("\r\ncontent-length: 0")?;
-    let problem = match before.split(' ').nth(1)? {
-        "400" => Problem::new(
-            StatusCode::BAD_REQUEST,
-            "the head is not one of HTTP/1.1; send a request line and headers as in RFC 9112",
-        ),
-        "431" => Problem::new(
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            format!(
-                "the head has more than {HEAD_BYTES_MAX} bytes, or too many headers; send less"
-            ),
-        ),
-        _ => return None,
-    };
-    let body = problem.json();
-    let bytes = body.len();
-    Some(format!(
-        "{before}\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {bytes}{after}\r\n\r\n{body}"
-    ))
+/// Returns where an answer of hyper begins, if the bytes end with one.
+fn bare_refusal(bytes: &[u8]) -> Option<usize> {
+    let start = memchr::memmem::rfind(bytes, b"HTTP/1.")?;
+    let head = std::str::from_utf8(&bytes[start..]).ok()?;
+    let is_refused = matches!(head.split(' ').nth(1), Some("400" | "431"));
+    let is_bare = head.contains("\r\ncontent-length: 0\r\n") && head.ends_with("\r\n\r\n");
+    (is_refused && is_bare).then_some(start)
 }
 
-impl AsyncRead for Explained {
+impl AsyncRead for WithoutRefusals {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -296,28 +257,26 @@ impl AsyncRead for Explained {
     }
 }
 
-impl AsyncWrite for Explained {
+impl AsyncWrite for WithoutRefusals {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let stream = Pin::new(&mut self.0);
-        let Some(answer) = explanation(bytes) else {
-            return stream.poll_write(context, bytes);
+        let wanted = match bare_refusal(bytes) {
+            Some(0) => return Poll::Ready(Ok(bytes.len())),
+            Some(start) => &bytes[..start],
+            None => bytes,
         };
-        if ready!(stream.poll_write(context, answer.as_bytes()))? < answer.len() {
-            // The client has not read for a long time, so that not even this has room.
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        Poll::Ready(Ok(bytes.len()))
+        Pin::new(&mut self.0).poll_write(context, wanted)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+    /// Leaves the shutdown to [`close`].
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
     }
 }

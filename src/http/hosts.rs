@@ -1,10 +1,10 @@
-//! [`Hosts`]: which hosts a request may name.
+//! [`Hosts`]: the hosts that a request may name.
 //!
-//! A web page of a stranger can have its name resolve to the address of this process (DNS rebinding), and then read what
-//! it answers. The request of such a page names the stranger's host. An address cannot be rebound, so every address is
-//! allowed: the probes of Kubernetes name that of the pod.
+//! A foreign web page can make its name resolve to the address of this process (DNS rebinding), and then read its answers.
+//! Such a request names the foreign host. An address cannot be rebound, so every address is
+//! allowed: probes of Kubernetes use the address of the pod.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -16,66 +16,57 @@ use super::problem::Problem;
 /// The most characters of a host that are shown.
 const HOST_CHARS_SHOWN: usize = 100;
 
-/// The names that a request may have in its `Host`, in addition to addresses and `localhost`.
+/// The names that a request may have in its `Host`, in addition to addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Hosts(Arc<[String]>);
 
 impl Hosts {
     pub(super) fn new(names: &[String]) -> Self {
-        let localhost = "localhost".to_owned();
         let names = names.iter().map(|name| comparable(name));
-        Self(names.chain([localhost]).collect())
+        Self(names.chain(["localhost".to_owned()]).collect())
     }
 
-    /// Returns what is wrong with the host that a request names.
     pub(super) fn check(&self, request: &Request) -> Result<(), Problem> {
         let mut named = request.headers().get_all(header::HOST).iter();
         let host = named.next();
         if named.next().is_some() {
             return Err(malformed("there are several Host headers"));
         }
-        match host {
-            Some(host) => {
-                let authority = Authority::try_from(host.as_bytes());
-                let authority = authority.map_err(|_| malformed("Host is not a host"))?;
-                self.allow(&authority)?;
-            }
-            None if request.version() == Version::HTTP_11 => {
-                return Err(malformed("there is no Host header"));
-            }
-            None => {}
+        if let Some(host) = host {
+            let authority = Authority::try_from(host.as_bytes());
+            self.allow(&authority.map_err(|_| malformed("the Host header is not a host"))?)?;
+        } else if request.version() == Version::HTTP_11 {
+            return Err(malformed("there is no Host header"));
         }
-        // That of `GET http://host/ HTTP/1.1` counts, and not the header.
-        request.uri().authority().map_or(Ok(()), |it| self.allow(it))
+        // The host of `GET http://host/ HTTP/1.1` takes precedence over the header.
+        request.uri().authority().map_or(Ok(()), |authority| self.allow(authority))
     }
 
     fn allow(&self, authority: &Authority) -> Result<(), Problem> {
         let host = authority.host();
         if authority.as_str().contains('@') || host.is_empty() {
-            return Err(malformed("Host is not a host"));
+            return Err(malformed("the Host header is not a host"));
         }
-        let is_address = host.parse::<std::net::Ipv4Addr>().is_ok()
-            || (host.strip_prefix('[').and_then(|it| it.strip_suffix(']')))
-                .is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());
+        let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_address = host.parse::<Ipv4Addr>().is_ok()
+            || v6.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
         if is_address || self.0.contains(&comparable(host)) {
-            Ok(())
-        } else {
-            let shown: String = host.chars().take(HOST_CHARS_SHOWN).collect();
-            let detail = format!(
-                "{shown:?} is not known as a name of this host; ask by IP address or localhost, or add the name to http.hosts"
-            );
-            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
+            return Ok(());
         }
+        let shown: String = host.chars().take(HOST_CHARS_SHOWN).collect();
+        let detail = format!(
+            "{shown:?} is not a known name of this host; use an IP address or localhost, or add the name to http.hosts"
+        );
+        Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
     }
 }
 
-/// A request without a valid host, or with two.
 fn malformed(what: &str) -> Problem {
-    let detail = format!("{what}; send one Host header with the host that you ask, as in RFC 9112");
+    let detail = format!("{what}; send one Host header with the requested host, as in RFC 9112");
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
-/// Returns a name as it is compared: names differ neither by case nor by the dot of the root.
+/// Returns a name in the form that is compared: without case and without the dot of the root.
 fn comparable(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,8 +1,7 @@
-//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and a page for people, see `page`.
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and the status page, see `page`.
 //!
-//! `/healthz` says whether the process should live: it fails when a worker stalls. `/readyz` says whether it
-//! should be sent events: it fails, with reasons, while the store is unavailable or has no room, a socket fails, and while the node drains. An output
-//! that is unavailable is a warning; the counts wait in the store, and other nodes could do no better.
+//! `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or full, a socket fails, and
+//! while the node drains. An unavailable output is a warning, because the store keeps the counts and no other node could send them.
 
 mod api;
 mod connections;
@@ -22,12 +21,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::metrics::gauge::Gauge;
-use serde::Serialize;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub use self::api::{Queries, QuerySources};
+pub(crate) use self::api::{Queries, QuerySources};
 use self::hosts::Hosts;
 use self::problem::Problem;
 use crate::diagnosis::Cause;
@@ -35,83 +34,65 @@ use crate::node::{Node, Progress, lock};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
 
-/// The most connections, however many descriptors there are.
-pub const CONNECTIONS_MAX: usize = 1024;
+/// The most connections, if there are enough descriptors.
+pub(crate) const CONNECTIONS_MAX: usize = 1024;
 /// Enough connections for all well-behaved clients.
-pub const CONNECTIONS_ENOUGH: usize = 256;
-/// The largest head of a request, in bytes.
+pub(crate) const CONNECTIONS_ENOUGH: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The longest path and query of a request, in bytes.
 const URI_BYTES_MAX: usize = 8 * 1024;
 /// The share of the connections, as a divisor, whose requests may wait for the store at the same time: queries, and
-/// `/readyz`. So there is always a place for requests that are answered at once.
+/// `/readyz`. The other places are for requests that are answered at once.
 const QUERIES_SHARE: usize = 2;
 const READYZ_SHARE: usize = 4;
 /// The stall of a worker after which the process is unhealthy.
-pub const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// The time without an answer of the store after which the node is not ready.
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// The sources of a node's answers.
 #[derive(Debug, Clone)]
-pub struct Health {
-    /// Asked whether it answers and has room.
-    pub store: Arc<dyn Store>,
-    /// The state of this node.
-    pub node: Arc<Node>,
-    /// Shown on `/metrics`.
-    pub metrics: Arc<Metrics>,
+pub(crate) struct Health {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when the node drains.
-    pub draining: CancellationToken,
+    pub(crate) draining: CancellationToken,
 }
 
-/// The reasons why a process should not be sent events, and warnings for an operator.
-#[derive(Debug, Default, Serialize)]
-pub struct Readiness {
-    /// Why not; empty: it should.
-    pub reasons: Vec<String>,
-    /// What else is wrong.
-    pub warnings: Vec<String>,
+#[derive(Debug, Default)]
+pub(crate) struct Readiness {
+    /// Why it should receive no events; empty if it is ready.
+    pub(crate) reasons: Vec<String>,
+    /// Problems that do not affect its readiness.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The source of health and metrics.
 #[async_trait]
-pub trait Vitals: std::fmt::Debug + Send + Sync {
-    /// The heartbeats of all workers.
+pub(crate) trait Vitals: std::fmt::Debug + Send + Sync {
     fn progress(&self) -> &Progress;
 
-    /// Whether it should be sent events; that a worker stalls is known from `progress`.
+    /// Returns the obstacles, without stalled workers.
     async fn readiness(&self) -> Readiness;
 
-    /// All metrics as text.
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error>;
 
-    /// Where the connections that are open are counted.
     fn connections(&self) -> Gauge;
 }
 
-/// The health, metrics and page of a relay.
-pub trait RelayVitals: Vitals {
-    /// Returns how the relay is, as text for people.
+pub(crate) trait RelayVitals: Vitals {
     fn page(&self) -> String;
 }
 
-/// Where to answer, and whom.
 #[derive(Debug)]
-pub struct Server {
-    /// Takes the connections.
-    pub listener: TcpListener,
-    /// The most connections at a time.
-    pub connections: usize,
+pub(crate) struct Server {
+    pub(crate) listener: TcpListener,
+    pub(crate) connections: usize,
     /// The names that requests may have in their `Host`, in addition to addresses and `localhost`.
-    pub hosts: Vec<String>,
-    /// When cancelled, it stops.
-    pub stop: CancellationToken,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) stop: CancellationToken,
 }
 
 impl Server {
-    /// Serves the page, health, metrics and queries.
-    pub async fn serve(self, health: Health, queries: Arc<Queries>) {
+    pub(crate) async fn serve(self, health: Health, queries: Arc<Queries>) {
         let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, series, top and coverage";
         let places = self.places(QUERIES_SHARE);
         let queries = api::router(queries).layer(middleware::from_fn_with_state(places, in_place));
@@ -119,8 +100,7 @@ impl Server {
         self.serve_with(Arc::new(health), more, there_are).await;
     }
 
-    /// Serves the page of a relay, health and metrics.
-    pub async fn serve_relay(self, relay: Arc<impl RelayVitals + 'static>) {
+    pub(crate) async fn serve_relay(self, relay: Arc<impl RelayVitals + 'static>) {
         let there_are = "a page at /, /healthz, /readyz and /metrics";
         let shown = Arc::clone(&relay);
         let page = async move || {
@@ -152,11 +132,11 @@ impl Server {
             .with_state(vitals)
             .merge(more)
             .fallback(async move || {
-                let detail = format!("there is nothing at this path; there are {there_are}");
+                let detail = format!("this path does not exist; the paths are {there_are}");
                 Problem::new(StatusCode::NOT_FOUND, detail)
             })
             .method_not_allowed_fallback(async || {
-                let detail = "nothing can be changed here; ask by GET or HEAD";
+                let detail = "this method is not allowed; use GET or HEAD";
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
             })
             .layer(middleware::from_fn_with_state(hosts, admitted));
@@ -164,9 +144,8 @@ impl Server {
     }
 }
 
-const CROWDED: &str = "too many requests wait for the store already; ask again later";
+const CROWDED: &str = "too many requests are waiting for the store; try again later";
 
-/// Answers a request for which there is a place.
 async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     match places.try_acquire() {
         Ok(_place) => next.run(request).await,
@@ -174,7 +153,7 @@ async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: 
     }
 }
 
-/// Passes requests that name a host of [`Hosts`] and whose path and query are short enough.
+/// Passes requests for a host of [`Hosts`] with a short path and query.
 async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     if let Err(problem) = hosts.check(&request) {
         return problem.into_response();
@@ -183,7 +162,7 @@ async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> R
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
     if bytes > URI_BYTES_MAX {
         let detail =
-            format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; ask for less");
+            format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; shorten them");
         return Problem::new(StatusCode::URI_TOO_LONG, detail).into_response();
     }
     next.run(request).await
@@ -202,7 +181,7 @@ impl Vitals for Health {
         match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.check()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => reasons.push(error.to_string()),
-            Err(_) => reasons.push("store is unavailable: no answer".to_owned()),
+            Err(_) => reasons.push("store is unavailable: no answer in time".to_owned()),
         }
         if self.draining.is_cancelled() {
             reasons.push("the node is shutting down".to_owned());
@@ -238,21 +217,15 @@ async fn healthz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
 }
 
 async fn readyz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
-    #[derive(Serialize)]
-    struct Body {
-        ready: bool,
-        #[serde(flatten)]
-        readiness: Readiness,
-    }
-
     let mut readiness = vitals.readiness().await;
     for worker in vitals.progress().stalled(STALLED_AFTER) {
         readiness.reasons.push(format!("{worker} is stalled"));
     }
-    let body = Body { ready: readiness.reasons.is_empty(), readiness };
-    let status = if body.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = serde_json::to_string(&body).unwrap_or_default();
-    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let Readiness { reasons, warnings } = readiness;
+    let ready = reasons.is_empty();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "ready": ready, "reasons": reasons, "warnings": warnings });
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
 async fn metrics(State(vitals): State<Arc<dyn Vitals>>, headers: HeaderMap) -> Response {

@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::StoreError;
 
-/// The media type of a [`Problem`].
-pub(super) const CONTENT_TYPE: &str = "application/problem+json";
+const CONTENT_TYPE: &str = "application/problem+json";
 
-/// A request that gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
@@ -41,12 +39,12 @@ impl Problem {
         Self { parameter: Some(parameter.to_owned()), ..self }
     }
 
-    /// A parameter with a value that it cannot have.
+    /// A parameter with an invalid value.
     pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail).of(name)
     }
 
-    /// A request that is right and asks for too much.
+    /// A valid request that exceeds a limit.
     pub(super) fn too_much(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
@@ -56,23 +54,21 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// Other requests look through the counts, and this one had no turn in time.
+    /// The request had no turn in time.
     pub(super) fn busy() -> Self {
         Self::unavailable(
-            "others look through the counts, one at a time over all nodes; ask again later",
+            "other queries are running, and all nodes run one at a time; try again later",
         )
     }
 
-    /// The answer took too long.
     pub(super) fn late() -> Self {
-        let detail = "there was no answer in time; ask for a shorter window, or again later";
+        let detail = "there was no answer in time; use a shorter window, or try again later";
         Self::new(StatusCode::GATEWAY_TIMEOUT, detail)
     }
 
-    /// Returns the answer to bytes that were no request. The connection ends with it.
+    /// Returns the complete response to bytes that are not a request. The connection ends with it.
     pub(super) fn message(&self) -> String {
-        let Self { status, title, .. } = self;
-        let body = self.json();
+        let (status, title, body) = (self.status, &self.title, self.json());
         let bytes = body.len();
         format!(
             "HTTP/1.1 {status} {title}\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {bytes}\r\n\
@@ -80,8 +76,7 @@ impl Problem {
         )
     }
 
-    /// The problem as JSON.
-    pub(super) fn json(&self) -> String {
+    fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -97,7 +92,7 @@ impl From<Error> for Problem {
         match error {
             Error::TimedOut => Self::late(),
             Error::Full(message) => Self::unavailable(format!(
-                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {message}"
+                "Redis is over its maxmemory, so queries stop; raise maxmemory: {message}"
             )),
             error => Self::unavailable(error.to_string()),
         }

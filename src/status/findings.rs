@@ -1,6 +1,6 @@
 //! The findings of a status: about losses, Redis, outputs and the cluster. Pure.
 
-use super::answer::{Expected, OutputStatus, Scene, Status, percent};
+use super::answer::{OutputStatus, Status, percent};
 use super::process_findings;
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
 use crate::store::{ServerFound, ServerSeen};
@@ -8,22 +8,19 @@ use crate::store::{ServerFound, ServerSeen};
 /// The share of maxmemory from which a server is nearly full, in percent.
 const MEMORY_PERCENT_MAX: u64 = 90;
 
-/// Returns all findings, worst first.
-pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let mut found = find_in_redis(scene);
-    found.extend(process_findings::find(scene));
-    found.extend(find_losses(scene));
-    found.extend(find_in_cluster(scene));
-    found.extend(scene.status.outputs.iter().flat_map(find_in_output));
-    found.extend(unsent(scene));
+pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
+    let mut found = find_in_redis(status);
+    found.extend(process_findings::find(status));
+    found.extend(find_losses(status));
+    found.extend(find_in_cluster(status));
+    found.extend(status.outputs.iter().flat_map(find_in_output));
+    found.extend(unsent(status));
     sorted(found)
 }
 
-/// Returns the findings about relays, worst first.
 pub(super) fn find_in_relays(status: &Status) -> Vec<Diagnosis> {
-    let scene = Scene { status, expected: &Expected::default(), difference: None };
-    let mut found = process_findings::find(&scene);
-    found.extend(find_losses(&scene));
+    let mut found = process_findings::find(status);
+    found.extend(find_losses(status));
     sorted(found)
 }
 
@@ -32,14 +29,13 @@ fn sorted(mut found: Vec<Diagnosis>) -> Vec<Diagnosis> {
     found
 }
 
-/// Returns the unacknowledged losses.
-fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let has_aof = servers(scene)
+fn find_losses(status: &Status) -> Vec<Diagnosis> {
+    let has_aof = servers(status)
         .filter_map(|server| server.found.as_ref())
         .all(|server| server.persistence.aof);
-    let fullest = scene.status.outputs.iter().max_by_key(|output| output.quarantined);
+    let fullest = status.outputs.iter().max_by_key(|output| output.quarantined);
     let mut found = Vec::new();
-    for loss in scene.status.losses.iter().flatten() {
+    for loss in status.losses.iter().flatten() {
         let Some(cause) = LossCause::labelled(&loss.cause) else {
             continue;
         };
@@ -60,7 +56,7 @@ fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
             _ => cause.remedy(),
         }
         .to_owned();
-        if scene.status.redis.is_some() {
+        if status.redis.is_some() {
             remedy = format!("{remedy}; {ACKNOWLEDGE}");
         }
         let why = format!("{} {}{minutes}: {}", loss.amount, cause.what(), cause.why());
@@ -70,13 +66,13 @@ fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
     found
 }
 
-fn servers<'a>(scene: &Scene<'a>) -> impl Iterator<Item = &'a ServerSeen> {
-    scene.status.redis.iter().flat_map(|redis| &redis.servers)
+fn servers(status: &Status) -> impl Iterator<Item = &ServerSeen> {
+    status.redis.iter().flat_map(|redis| &redis.servers)
 }
 
 /// Returns whether no server keeps a node from recording.
-pub(super) fn are_servers_well(scene: &Scene<'_>) -> bool {
-    servers(scene).all(|server| {
+pub(super) fn are_servers_well(status: &Status) -> bool {
+    servers(status).all(|server| {
         server.found.as_ref().is_some_and(|found| {
             found.refuses_writes.is_none() && found.unfit.is_none() && !is_full(found)
         })
@@ -87,12 +83,12 @@ const fn is_full(server: &ServerFound) -> bool {
     server.maxmemory > 0 && server.used_memory > server.maxmemory
 }
 
-fn find_in_redis(scene: &Scene<'_>) -> Vec<Diagnosis> {
+fn find_in_redis(status: &Status) -> Vec<Diagnosis> {
     let mut all = Vec::new();
-    for server in servers(scene) {
+    for server in servers(status) {
         let mut found: Vec<_> = server.error.clone().into_iter().collect();
         if let Some(server) = &server.found {
-            found.extend(find_in_server(scene, server));
+            found.extend(find_in_server(status, server));
         }
         let place = format!("Redis at {}", server.address);
         // An error of a sentinel names the sentinel.
@@ -105,7 +101,7 @@ fn find_in_redis(scene: &Scene<'_>) -> Vec<Diagnosis> {
     all
 }
 
-fn find_in_server(scene: &Scene<'_>, server: &ServerFound) -> Vec<Diagnosis> {
+fn find_in_server(status: &Status, server: &ServerFound) -> Vec<Diagnosis> {
     let refusal = server.refuses_writes.as_ref().or(server.unfit.as_ref());
     let mut found: Vec<_> = refusal.cloned().into_iter().collect();
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
@@ -114,7 +110,7 @@ fn find_in_server(scene: &Scene<'_>, server: &ServerFound) -> Vec<Diagnosis> {
     if is_full(server) {
         add(Cause::RedisFull, format!("it uses {used} bytes of {most}"));
     } else if most > 0 && fill >= MEMORY_PERCENT_MAX {
-        let formula = scene.status.redis.as_ref().and_then(|redis| redis.memory_by_formula);
+        let formula = status.redis.as_ref().and_then(|redis| redis.memory_by_formula);
         let needed = formula.unwrap_or(0);
         add(
             Cause::RedisFills,
@@ -132,20 +128,20 @@ fn find_in_server(scene: &Scene<'_>, server: &ServerFound) -> Vec<Diagnosis> {
         let why = "its disk is full, read-only or broken, or it cannot fork";
         add(Cause::RedisCannotSave, why.to_owned());
     }
-    if scene.is_far_off(server.clock_offset_ms) {
+    if status.is_far_off(server.clock_offset_ms) {
         let why = format!("by {} ms; one of the two clocks is wrong", server.clock_offset_ms);
         add(Cause::RedisClock, why);
     }
     found
 }
 
-fn find_in_cluster(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let (status, mut found) = (scene.status, Vec::new());
-    if status.nodes.is_empty() && servers(scene).all(|server| server.error.is_none()) {
+fn find_in_cluster(status: &Status) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    if status.nodes.is_empty() && servers(status).all(|server| server.error.is_none()) {
         let why = "no report in the last five minutes";
         found.push(Diagnosis::new(Cause::NoNode, why).at("nodes"));
     }
-    if let Some(difference) = scene.difference {
+    if let Some(difference) = &status.difference {
         found.push(difference.clone().at("this configuration and version"));
     }
     if let Some(old) = &status.partitions.old {
@@ -185,13 +181,13 @@ fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
 }
 
 /// Returns the oldest unsent minute if it is overdue although its output is up.
-fn unsent(scene: &Scene<'_>) -> Option<Diagnosis> {
-    let oldest = scene.status.partitions.oldest_unsent.as_ref()?;
-    let mut outputs = scene.status.outputs.iter();
+fn unsent(status: &Status) -> Option<Diagnosis> {
+    let oldest = status.partitions.oldest_unsent.as_ref()?;
+    let mut outputs = status.outputs.iter();
     let output = outputs.find(|output| output.name == oldest.output);
     let is_down = output.is_some_and(|output| output.up == Some(false));
     let (minute, age) = (&oldest.minute, oldest.age_seconds);
-    let closed_within = scene.expected.grace + scene.expected.max_hold;
+    let closed_within = status.expected.grace + status.expected.max_hold;
     if is_down || age < 2 * closed_within.as_secs() + 120 {
         return None;
     }

@@ -1,6 +1,6 @@
 //! [`LossReporter`]: adds the losses of this process to the record of losses in the store.
 //!
-//! While the store is away the process keeps the losses, and with an `input.spool_dir` also a file there, so that the next
+//! While the store is unavailable the process keeps the losses, and with an `input.spool_dir` also a file there, so that the next
 //! process can record them. An entry is a total, so recording it again changes nothing.
 
 use std::fs;
@@ -12,15 +12,12 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::report::RelayTotals;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
 use crate::node::{Losses, Node, Throttle, files};
 use crate::store::{Loss, Registry};
 
-/// The timeout of the store, and of the disk.
 const WITHIN: Duration = Duration::from_secs(1);
-/// The time between two log lines about a file that cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The losses of this process that the record lacks.
@@ -36,7 +33,6 @@ pub(crate) struct LossReporter {
 struct State {
     /// Losses that an earlier process could not record.
     inherited: Vec<Loss>,
-    /// The content of the file.
     on_disk: Vec<Loss>,
     log_due: Throttle,
 }
@@ -57,7 +53,7 @@ impl LossReporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file of an earlier process. Call it when no other process uses the directory any more.
+    /// Reads the file of an earlier process, which must no longer use the directory.
     pub(super) fn inherit(&self) {
         let inherited = self.file.as_deref().map(read).unwrap_or_default();
         let mut state = self.lock();
@@ -73,7 +69,7 @@ impl LossReporter {
         }
     }
 
-    /// Adds the growth of what a node and its kernel dropped, and logs the losses.
+    /// Adds the growth of the drops of a node and its kernel, and logs the losses.
     pub(crate) fn count_node(&self, node: &Node, dropped: ByCause) {
         self.count(node.clock.now_nanos(), LossCause::ALL.into_iter().zip(dropped));
         node.log_losses();
@@ -92,13 +88,11 @@ impl LossReporter {
         losses
     }
 
-    /// Records the losses; on failure writes them to the file.
     pub(crate) async fn deliver(&self) {
-        let own = self.losses.unrecorded();
-        let losses = self.unrecorded();
+        let (own, losses) = (self.losses.unrecorded(), self.unrecorded());
         if !losses.is_empty() {
-            let delivered = timeout(WITHIN, self.record.lose(&losses)).await;
-            if matches!(delivered, Ok(Ok(true))) {
+            let recorded = timeout(WITHIN, self.record.lose(&losses)).await;
+            if matches!(recorded, Ok(Ok(true))) {
                 self.losses.recorded(&own);
                 self.lock().inherited.clear();
             }
@@ -106,15 +100,12 @@ impl LossReporter {
         self.save().await;
     }
 
-    /// Reads the unacknowledged losses, for the metrics.
     pub(super) async fn read_unacknowledged(&self) {
-        let Ok(Ok(record)) = timeout(WITHIN, self.record.losses()).await else {
-            return;
-        };
-        let all = merged(record, &self.unrecorded());
-        let left =
-            all.iter().filter_map(|loss| Some((LossCause::labelled(&loss.cause)?, loss.left())));
-        self.losses.set_unacknowledged(left);
+        if let Ok(Ok(record)) = timeout(WITHIN, self.record.losses()).await {
+            let all = merged(record, &self.unrecorded());
+            let cause = |loss: &Loss| Some((LossCause::labelled(&loss.cause)?, loss.left()));
+            self.losses.set_unacknowledged(all.iter().filter_map(cause));
+        }
     }
 
     /// Writes the unrecorded losses to the file if they changed.
@@ -123,12 +114,9 @@ impl LossReporter {
             return;
         };
         let losses = self.unrecorded();
-        {
-            let mut state = self.lock();
-            if state.on_disk == losses {
-                return;
-            }
-            state.on_disk.clone_from(&losses);
+        let before = std::mem::replace(&mut self.lock().on_disk, losses.clone());
+        if before == losses {
+            return;
         }
         let path = file.display().to_string();
         let error = match timeout(WITHIN, spawn_blocking(move || write(&file, &losses))).await {
@@ -141,28 +129,18 @@ impl LossReporter {
             tracing::warn!(
                 path,
                 error,
-                "cannot write down losses that the store does not have yet; if this process ends before the store is back, \
-                 they are in its log only; {}",
+                "cannot write losses to the file that keeps them while the store is unavailable; if this process ends before \
+                 the store recovers, only its log has these losses; {}",
                 LossCause::SpoolFailed.remedy()
             );
         }
     }
 }
 
-/// Returns the losses of a relay.
-pub(crate) const fn relay_losses(totals: &RelayTotals) -> [(LossCause, u64); 3] {
-    [
-        (LossCause::RelayNowhere, totals.nowhere),
-        (LossCause::RelayRest, totals.rest_dropped),
-        (LossCause::RelayKernelDrops, totals.kernel_drops),
-    ]
-}
-
 /// Returns the record with the losses that are not in it yet.
 pub(super) fn merged(mut record: Vec<Loss>, unrecorded: &[Loss]) -> Vec<Loss> {
     for loss in unrecorded {
-        let is_same = |known: &&mut Loss| known.key() == loss.key();
-        match record.iter_mut().find(is_same) {
+        match record.iter_mut().find(|known| known.key() == loss.key()) {
             Some(known) => known.amount = known.amount.max(loss.amount),
             None => record.push(loss.clone()),
         }
@@ -173,17 +151,13 @@ pub(super) fn merged(mut record: Vec<Loss>, unrecorded: &[Loss]) -> Vec<Loss> {
 fn read(file: &Path) -> Vec<Loss> {
     let parsed = files::read(file)
         .and_then(|bytes| Ok(serde_json::from_slice::<Vec<(String, u64)>>(&bytes)?));
-    match parsed {
-        Ok(losses) => {
-            losses.iter().filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
+    let losses = parsed.unwrap_or_else(|error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::error!(path = %file.display(), %error, "cannot read the losses that an earlier process could not record; its log has them");
         }
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::error!(path = %file.display(), %error, "cannot read which losses an earlier process could not record; its log has them");
-            }
-            Vec::new()
-        }
-    }
+        Vec::new()
+    });
+    losses.iter().filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
 }
 
 /// Replaces the file, or removes it if there are no losses.

@@ -3,18 +3,16 @@
 //! | file | content |
 //! | --- | --- |
 //! | `report.rs` | the reports of nodes and relays, read field by field |
-//! | `reporter.rs`, `history.rs` | the task that writes the report of a node; totals of the last minutes |
+//! | `reporter.rs` | the task that writes the report of a node; totals of the last minutes |
 //! | `losses.rs` | adds the losses of a process to the record of losses |
 //! | `answer.rs` | the answer in JSON |
-//! | `observer.rs`, `summary.rs` | surveys the store; computes the answer |
+//! | `summary.rs` | surveys the store and computes the answer |
 //! | `findings.rs`, `process_findings.rs` | the findings |
 //! | `table.rs` | the answer as text, and the page of a relay |
 
 mod answer;
 mod findings;
-mod history;
 mod losses;
-mod observer;
 mod process_findings;
 mod report;
 mod reporter;
@@ -25,11 +23,12 @@ mod table;
 mod tests;
 
 pub(crate) use self::answer::{Expected, Status};
-pub(crate) use self::history::History;
-pub(crate) use self::losses::{LossReporter, relay_losses};
-pub(crate) use self::observer::Observer;
+pub(crate) use self::losses::LossReporter;
 pub(crate) use self::report::{
     ProcessReport, RelayDetails, RelayReport, RelayTotals, TargetReport, UnsentReport,
 };
-pub(crate) use self::reporter::{NodeReporter, REPORT_INTERVAL, REPORTED_WITHIN, STALLED_AFTER};
+pub(crate) use self::reporter::{
+    History, NodeReporter, REPORT_INTERVAL, REPORTED_WITHIN, STALLED_AFTER,
+};
+pub(crate) use self::summary::Observer;
 pub(crate) use self::table::{lines, relay_page};

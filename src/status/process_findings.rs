@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::answer::{NodeStatus, ProcessStatus, RelayStatus, Scene, percent};
+use super::answer::{Status, percent};
 use super::findings::are_servers_well;
-use super::report::ProcessReport;
+use super::report::{NodeReport, ProcessReport, RelayReport, Report};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
 use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
@@ -16,16 +16,16 @@ const REJECTED_PERCENT_MIN: u64 = 1;
 /// A lag up to this age is no finding.
 const LAG_SECONDS_MAX: u64 = 10;
 
-pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let live = || scene.status.nodes.iter().filter(|node| !node.silent);
+pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
+    let live = || status.nodes.iter().filter(|node| !node.seen.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
     // Of equally frequent versions, the later.
     let versions = live().map(|node| node.process.version.as_str());
     let usual = versions.max_by_key(|version| (count(version), *version));
     let mut found = Vec::new();
-    for node in &scene.status.nodes {
+    for node in &status.nodes {
         found.extend(find_in_process("node", Cause::NodeSilent, node, || {
-            let mut found = find_in_work(scene, node);
+            let mut found = find_in_work(status, node);
             found.extend(find_in_input(node));
             let version = &node.process.version;
             if let Some(usual) = usual.filter(|usual| usual != version) {
@@ -35,7 +35,7 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
             found
         }));
     }
-    for relay in &scene.status.relays {
+    for relay in &status.relays {
         let details = || find_in_relay(relay);
         found.extend(find_in_process("relay", Cause::RelaySilent, relay, details));
     }
@@ -46,14 +46,14 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
 fn find_in_process<R>(
     kind: &str,
     silent: Cause,
-    process: &ProcessStatus<R>,
+    report: &Report<R>,
     details: impl FnOnce() -> Vec<Diagnosis>,
 ) -> Vec<Diagnosis> {
-    let ProcessReport { name, stalled, sockets_failing, name_taken, .. } = &process.process;
-    let mut found = if process.silent { Vec::new() } else { details() };
+    let ProcessReport { name, stalled, sockets_failing, name_taken, .. } = &report.process;
+    let mut found = if report.seen.silent { Vec::new() } else { details() };
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
-    if process.silent {
-        let seconds = process.last_seen_seconds;
+    if report.seen.silent {
+        let seconds = report.seen.last_seen_seconds;
         add(silent, format!("for {seconds} s; it sleeps, hangs, died, or cannot reach Redis"));
     } else {
         if *sockets_failing > 0 {
@@ -65,7 +65,7 @@ fn find_in_process<R>(
         if *name_taken {
             add(Cause::NameTaken, "their reports overwrite each other".to_owned());
         }
-        if !process.readable {
+        if !report.seen.readable {
             let why = format!("another version, or not a {kind}, wrote it");
             add(Cause::ReportUnreadable, why);
         }
@@ -75,17 +75,17 @@ fn find_in_process<R>(
 }
 
 /// Returns whether a node rejects so many lines that an operator should check it.
-pub(super) fn rejects_much(node: &NodeStatus) -> bool {
+pub(super) fn rejects_much(node: &NodeReport) -> bool {
     let recent = &node.details.recent;
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
 }
 
 /// Returns the obstacles to recording, closing minutes and sending.
-fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
+fn find_in_work(status: &Status, node: &NodeReport) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     // A Redis that is unfit for all nodes is a finding of its own.
-    let store_error = report.store_error.as_ref().filter(|_| are_servers_well(scene));
+    let store_error = report.store_error.as_ref().filter(|_| are_servers_well(status));
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),
         (Cause::NodeSettings, report.settings_error.as_ref()),
@@ -114,7 +114,7 @@ fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     }
     // The coverage has only recorded events.
     let lags = report.lag_seconds > 0 || report.store_error.is_some();
-    if let Some(share) = node.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
+    if let Some(share) = node.seen.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
         let why = format!(
             "{:.1} % in the last minutes; the path to it loses events, it receives none, or it slept",
             share * 100.0
@@ -122,7 +122,7 @@ fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
         add(Cause::NodeLoses, why);
     }
     let offset_ms = report.clock_offset_ms.unwrap_or(0);
-    if scene.is_far_off(offset_ms) {
+    if status.is_far_off(offset_ms) {
         let side = if offset_ms > 0 { "behind" } else { "ahead of" };
         let seconds = Duration::from_millis(offset_ms.unsigned_abs()).as_secs_f64();
         let why = format!(
@@ -133,8 +133,7 @@ fn find_in_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     found
 }
 
-/// Returns the findings about the lines that a node receives.
-fn find_in_input(node: &NodeStatus) -> Vec<Diagnosis> {
+fn find_in_input(node: &NodeReport) -> Vec<Diagnosis> {
     let (report, recent, mut found) = (&node.details, &node.details.recent, Vec::new());
     let seconds = node.process.recent_seconds;
     if recent.rejected > 0 {
@@ -168,7 +167,7 @@ fn find_in_input(node: &NodeStatus) -> Vec<Diagnosis> {
 }
 
 /// Returns the most frequent reason of rejection, with an example and its remedy.
-fn rejection(node: &NodeStatus) -> Diagnosis {
+fn rejection(node: &NodeReport) -> Diagnosis {
     let (recent, seconds) = (&node.details.recent, node.process.recent_seconds);
     let share = percent(recent.rejected, recent.received);
     let cause = if rejects_much(node) { Cause::RejectsLines } else { Cause::RejectsFew };
@@ -191,7 +190,7 @@ fn rejection(node: &NodeStatus) -> Diagnosis {
 }
 
 /// Returns the lines that a relay does not send, and the destinations that it cannot reach.
-fn find_in_relay(relay: &RelayStatus) -> Vec<Diagnosis> {
+fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
     let (report, mut found) = (&relay.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     for (cause, lines, matches) in [
@@ -236,6 +235,8 @@ fn find_in_relay(relay: &RelayStatus) -> Vec<Diagnosis> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::diagnosis::Diagnosis;
     use crate::diagnosis::Severity::{self, Critical, Warning};
     use crate::status::table::relay_status;
@@ -256,7 +257,7 @@ mod tests {
             rest: target("none:"),
             ..RelayDetails::default()
         };
-        RelayReport { process, details }
+        RelayReport::new(process, details, Duration::ZERO)
     }
 
     fn find(report: RelayReport) -> Vec<Diagnosis> {

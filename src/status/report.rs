@@ -3,35 +3,49 @@
 //! A report in the store may be of another version or of another program: [`Report::read`] reads it field by field and makes
 //! its texts short and printable.
 
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::node::Sample;
+use crate::diagnosis::LossCause;
+use crate::node::{LedgerTotals, Sample};
 use crate::store::Loss;
-use crate::telemetry::{Totals, totals};
+use crate::telemetry::{Metrics, OfOutput, of_output};
 use crate::text::beginning;
 
-/// The longest text of a report, in characters.
 const TEXT_CHARS_MAX: usize = 200;
-/// The longest list of a report.
 const LISTED_MAX: usize = 16;
+/// The age of a report from which its process counts as silent: it missed seven.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
 
-/// The report of a node.
 pub(crate) type NodeReport = Report<NodeDetails>;
-/// The report of a relay.
 pub(crate) type RelayReport = Report<RelayDetails>;
 
-/// The report of a process, some kilobytes long at most.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report<R> {
     #[serde(flatten)]
     pub(crate) process: ProcessReport,
     #[serde(flatten)]
     pub(crate) details: R,
+    #[serde(flatten, skip_deserializing)]
+    pub(crate) seen: Seen,
 }
 
-/// The fields that nodes and relays share.
+/// What the reader of a report adds to it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Seen {
+    pub(crate) last_seen_seconds: u64,
+    pub(crate) silent: bool,
+    /// Whether the whole report could be read.
+    pub(crate) readable: bool,
+    /// The share of recent events that a node saw, relative to the node that saw most.
+    pub(crate) coverage: Option<f64>,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ProcessReport {
@@ -42,13 +56,11 @@ pub(crate) struct ProcessReport {
     /// RFC 3339, by the clock of the process.
     pub(crate) started: String,
     pub(crate) uptime_seconds: u64,
-    /// Lines, over the last ten seconds.
     #[serde(deserialize_with = "rate")]
     pub(crate) received_per_second: f64,
     /// The period of the recent totals: five minutes, or less.
     pub(crate) recent_seconds: u64,
     pub(crate) sockets_failing: u64,
-    /// Workers that make no progress.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) stalled: Vec<String>,
     pub(crate) name_taken: bool,
@@ -58,9 +70,7 @@ pub(crate) struct ProcessReport {
 #[serde(default)]
 pub(crate) struct NodeDetails {
     pub(crate) store: String,
-    /// Why the node cannot record.
     pub(crate) store_error: Option<String>,
-    /// How its settings differ from the cluster-wide settings, which keeps it from closing minutes and sending.
     pub(crate) settings_error: Option<String>,
     #[serde(deserialize_with = "rate")]
     pub(crate) recorded_per_second: f64,
@@ -72,22 +82,20 @@ pub(crate) struct NodeDetails {
     pub(crate) lag_seconds: u64,
     pub(crate) partitions_lagging: u64,
     pub(crate) queue: Queue,
-    pub(crate) spool: Room,
-    /// How far the store's clock is ahead of the node's; `None` until the store has told its time.
+    pub(crate) spool: Spooled,
+    /// How far the store's clock is ahead of the node's.
     pub(crate) clock_offset_ms: Option<i64>,
-    /// Which timestamps are coarse, with an example.
     pub(crate) coarse_stamps: Option<String>,
-    /// A sample of the lines without a timestamp. Only nodes read it.
+    /// A sample of the lines without a timestamp, for other nodes only.
     pub(crate) unstamped: Option<Sample>,
-    /// A node that received the same lines without a timestamp within a second, in the last five minutes.
+    /// A node that received the same lines without a timestamp in the recent period.
     pub(crate) unstamped_copies_at: Option<String>,
-    /// Data of a former number of partitions in the store.
     pub(crate) leftovers: Option<String>,
     pub(crate) outputs: Vec<OutputReport>,
     /// The most frequent reasons of rejection in the recent period, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rejected: Vec<RejectedReport>,
-    /// Losses that the record does not have yet. Only the node itself knows them.
+    /// Losses that the record does not have yet.
     #[serde(skip)]
     pub(crate) unrecorded: Vec<Loss>,
 }
@@ -95,14 +103,12 @@ pub(crate) struct NodeDetails {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RejectedReport {
-    /// The label of the metric.
     pub(crate) reason: String,
     pub(crate) lines: u64,
-    /// The beginning of a line, escaped.
     pub(crate) example: String,
 }
 
-/// Events on the way to the store.
+/// Events that are not recorded yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Queue {
@@ -115,7 +121,7 @@ pub(crate) struct Queue {
 /// Events on disk; `bytes_max` is 0 without a spool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Room {
+pub(crate) struct Spooled {
     pub(crate) events: u64,
     pub(crate) bytes: u64,
     pub(crate) bytes_max: u64,
@@ -140,16 +146,89 @@ pub(crate) struct RelayDetails {
     pub(crate) events_per_second: f64,
     pub(crate) totals: RelayTotals,
     pub(crate) recent: RelayTotals,
-    /// The nodes.
     pub(crate) to: Vec<TargetReport>,
-    /// The destination of lines that are no events.
+    /// The destination of passthrough lines.
     pub(crate) rest: TargetReport,
-    /// The last line of each reason that was sent nowhere.
+    /// The last unsent line for each reason.
     pub(crate) unsent: Vec<UnsentReport>,
 }
 
+/// A destination of a relay, with counts of lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct TargetReport {
+    /// Without secrets.
+    pub(crate) to: String,
+    pub(crate) up: bool,
+    /// Whether its lines come back to this relay.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_loop: bool,
+    pub(crate) sent: u64,
+    pub(crate) dropped: u64,
+    pub(crate) queued: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct UnsentReport {
+    pub(crate) reason: String,
+    pub(crate) source: Option<String>,
+    pub(crate) line: String,
+}
+
+/// Declares totals: counts that only grow, and one level. `lost` lists the counts of losses.
+macro_rules! totals {
+    ($name:ident { $($(#[doc = $doc:literal])* $count:ident,)* } level $level:ident lost $($lost:ident)*) => {
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub(crate) struct $name {
+            $($(#[doc = $doc])* pub(crate) $count: u64,)*
+            pub(crate) $level: u64,
+        }
+
+        impl $name {
+            /// Returns how much the counts grew, with the present level.
+            pub(crate) const fn since(&self, then: &Self) -> Self {
+                Self { $($count: self.$count.saturating_sub(then.$count),)* $level: self.$level }
+            }
+
+            pub(crate) fn lost(&self) -> u64 {
+                [$(self.$lost),*].into_iter().fold(0, u64::saturating_add)
+            }
+        }
+    };
+}
+
 totals! {
-    /// Counts of lines by destination since a relay started.
+    Totals {
+        received,
+        recorded,
+        /// Recorded events that the store already had.
+        repeated,
+        overflowed,
+        rejected,
+        dropped,
+        kernel_drops,
+        forgotten,
+        /// Minutes of partitions.
+        unconfirmed,
+        late,
+        rounded,
+        coinciding,
+        /// Series of a minute.
+        sealed,
+        /// Minutes of partitions, sealed long after their end.
+        old_minutes_sealed,
+        /// Points, like the following two.
+        sent,
+        quarantined,
+        discarded,
+    }
+    level queued
+    lost dropped kernel_drops forgotten unconfirmed discarded
+}
+
+totals! {
     RelayTotals {
         received,
         events,
@@ -168,30 +247,58 @@ totals! {
     lost nowhere rest_dropped kernel_drops
 }
 
-/// A destination of a relay, with counts of lines.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct TargetReport {
-    /// Without secrets.
-    pub(crate) to: String,
-    pub(crate) up: bool,
-    /// Whether its lines come back to this relay.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) is_loop: bool,
-    pub(crate) sent: u64,
-    pub(crate) dropped: u64,
-    pub(crate) queued: u64,
+impl RelayTotals {
+    pub(crate) const fn losses(&self) -> [(LossCause, u64); 3] {
+        [
+            (LossCause::RelayNowhere, self.nowhere),
+            (LossCause::RelayRest, self.rest_dropped),
+            (LossCause::RelayKernelDrops, self.kernel_drops),
+        ]
+    }
 }
 
-/// A line that was sent nowhere.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct UnsentReport {
-    /// The label of the metric.
-    pub(crate) reason: String,
-    pub(crate) source: Option<String>,
-    /// Its beginning, escaped.
-    pub(crate) line: String,
+impl Totals {
+    /// Returns the totals of a node with these outputs.
+    pub(super) fn of<'a>(
+        metrics: &Metrics,
+        ledger: &LedgerTotals,
+        outputs: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        let outputs: Vec<_> = outputs.map(of_output).collect();
+        let sum = |family: &Family<OfOutput, Counter>| {
+            let counters = outputs.iter().filter_map(|output| family.get(output));
+            counters.map(|counter| counter.get()).sum()
+        };
+        Self {
+            received: ledger.received,
+            recorded: ledger.recorded,
+            repeated: metrics.events_repeated.get(),
+            overflowed: ledger.overflowed,
+            rejected: ledger.rejected.iter().sum(),
+            dropped: ledger.dropped.iter().sum(),
+            queued: ledger.queued,
+            kernel_drops: metrics.kernel_drops.get(),
+            forgotten: metrics.events_forgotten.get(),
+            unconfirmed: metrics.publications_unconfirmed.get(),
+            late: metrics.events_late.get(),
+            rounded: metrics.events_rounded.get(),
+            coinciding: metrics.events_coinciding.get(),
+            sealed: metrics.series_sealed.get(),
+            old_minutes_sealed: metrics.old_seals.get(),
+            sent: sum(&metrics.points_sent),
+            quarantined: sum(&metrics.points_quarantined),
+            discarded: sum(&metrics.points_discarded),
+        }
+    }
+}
+
+impl<R> Report<R> {
+    /// Returns a report with the time since it was written.
+    pub(crate) fn new(process: ProcessReport, details: R, age: Duration) -> Self {
+        let (last_seen_seconds, silent) = (age.as_secs(), age >= SILENT_AFTER);
+        let seen = Seen { last_seen_seconds, silent, readable: true, coverage: None };
+        Self { process, details, seen }
+    }
 }
 
 impl<R: Default + Serialize + DeserializeOwned> Report<R> {
@@ -201,14 +308,16 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
         report.to_string()
     }
 
-    /// Reads the report of another process. Fields that cannot be read keep their defaults. Returns whether all could be read.
-    pub(crate) fn read(text: &str) -> (Self, bool) {
+    /// Reads the report of another process. Fields that cannot be read keep their defaults.
+    pub(crate) fn read(text: &str, age: Duration) -> Self {
         let mut value: Value = serde_json::from_str(text).unwrap_or_default();
         fit(&mut value);
-        match serde_json::from_value(value.clone()) {
-            Ok(report) => (report, true),
-            Err(_) => (Self::read_fields(value), false),
-        }
+        let whole = serde_json::from_value::<Self>(value.clone());
+        let readable = whole.is_ok();
+        let Self { process, details, .. } = whole.unwrap_or_else(|_| Self::read_fields(value));
+        let mut report = Self::new(process, details, age);
+        report.seen.readable = readable;
+        report
     }
 
     fn read_fields(value: Value) -> Self {
@@ -231,7 +340,7 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
     }
 }
 
-/// Returns the JSON of a value without unknown values, which are `None`.
+/// Returns the JSON of a value without fields that are `None`, since they are unknown.
 pub(super) fn known(value: &impl Serialize) -> Value {
     fn remove_nulls(value: &mut Value) {
         match value {
@@ -257,7 +366,7 @@ fn fit(value: &mut Value) {
             items.iter_mut().for_each(fit);
         }
         Value::Object(fields) => {
-            // The sample has numbers only, and is of no use if it is cut.
+            // The sample has numbers only, and must be complete.
             let fields = fields.iter_mut().filter(|(name, _)| *name != "unstamped");
             fields.for_each(|(_, value)| fit(value));
         }

@@ -1,60 +1,116 @@
-//! [`NodeReporter`]: the task that writes the report of a node into the store every two seconds.
+//! [`NodeReporter`]: the task that writes the report of a node into the store every two seconds, and the [`History`] of totals from
+//! which nodes and relays compute rates.
 //!
-//! It blocks no other task. It withdraws the report when the node stops; a node that dies becomes silent.
+//! The task blocks no other task. It withdraws the report when the node stops; a node that dies becomes silent.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chrono::DateTime;
+use chrono::{DateTime, SecondsFormat, Utc};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::history::{History, RECENT};
 use super::losses::LossReporter;
 use super::report::{
-    NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, Room,
+    NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, Spooled, Totals,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
 use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS, lock};
 use crate::store::{NodeStore, Reported};
-use crate::telemetry::{Metrics, Totals};
+use crate::telemetry::Metrics;
 use crate::text::beginning;
 
-/// The time between two reports.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
-/// The timeout of a report.
 pub(crate) const REPORTED_WITHIN: Duration = Duration::from_secs(1);
 /// A worker without a heartbeat for this time is reported as stalled.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(15);
-/// The time between two log lines about a name that is taken.
 const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// The time between two reads of the unacknowledged losses.
 const LOSSES_INTERVAL: Duration = Duration::from_secs(10);
 /// How far into a window the samples of the one before are compared: every node has reported its sample by then.
 const COMPARED_AFTER_MS: i64 = 2500;
 /// The time between two log lines about copies of lines without a timestamp.
 const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// The most reasons of rejection of a report.
 const REJECTED_MAX: usize = 5;
+
+/// The period of recent totals.
+const RECENT: Duration = Duration::from_secs(300);
+/// The period of rates.
+const RATED: Duration = Duration::from_secs(10);
+
+/// The totals of a process since its start.
+#[derive(Debug)]
+pub(crate) struct History<T> {
+    began: Instant,
+    started: DateTime<Utc>,
+    /// Oldest first.
+    totals: VecDeque<(Instant, T)>,
+}
+
+impl<T: Copy + Default> History<T> {
+    /// The history of a process that starts now and has counted nothing. `started` is the time by its clock.
+    pub(crate) fn new(started: DateTime<Utc>) -> Self {
+        let began = Instant::now();
+        Self { began, started, totals: [(began, T::default())].into() }
+    }
+
+    /// Adds the present totals and removes those older than the longest period.
+    pub(crate) fn add(&mut self, totals: T) {
+        let now = Instant::now();
+        while (self.totals.get(1)).is_some_and(|(at, _)| now - *at >= RECENT) {
+            self.totals.pop_front();
+        }
+        self.totals.push_back((now, totals));
+    }
+
+    /// Returns the totals at the start of the recent period, and the seconds since then.
+    pub(crate) fn recent(&self) -> (T, u64) {
+        let (elapsed, totals) = self.before(RECENT);
+        (totals, elapsed.as_secs())
+    }
+
+    /// Returns the rate per second at which a count grew to that of `totals`, to a tenth.
+    pub(crate) fn rate(&self, totals: &T, count: impl Fn(&T) -> u64) -> f64 {
+        let (elapsed, before) = self.before(RATED);
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+        let growth = count(totals).saturating_sub(count(&before)) as f64;
+        (growth / elapsed.as_secs_f64().max(0.001) * 10.0).round() / 10.0
+    }
+
+    fn before(&self, period: Duration) -> (Duration, T) {
+        let mut newest_first = self.totals.iter().rev();
+        let earlier = newest_first.find(|(at, _)| at.elapsed() >= period).or(self.totals.front());
+        earlier.map_or_else(Default::default, |(at, totals)| (at.elapsed(), *totals))
+    }
+
+    /// Returns the report of a process called `name#number`, without counts.
+    pub(crate) fn process(&self, identity: &str) -> ProcessReport {
+        ProcessReport {
+            name: identity.split('#').next().unwrap_or_default().to_owned(),
+            instance: identity.to_owned(),
+            version: crate::VERSION.to_owned(),
+            started: self.started.to_rfc3339_opts(SecondsFormat::Secs, true),
+            uptime_seconds: self.began.elapsed().as_secs(),
+            ..ProcessReport::default()
+        }
+    }
+}
 
 /// The last report of a node, with its time.
 pub(crate) type Latest = Arc<watch::Sender<Option<(Instant, NodeReport)>>>;
 
-/// The reporting task of a node.
 #[derive(Debug)]
 pub(crate) struct NodeReporter {
     pub(crate) store: Arc<dyn NodeStore>,
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Names and URLs of the outputs.
     pub(crate) outputs: Vec<(String, String)>,
     /// The most events and bytes in memory.
     pub(crate) queue_max: [u64; 2],
-    /// The most bytes on disk.
     pub(crate) spool_max: u64,
     pub(crate) latest: Latest,
     pub(crate) losses: Arc<LossReporter>,
@@ -79,7 +135,6 @@ struct Memory {
 }
 
 impl NodeReporter {
-    /// Reports until it is stopped.
     pub(crate) async fn run(self) {
         let mut memory = Memory {
             history: History::new(DateTime::from_timestamp_nanos(self.node.clock.now_nanos())),
@@ -132,7 +187,7 @@ impl NodeReporter {
         let identity = registry.identity();
         let others = reports.iter().filter(|report| report.identity != identity);
         let common = |other: &Reported| {
-            let theirs = NodeReport::read(&other.text).0.details.unstamped?.fit();
+            let theirs = NodeReport::read(&other.text, other.ago).details.unstamped?.fit();
             Some((own.common(&theirs)?, beginning(&other.name, 64)))
         };
         let Some((lines, other)) = others.filter_map(common).max() else {
@@ -187,7 +242,7 @@ impl NodeReporter {
         let (node, now) = (&self.node, Instant::now());
         let ledger = node.ledger.totals();
         let names = self.outputs.iter().map(|(name, _)| name.as_str());
-        let totals = self.metrics.totals(&ledger, names);
+        let totals = Totals::of(&self.metrics, &ledger, names);
         let counts = Counts { totals, rejected: ledger.rejected };
         let (before, recent_seconds) = memory.history.recent();
         let rate = |count: fn(&Totals) -> u64| {
@@ -231,9 +286,9 @@ impl NodeReporter {
                 bytes: ledger.queued_bytes,
                 bytes_max: self.queue_max[1],
             },
-            spool: Room {
+            spool: Spooled {
                 events: ledger.spooled,
-                bytes: self.metrics.spooled_bytes(),
+                bytes: u64::try_from(self.metrics.spool_bytes.get()).unwrap_or(0),
                 bytes_max: self.spool_max,
             },
             clock_offset_ms: node.clock.store_ahead_ms(),
@@ -243,6 +298,6 @@ impl NodeReporter {
             unstamped_copies_at: copies_at.map(|(_, other)| other.clone()),
             outputs: self.outputs(),
         };
-        NodeReport { process, details }
+        NodeReport::new(process, details, Duration::ZERO)
     }
 }

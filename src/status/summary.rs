@@ -1,25 +1,38 @@
-//! Computes the status from a survey of the store. Pure.
+//! [`Observer`]: surveys the store and computes the status, at most once a second.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use super::answer::{
-    Answer, CauseStatus, Expected, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
-    PartitionsStatus, ProcessStatus, RedisStatus, RelayStatus, Scene, States, Status,
+    Answer, CauseStatus, Expected, Lost, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
+    RedisStatus, States, Status,
 };
 use super::findings;
 use super::losses::merged;
 use super::process_findings::rejects_much;
-use super::report::{NodeReport, Report};
+use super::report::{NodeReport, RelayReport, Report};
+use super::reporter::Latest;
 use crate::diagnosis::{LossCause, Severity};
 use crate::event::Minute;
-use crate::store::{Backlog, Coverage, Loss, OutputBacklog, QUARANTINE_MAX, Reported, Surveyed};
+use crate::store::{
+    Backlog, Coverage, Loss, OutputBacklog, QUARANTINE_MAX, Reported, StoreError, Survey, Surveyed,
+};
 use crate::text::beginning;
 
+const SURVEYED_WITHIN: Duration = Duration::from_secs(6);
+const CURRENT_FOR: Duration = Duration::from_secs(1);
+/// A minute that is not sealed this long after it should have closed is old.
+const OLD_AFTER: Duration = Duration::from_secs(300);
+/// The number of minutes whose coverage is compared, and of later ones that are left out because their events still arrive.
+const MINUTES: i64 = 5;
+const MINUTES_LEFT_OUT: i64 = 1;
 /// Fewer events do not show the share that a node sees.
 const COVERED_MIN: u64 = 100;
 /// Bytes of an event of an open minute with its user, and of a kept count with a name of 40 bytes (`docs/limits.md`).
@@ -28,15 +41,61 @@ const COUNT_BYTES: f64 = 120.0;
 /// Bytes of an event in the log of a node.
 const LOGGED_BYTES: f64 = 20.0;
 
-/// Returns the status. `own` is the report of the observing node, with its age.
+/// Caches the status for all readers.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    store: Arc<dyn Survey>,
+    expected: Expected,
+    /// The report of this node, if a node observes.
+    own: Option<Latest>,
+    current: Mutex<Option<(Instant, Arc<Status>)>>,
+}
+
+impl Observer {
+    pub(crate) fn new(store: Arc<dyn Survey>, expected: Expected, own: Option<Latest>) -> Self {
+        Self { store, expected, own, current: Mutex::new(None) }
+    }
+
+    pub(crate) async fn status(&self) -> Arc<Status> {
+        let mut current = self.current.lock().await;
+        if let Some((at, status)) = &*current
+            && at.elapsed() < CURRENT_FOR
+        {
+            return Arc::clone(status);
+        }
+        let status = Arc::new(self.observe().await);
+        *current = Some((Instant::now(), Arc::clone(&status)));
+        status
+    }
+
+    async fn observe(&self) -> Status {
+        let now = Utc::now();
+        let last = now.timestamp().div_euclid(60) - MINUTES_LEFT_OUT;
+        // The minutes before and after show which processes ran throughout.
+        let minutes: Vec<_> =
+            (last - MINUTES - 1..=last).filter_map(Minute::from_epoch_minutes).collect();
+        let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
+        let now_nanos = now.timestamp_nanos_opt().unwrap_or(i64::MAX);
+        let old_before = now_nanos.saturating_sub(i64::try_from(old_after).unwrap_or(i64::MAX));
+        let survey = self.store.survey(&minutes, Minute::of_nanos(old_before));
+        let seen = timeout(SURVEYED_WITHIN, survey).await.unwrap_or_else(|_elapsed| {
+            let why = StoreError::unavailable("no answer in time");
+            Surveyed::nothing(self.store.place(), &why)
+        });
+        let own = self.own.as_ref().and_then(|latest| latest.borrow().clone());
+        let own = own.map(|(at, own)| Report::new(own.process, own.details, at.elapsed()));
+        summarize(Utc::now(), own, &self.expected, seen)
+    }
+}
+
+/// Returns the status. `own` is the report of the observing node.
 pub(super) fn summarize(
     at: DateTime<Utc>,
-    own: Option<(Duration, NodeReport)>,
+    own: Option<NodeReport>,
     expected: &Expected,
     seen: Surveyed,
 ) -> Status {
-    let unrecorded = own.as_ref().map(|(_, own)| own.details.unrecorded.clone());
-    let own = own.map(|(age, report)| ProcessStatus::new(report, age, true));
+    let unrecorded = own.as_ref().map(|own| own.details.unrecorded.clone()).unwrap_or_default();
     let mut nodes = processes(own, seen.reports.as_deref().unwrap_or_default());
     let relays = processes(None, seen.relays.as_deref().unwrap_or_default());
     let mut found = seen.servers.iter().filter_map(|server| server.found.as_ref());
@@ -45,19 +104,22 @@ pub(super) fn summarize(
     for node in &mut nodes {
         node.details.unstamped = None;
         if let Ok(seen) = &seen.seen
-            && !node.silent
+            && !node.seen.silent
         {
-            node.coverage = coverage(node, seen, now_ms);
+            node.seen.coverage = coverage(node, seen, now_ms);
         }
     }
     let backlogs = seen.backlogs.as_deref().ok();
     let outputs = outputs(expected, &nodes, backlogs);
-    let partitions = partitions(expected, &nodes, backlogs, &outputs, now_ms);
+    let count = expected.partitions;
+    let partitions = match backlogs {
+        Some(backlogs) => partitions(count, &nodes, backlogs, &outputs, now_ms),
+        None => PartitionsStatus { count, ..PartitionsStatus::default() },
+    };
     let formula = seen.reports.is_ok().then(|| memory_by_formula(expected, &nodes, &seen));
     let is_recorded = seen.losses.is_ok();
     let is_known = seen.reports.is_ok() && is_recorded;
-    let mut record =
-        merged(seen.losses.unwrap_or_default(), unrecorded.as_deref().unwrap_or_default());
+    let mut record = merged(seen.losses.unwrap_or_default(), &unrecorded);
     record.sort();
     let losses = by_cause(&record);
     let mut status = Status {
@@ -71,10 +133,11 @@ pub(super) fn summarize(
         outputs,
         redis: (!seen.servers.is_empty())
             .then_some(RedisStatus { servers: seen.servers, memory_by_formula: formula }),
+        expected: expected.clone(),
+        difference: seen.difference,
         ..Status::default()
     };
-    let difference = seen.difference.as_ref();
-    status.findings = findings::find(&Scene { status: &status, expected, difference });
+    status.findings = findings::find(&status);
     let mut severities = status.findings.iter().map(|finding| finding.cause.severity());
     status.healthy = severities.all(|severity| severity == Severity::Note);
     status
@@ -82,19 +145,18 @@ pub(super) fn summarize(
 
 /// Returns the processes by name. The own report replaces that in the store.
 fn processes<R: Default + Serialize + DeserializeOwned>(
-    own: Option<ProcessStatus<R>>,
+    own: Option<Report<R>>,
     reported: &[Reported],
-) -> Vec<ProcessStatus<R>> {
+) -> Vec<Report<R>> {
     let mut processes: Vec<_> = own.into_iter().collect();
     let own_name = processes.first().map(|own| own.process.name.clone());
     let others = reported.iter().filter(|report| Some(&report.name) != own_name.as_ref());
     processes.extend(others.map(|reported| {
-        let (report, readable) = Report::read(&reported.text);
-        let mut process = ProcessStatus::new(report, reported.ago, readable);
-        process.process.name = beginning(&reported.name, 64);
-        process.process.instance = beginning(&reported.identity, 100);
-        process.process.version = beginning(&reported.version, 40);
-        process
+        let mut report = Report::read(&reported.text, reported.ago);
+        report.process.name = beginning(&reported.name, 64);
+        report.process.instance = beginning(&reported.identity, 100);
+        report.process.version = beginning(&reported.version, 40);
+        report
     }));
     processes.sort_by(|a, b| a.process.name.cmp(&b.process.name));
     processes
@@ -103,7 +165,7 @@ fn processes<R: Default + Serialize + DeserializeOwned>(
 /// Returns the share of events that a node saw of all minutes but the first and the last, relative to the node that saw most of
 /// each. A minute counts if one process of the node ran throughout: the present one, or one that saw events of the minutes
 /// before and after, too. So a node that was down for a while is not reported for losing events.
-fn coverage(node: &NodeStatus, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
+fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
     let name = node.process.name.as_str();
     let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
     let started_ms = now_ms.saturating_sub(up_ms.saturating_mul(1000));
@@ -144,21 +206,21 @@ fn node_name(process: &str) -> &str {
 
 fn outputs(
     expected: &Expected,
-    nodes: &[NodeStatus],
+    nodes: &[NodeReport],
     backlogs: Option<&[Backlog]>,
 ) -> Vec<OutputStatus> {
     let mut backlog_of: BTreeMap<&str, OutputBacklog> = BTreeMap::new();
     for (name, backlog) in backlogs.into_iter().flatten().flat_map(|backlog| &backlog.outputs) {
         *backlog_of.entry(name.as_str()).or_default() += *backlog;
     }
-    let live = nodes.iter().filter(|node| !node.silent);
+    let live = nodes.iter().filter(|node| !node.seen.silent);
     let reports: Vec<_> = live.flat_map(|node| &node.details.outputs).collect();
     let mut urls: BTreeMap<&str, &str> = backlog_of.keys().map(|name| (*name, "")).collect();
     urls.extend(reports.iter().map(|report| (report.name.as_str(), report.url.as_str())));
     urls.extend(expected.outputs.iter().map(|(name, url)| (name.as_str(), url.as_str())));
     let output = |(name, url): (&str, &str)| {
-        let mut named = reports.iter().filter(|report| report.name == name);
-        let report = named.clone().find(|report| !report.up).or_else(|| named.next());
+        let named = reports.iter().filter(|report| report.name == name);
+        let report = named.min_by_key(|report| report.up);
         let backlog = backlogs.map(|_| backlog_of.get(name).copied().unwrap_or_default());
         OutputStatus {
             name: name.to_owned(),
@@ -175,16 +237,12 @@ fn outputs(
 }
 
 fn partitions(
-    expected: &Expected,
-    nodes: &[NodeStatus],
-    backlogs: Option<&[Backlog]>,
+    count: usize,
+    nodes: &[NodeReport],
+    backlogs: &[Backlog],
     outputs: &[OutputStatus],
     now_ms: i64,
 ) -> PartitionsStatus {
-    let count = expected.partitions;
-    let Some(backlogs) = backlogs else {
-        return PartitionsStatus { count, ..PartitionsStatus::default() };
-    };
     let of_outputs = || backlogs.iter().flat_map(|backlog| &backlog.outputs);
     let oldest = of_outputs().filter_map(|(name, backlog)| Some((backlog.oldest?, name))).min();
     let oldest_unsent = oldest.map(|(minute, name)| {
@@ -192,33 +250,27 @@ fn partitions(
         let output = outputs.iter().find(|output| output.name == name.as_str());
         let error = output.and_then(|output| output.last_error.as_deref());
         let is_gone = output.is_some_and(|output| output.url.is_empty());
-        let why = match error {
-            Some(error) => error,
-            None if is_gone => "no node has this output any more",
-            None => "it is about to be sent",
-        };
+        let other = if is_gone { "no node has this output" } else { "it will be sent next" };
         OldestUnsent {
             minute: minute.shown(),
             age_seconds: age_ms.unsigned_abs() / 1000,
             output: name.to_string(),
-            why: why.to_owned(),
+            why: error.unwrap_or(other).to_owned(),
         }
     });
-    let old = backlogs.iter().map(|backlog| backlog.old).sum();
-    PartitionsStatus {
-        count,
-        by_state: Some(States {
-            open: backlogs.iter().map(|backlog| backlog.waiting).sum(),
-            claimed: backlogs.iter().map(|backlog| backlog.claimed).sum(),
-            unsent: of_outputs().map(|(_, backlog)| backlog.unsent).sum(),
-        }),
-        oldest_unsent,
-        old: (old > 0).then(|| old_minutes(old, nodes)),
-    }
+    let sum = |number: fn(&Backlog) -> u64| backlogs.iter().map(number).sum::<u64>();
+    let old = sum(|backlog| backlog.old);
+    let states = States {
+        open: sum(|backlog| backlog.waiting),
+        claimed: sum(|backlog| backlog.claimed),
+        unsent: of_outputs().map(|(_, backlog)| backlog.unsent).sum(),
+    };
+    let old = (old > 0).then(|| old_minutes(old, nodes));
+    PartitionsStatus { count, by_state: Some(states), oldest_unsent, old }
 }
 
-fn old_minutes(waiting: u64, nodes: &[NodeStatus]) -> OldMinutes {
-    let live = nodes.iter().filter(|node| !node.silent);
+fn old_minutes(waiting: u64, nodes: &[NodeReport]) -> OldMinutes {
+    let live = nodes.iter().filter(|node| !node.seen.silent);
     let rate: f64 = live.map(|node| node.details.old_minutes_per_second).sum();
     #[expect(
         clippy::cast_precision_loss,
@@ -237,9 +289,9 @@ fn old_minutes(waiting: u64, nodes: &[NodeStatus]) -> OldMinutes {
     clippy::cast_sign_loss,
     reason = "an estimate between 0 and 2^64"
 )]
-fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed) -> u64 {
+fn memory_by_formula(expected: &Expected, nodes: &[NodeReport], seen: &Surveyed) -> u64 {
     let (mut events, mut series) = (0.0, 0.0);
-    for node in nodes.iter().filter(|node| !node.silent) {
+    for node in nodes.iter().filter(|node| !node.seen.silent) {
         let seconds = node.process.recent_seconds.max(60) as f64;
         let per_minute = |count: u64| count as f64 * 60.0 / seconds;
         let recent = &node.details.recent;
@@ -285,29 +337,28 @@ fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
 }
 
 /// Returns whether events that are lost for this cause are missing from points for certain.
-fn is_certain(loss: &CauseStatus) -> bool {
+fn is_certain(loss: &&CauseStatus) -> bool {
     LossCause::labelled(&loss.cause).is_none_or(LossCause::is_certain)
 }
 
 fn is_anything_lost(
-    nodes: &[NodeStatus],
-    relays: &[RelayStatus],
+    nodes: &[NodeReport],
+    relays: &[RelayReport],
     losses: &[CauseStatus],
     is_known: bool,
 ) -> Lost {
-    fn silent<R>(processes: &[ProcessStatus<R>]) -> impl Iterator<Item = &str> {
-        let silent = processes.iter().filter(|process| process.silent);
-        silent.map(|process| process.process.name.as_str())
-    }
-    let silent: Vec<_> = silent(nodes).chain(silent(relays)).collect();
-    let (answer, sentence) = if losses.iter().any(is_certain) {
-        let copy = if nodes.len() > 1 { ", as far as no other node had a copy" } else { "" };
-        let amounts = amounts(losses.iter().filter(|loss| is_certain(loss)));
+    let silent = nodes.iter().map(|node| (&node.process, &node.seen));
+    let silent = silent.chain(relays.iter().map(|relay| (&relay.process, &relay.seen)));
+    let silent: Vec<_> =
+        silent.filter(|(_, seen)| seen.silent).map(|(process, _)| process.name.as_str()).collect();
+    let certain = amounts(losses.iter().filter(is_certain));
+    let (answer, sentence) = if !certain.is_empty() {
+        let copy = if nodes.len() > 1 { ", unless another node had a copy" } else { "" };
         let sentence =
-            format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.");
+            format!("Yes: {certain}{copy}; eds loss lists them until they are acknowledged.");
         (Answer::Yes, sentence)
     } else if !is_known {
-        let sentence = "Not known: the store does not answer, so the nodes cannot be asked. Events wait in them meanwhile.";
+        let sentence = "Not known: the store does not respond, and it has the reports of the nodes. The nodes queue events.";
         (Answer::Unknown, sentence.to_owned())
     } else if nodes.is_empty() {
         let sentence = "Not known: no node has reported in the last five minutes.";
@@ -317,31 +368,29 @@ fn is_anything_lost(
     } else if let Some(sentence) = rejected(nodes) {
         (Answer::Attention, sentence)
     } else if !losses.is_empty() {
+        let amounts = amounts(losses.iter());
         let sentence = format!(
-            "Attention: {}; they are in no point, but copies of events that are may be among them.",
-            amounts(losses.iter())
+            "Attention: {amounts}, which are in no point; some may be copies of published events."
         );
         (Answer::Attention, sentence)
     } else {
-        let sentence = "No: everything that the nodes received is recorded, waits, or was rejected as no event.";
+        let sentence = "No: every received event is recorded, queued, or was rejected.";
         (Answer::No, sentence.to_owned())
     };
     Lost { answer, sentence }
 }
 
 /// Returns the sentence about rejected lines, if there are many.
-fn rejected(nodes: &[NodeStatus]) -> Option<String> {
+fn rejected(nodes: &[NodeReport]) -> Option<String> {
     let rejecting: Vec<_> = nodes.iter().filter(|node| rejects_much(node)).collect();
     let reasons = rejecting.iter().flat_map(|node| &node.details.rejected);
-    let first = reasons.max_by_key(|rejected| rejected.lines)?;
+    let reason = &reasons.max_by_key(|rejected| rejected.lines)?.reason;
     let recent = || rejecting.iter().map(|node| &node.details.recent);
     let rejected = recent().map(|totals| totals.rejected).fold(0, u64::saturating_add);
     let received = recent().map(|totals| totals.received).fold(0, u64::saturating_add);
     let names: Vec<_> = rejecting.iter().map(|node| node.process.name.as_str()).collect();
+    let names = names.join(", ");
     Some(format!(
-        "Attention: {rejected} of {received} lines that {} received in the last minutes were refused, mostly as {}; they are \
-         counted nowhere. What was accepted is recorded or waits.",
-        names.join(", "),
-        first.reason
+        "Attention: {names} rejected {rejected} of {received} lines in the last minutes, mostly as {reason}. Rejected lines are not counted."
     ))
 }

@@ -1,15 +1,11 @@
 //! The status as text, with the findings and their remedies first, and the page of a relay.
 
-use std::time::Duration;
-
-use super::answer::{CauseStatus, NodeStatus, OutputStatus, ProcessStatus, RelayStatus, Status};
-use super::findings;
-use super::losses::relay_losses;
-use super::report::RelayReport;
+use super::answer::{CauseStatus, OutputStatus, Status};
+use super::findings::find_in_relays;
+use super::report::{NodeReport, RelayReport, Report};
 use crate::diagnosis::Diagnosis;
 use crate::store::ServerSeen;
 
-/// The width of the page of a relay.
 const PAGE_WIDTH: usize = 100;
 
 /// Wraps a text, with `first` before its first line and `further` before the others.
@@ -46,7 +42,7 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     if status.partitions.by_state.is_some() || !status.nodes.is_empty() {
         lines.extend(nodes(&status.nodes));
     } else {
-        lines.push("nodes    not known while Redis does not answer".to_owned());
+        lines.push("nodes    unknown while Redis does not respond".to_owned());
     }
     lines.push(String::new());
     if !status.relays.is_empty() {
@@ -55,7 +51,7 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     }
     lines.extend(partitions(status, width));
     for output in &status.outputs {
-        lines.extend(self::output(output, width));
+        lines.extend(indented("output   ", &self::output(output), width));
     }
     let Some(redis) = &status.redis else {
         lines.push("store    the memory of the node".to_owned());
@@ -65,7 +61,7 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
         lines.extend(indented("redis    ", &self::server(server), width));
     }
     if let Some(formula) = redis.memory_by_formula.filter(|bytes| *bytes > 0) {
-        lines.push(format!("         by the formula it needs about {}", bytes(formula)));
+        lines.push(format!("         needs about {} by the formula", bytes(formula)));
     }
     lines
 }
@@ -73,9 +69,9 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
 /// Returns the page of a relay: its findings, and its row of the table.
 pub(crate) fn relay_page(at: String, report: RelayReport) -> String {
     let status = relay_status(at, report);
-    let found = findings::find_in_relays(&status);
+    let found = find_in_relays(&status);
     let health = match found.len() {
-        0 => "nothing is wrong".to_owned(),
+        0 => "no findings".to_owned(),
         1 => "1 finding".to_owned(),
         count => format!("{count} findings"),
     };
@@ -84,13 +80,13 @@ pub(crate) fn relay_page(at: String, report: RelayReport) -> String {
     lines.push(String::new());
     lines.extend(relays(&status.relays, PAGE_WIDTH));
     lines.push(String::new());
-    lines.push("/healthz, /readyz and /metrics have the same for programs".to_owned());
+    lines.push("For programs: /healthz, /readyz and /metrics".to_owned());
     lines.join("\n") + "\n"
 }
 
 /// Returns a status with one relay and its recent losses.
 pub(super) fn relay_status(at: String, report: RelayReport) -> Status {
-    let lost = relay_losses(&report.details.recent).into_iter();
+    let lost = report.details.recent.losses().into_iter();
     let losses = lost.filter(|(_, amount)| *amount > 0).map(|(cause, amount)| CauseStatus {
         cause: cause.label().to_owned(),
         amount,
@@ -98,51 +94,48 @@ pub(super) fn relay_status(at: String, report: RelayReport) -> Status {
         ..CauseStatus::default()
     });
     let losses = Some(losses.collect());
-    let relays = vec![ProcessStatus::new(report, Duration::ZERO, true)];
-    Status { at, relays, losses, ..Status::default() }
+    Status { at, relays: vec![report], losses, ..Status::default() }
 }
 
-/// Returns the findings, each after an empty line.
 fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    for finding in findings {
+    for Diagnosis { cause, r#where, why, remedy } in findings {
         lines.push(String::new());
-        let severity = finding.cause.severity().word().to_uppercase();
-        let head =
-            format!("{}: {} ({})", finding.r#where, finding.cause.what(), finding.cause.id());
+        let severity = cause.severity().word().to_uppercase();
+        let head = format!("{}: {} ({})", r#where, cause.what(), cause.id());
         lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
-        lines.extend(indented("  why: ", &finding.why, width));
-        lines.extend(indented("  do:  ", &finding.remedy, width));
+        lines.extend(indented("  why: ", why, width));
+        lines.extend(indented("  do:  ", remedy, width));
     }
     lines
 }
 
 /// Returns the table of processes. `cells` returns the further cells of a row, and lines below it.
 fn processes<R>(
-    kind: &str,
-    headings: &str,
-    processes: &[ProcessStatus<R>],
-    cells: impl Fn(&ProcessStatus<R>) -> (String, Vec<String>),
+    headings: [&str; 2],
+    processes: &[Report<R>],
+    cells: impl Fn(&Report<R>) -> (String, Vec<String>),
 ) -> Vec<String> {
+    let [kind, headings] = headings;
     let mut lines = vec![format!("{kind:14} {:>8} {:>9} {headings}", "up", "in/s")];
-    for process in processes {
-        let report = &process.process;
-        let name: String = report.name.chars().take(14).collect();
-        if process.silent {
-            lines.push(format!("{name:14} silent for {} s", process.last_seen_seconds));
+    for report in processes {
+        let process = &report.process;
+        let name: String = process.name.chars().take(14).collect();
+        if report.seen.silent {
+            lines.push(format!("{name:14} silent for {} s", report.seen.last_seen_seconds));
             continue;
         }
-        let (cells, below) = cells(process);
-        let (up, received) = (span(report.uptime_seconds), report.received_per_second);
+        let (cells, below) = cells(report);
+        let (up, received) = (span(process.uptime_seconds), process.received_per_second);
         lines.push(format!("{name:14} {up:>8} {received:>9.0} {cells}"));
         lines.extend(below);
     }
     lines
 }
 
-fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
-    let headings = "  event/s    lost rejected discarded  looped";
-    processes("relay", headings, relays, |relay| {
+fn relays(relays: &[RelayReport], width: usize) -> Vec<String> {
+    let headings = ["relay", "  event/s    lost rejected discarded  looped"];
+    processes(headings, relays, |relay| {
         let (report, totals) = (&relay.details, &relay.details.totals);
         let cells = format!(
             "{:>9.0} {:>7} {:>8} {:>9} {:>7}",
@@ -167,9 +160,9 @@ fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
     })
 }
 
-fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
-    let headings = " record/s    lost   late    lag cover   clock";
-    processes("node", headings, nodes, |node| {
+fn nodes(nodes: &[NodeReport]) -> Vec<String> {
+    let headings = ["node", " record/s    lost   late    lag cover   clock"];
+    processes(headings, nodes, |node| {
         let (report, totals) = (&node.details, &node.details.totals);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let cells = format!(
@@ -178,7 +171,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
             totals.lost(),
             totals.late,
             span(report.lag_seconds),
-            or_dash(node.coverage.map(|share| format!("{:.0}%", share * 100.0))),
+            or_dash(node.seen.coverage.map(|share| format!("{:.0}%", share * 100.0))),
             or_dash(report.clock_offset_ms.map(|ms| format!("{ms}ms"))),
         );
         let below = format!(
@@ -196,7 +189,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
     let Some(minutes) = &status.partitions.by_state else {
-        return vec!["backlog  not known while Redis does not answer".to_owned()];
+        return vec!["backlog  unknown while Redis does not respond".to_owned()];
     };
     let mut texts = vec![format!(
         "{} open, {} being sealed, {} unsent: minutes, each of which counts in up to {} partitions",
@@ -210,31 +203,28 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
         texts.push(format!("{} of the open ones are old: {done}", old.waiting));
     }
     if let Some(oldest) = &status.partitions.oldest_unsent {
+        let age = span(oldest.age_seconds);
         texts.push(format!(
-            "oldest unsent: {} for {}, {} old: {}",
-            oldest.minute,
-            oldest.output,
-            span(oldest.age_seconds),
-            oldest.why
+            "oldest unsent: {} for {}, {age} old: {}",
+            oldest.minute, oldest.output, oldest.why
         ));
     }
     let heads = ["backlog  ", "         ", "         "];
     heads.iter().zip(&texts).flat_map(|(head, text)| indented(head, text, width)).collect()
 }
 
-fn output(output: &OutputStatus, width: usize) -> Vec<String> {
+fn output(output: &OutputStatus) -> String {
     let state = match output.up {
         Some(false) => "DOWN",
         Some(true) => "up",
-        None => "not known whether up",
+        None => "unknown whether up",
     };
-    let url = if output.url.is_empty() { "of no node any more" } else { &output.url };
+    let url = if output.url.is_empty() { "on no node" } else { &output.url };
     let backlog = match (output.unsent, output.quarantined) {
         (Some(unsent), Some(quarantined)) => format!("{unsent} unsent, {quarantined} quarantined"),
-        _ => "not known how much is unsent or quarantined".to_owned(),
+        _ => "unknown how much is unsent or quarantined".to_owned(),
     };
-    let text = format!("{}: {state}, {backlog}; {url}", output.name);
-    indented("output   ", &text, width)
+    format!("{}: {state}, {backlog}; {url}", output.name)
 }
 
 fn server(server: &ServerSeen) -> String {

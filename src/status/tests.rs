@@ -52,7 +52,7 @@ fn report() -> NodeReport {
         ..OutputReport::default()
     };
     let details = NodeDetails { outputs: vec![output], ..NodeDetails::default() };
-    NodeReport { process, details }
+    NodeReport::new(process, details, Duration::ZERO)
 }
 
 fn reported(name: &str, report: &NodeReport) -> Reported {
@@ -210,9 +210,9 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
     assert_eq!(status.redis.as_ref().unwrap().memory_by_formula, None);
     let table = super::lines(&status, 200).join("\n");
     for words in [
-        "nodes    not known",
-        "backlog  not known",
-        "default: not known whether up, not known how much is unsent",
+        "nodes    unknown",
+        "backlog  unknown",
+        "default: unknown whether up, unknown how much is unsent",
     ] {
         assert!(table.contains(words), "{words:?} is not in: {table}");
     }
@@ -431,8 +431,9 @@ fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
         "{{\"uptime_seconds\": 7, \"lag_seconds\": \"many\", \"store\": \"\\u001b[2J\\u202e{long}\", \"received_per_second\": -1, \
          \"outputs\": {{}}, \"new\": [1], \"totals\": {{\"received\": 9, \"more\": 1}}}}"
     );
-    let (report, is_whole) = NodeReport::read(&hostile);
-    assert!(!is_whole);
+    let read = |text: &str| NodeReport::read(text, Duration::ZERO);
+    let report = read(&hostile);
+    assert!(!report.seen.readable);
     assert_eq!((report.process.uptime_seconds, report.details.totals.received), (7, 9));
     assert!(report.process.received_per_second.abs() < f64::EPSILON);
     assert!(
@@ -440,9 +441,9 @@ fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
             && report.details.store.chars().all(|c| !c.is_control() && c != '\u{202e}')
     );
     let many = format!("{{\"outputs\": [{}]}}", vec!["{\"name\": \"o\"}"; 500].join(","));
-    assert_eq!(NodeReport::read(&many).0.details.outputs.len(), 16);
+    assert_eq!(read(&many).details.outputs.len(), 16);
     for text in ["", "null", "{", "\u{0}", "{\"totals\": null}"] {
-        assert_eq!(NodeReport::read(text), (NodeReport::default(), false), "{text:?}");
+        assert_eq!(read(text), NodeReport::default(), "{text:?}");
     }
     let mut seen = Seen::default();
     seen.nodes[1].text = "{".to_owned();
@@ -465,5 +466,5 @@ fn the_greatest_report_of_a_node_is_read_in_full() {
     report.process.stalled = vec!["\"".repeat(9000); 100];
     let json = report.to_json();
     assert!(json.len() < 32 * 1024, "{}", json.len());
-    assert!(NodeReport::read(&json).1);
+    assert!(NodeReport::read(&json, Duration::ZERO).seen.readable);
 }

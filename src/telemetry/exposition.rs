@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 /// A text format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' text format 0.0.4, which all readers of metrics understand.
+    /// Prometheus' text format 0.0.4.
     Classic,
     /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// Returns the format for this `Accept` (RFC 9110), which may be empty: OpenMetrics if it is named, and the classic text
+    /// Returns the format for this `Accept` (RFC 9110), which may be empty: OpenMetrics if it is named and the classic text
     /// is not preferred.
     #[must_use]
     pub fn wanted(accept: &str) -> Self {
@@ -33,14 +33,12 @@ impl Format {
                 "text/plain" => 3,
                 "text/*" => 2,
                 "*/*" => 1,
-                "application/openmetrics-text" if version == "1.0.0" => {
-                    open = f32::max(open, quality);
-                    continue;
-                }
-                _ => continue,
+                _ => 0,
             };
-            if exactness > classic.0 || (exactness == classic.0 && quality > classic.1) {
+            if exactness > 0 && (exactness, quality) > classic {
                 classic = (exactness, quality);
+            } else if kind == "application/openmetrics-text" && version == "1.0.0" {
+                open = f32::max(open, quality);
             }
         }
         if open > 0.0 && open >= classic.1 { Self::OpenMetrics } else { Self::Classic }
@@ -69,7 +67,7 @@ impl Format {
             } else if let Some((name, kind)) =
                 line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
             {
-                // In the classic text a metric has the name of its samples.
+                // In the classic format a metric has the name of its samples.
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", kind),
                     "info" => ("_info", "gauge"),

@@ -15,12 +15,12 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::{Format, encode, family, one, registry};
-use crate::diagnosis::LossCause;
+use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
-use crate::node::Node;
+use crate::node::{LedgerTotals, Node};
 
 /// The label of the metrics of an output.
-pub(super) type OfOutput = [(&'static str, String); 1];
+pub(crate) type OfOutput = [(&'static str, String); 1];
 /// A gauge without a label, absent while its value is unknown.
 type Known = Family<[(&'static str, String); 0], Gauge>;
 /// A gauge for each output.
@@ -78,7 +78,7 @@ macro_rules! metrics {
                     ours.register(stringify!($output_metric), $output_help, $output_metric.clone());
                 )*
                 let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
-                ours.register("build", "What this node was built from", Info::new(build));
+                ours.register("build", "Version and commit of this node", Info::new(build));
                 Self { $($metric,)* $($output_metric,)* registry }
             }
 
@@ -95,92 +95,71 @@ macro_rules! metrics {
     };
 }
 
-// The name of a metric is that of its field after `eds_`.
+// The name of a metric is `eds_` and its field.
 metrics! {
     node {
         datagrams_received: Counter, "Datagrams read from the sockets";
-        receive_buffer_bytes: Gauge,
-            "What the kernel gives the receive buffers of the sockets together";
-        kernel_drops: Counter,
-            "Datagrams that the kernel dropped because a receive buffer was full, or their checksum was wrong";
+        receive_buffer_bytes: Gauge, "Total size of the receive buffers of the sockets, as granted by the kernel";
+        kernel_drops: Counter, "Datagrams dropped by the kernel because a receive buffer was full or a checksum was wrong";
         kernel_drops_inherited: Gauge,
-            "Datagrams that the kernel had dropped from inherited sockets before this node looked. Those before it have counted of them what they saw";
-        listeners_full: Gauge,
-            "Receiving threads that leave their Unix socket unread because the queue is full: who sends to it waits";
-        events_queued_max: Gauge, "The most events that may wait in memory (`input.queue_events`)";
-        queue_max_bytes: Gauge, "The most memory for events that wait (`input.queue_bytes`)";
-        record_failures: Counter, "Attempts to record that failed and are made again";
-        record_seconds: Histogram = latency(),
-            "From a batch's first attempt until the store had it, in seconds";
-        dedup_hits: Counter, "Events whose user the store had already, so that only the event was sent";
+            "Datagrams dropped by the kernel from inherited sockets before this node started; earlier nodes may have counted a part of them";
+        listeners_full: Gauge, "Receiving threads that do not read their Unix socket because the queue is full: its senders are blocked";
+        events_queued_max: Gauge, "Limit of events queued in memory (`input.queue_events`)";
+        queue_max_bytes: Gauge, "Limit of the memory of queued events (`input.queue_bytes`)";
+        record_failures: Counter, "Failed attempts to record a batch, which are retried";
+        record_seconds: Histogram = latency(), "Time from the first attempt to record a batch until the store confirmed it, in seconds";
+        dedup_hits: Counter, "Events whose user the store already had, so that only the event was sent";
         events_repeated: Counter,
-            "Events among the recorded ones that the store had already: copies, which other nodes and relayers bring, events of a user and series that have one timestamp, and what was recorded before by an attempt whose answer was lost";
+            "Recorded events that the store already had: copies from other nodes and relays, equal events, and retries after a lost answer";
         events_seen: Counter,
-            "Events among the recorded ones without those that came twice in one transaction: what this node has seen. Held against all that is recorded and not repeated, over all nodes, it is the share that reaches this node";
-        events_replayed: Counter,
-            "Events that were recorded again because the store may have forgotten them";
-        replay_cut: Counter,
-            "Batches that memory did not allow to keep for the whole of `store.replay_window`";
-        spool_written: Counter, "Events that were written to disk because memory had no room";
-        spool_restored: Counter, "Events that an earlier run left on disk; they count as received, too";
-        spool_damaged: Counter, "Frames of events on disk that were not what had been written";
-        spool_read_failures: Counter, "Attempts to read events on disk that failed and are made again";
+            "Recorded events, each once per transaction: what this node has seen. Divided by recorded minus repeated events of all nodes, the share of events that reaches this node";
+        events_replayed: Counter, "Events recorded again because the store may have lost them";
+        replay_cut: Counter, "Batches that were not kept for the whole `store.replay_window` for lack of memory";
+        spool_written: Counter, "Events written to disk because memory was full";
+        spool_restored: Counter, "Events that an earlier process left on disk; they also count as received";
+        spool_damaged: Counter, "Damaged frames of events on disk";
+        spool_read_failures: Counter, "Failed attempts to read events on disk, which are retried";
         spool_bytes: Gauge, "Size of the files in `input.spool_dir`";
-        spool_max_bytes: Gauge,
-            "The most that the files in `input.spool_dir` may take (`input.spool_max`); 0: there is no such directory";
-        claims: Counter, "Claims that this node took";
-        claims_taken_over: Counter,
-            "Claims among them that another node, or an earlier life of this one, had let lapse";
-        claims_lost: Counter, "Claims that were taken over from this node while it worked on them";
+        spool_max_bytes: Gauge, "Limit of the size of the files in `input.spool_dir` (`input.spool_max`); 0 without a spool";
+        claims: Counter, "Minutes of partitions that this node claimed";
+        claims_taken_over: Counter, "Claims of a minute whose earlier claim had lapsed";
+        claims_lost: Counter, "Claims that another node took over from this node during its work";
         series_sealed: Counter, "Series of a minute whose counts this node sealed";
         events_rounded: Counter,
-            "Recorded events whose timestamps are whole milliseconds or seconds, although `input.timestamp_precision` is finer";
-        events_coinciding: Counter,
-            "Recorded events that came right after two others with the same series, user and timestamp: they count as one";
-        old_seals: Counter,
-            "Minutes of partitions that this node sealed long after their end: more than flush.grace and five minutes";
-        events_late: Counter,
-            "Events that came after the counts of their minute and series were sealed";
-        self_metrics_dropped: Counters,
-            "Points of this node's own metrics that the output was not given or did not take (`output.self_metrics`)";
+            "Recorded events with timestamps of whole milliseconds or seconds although `input.timestamp_precision` is finer";
+        events_coinciding: Counter, "Recorded events that follow two others with the same series, user and timestamp: they count as one";
+        old_seals: Counter, "Minutes of partitions that this node sealed more than flush.grace and five minutes after their end";
+        events_late: Counter, "Events that arrived after the counts of their minute and series were sealed";
+        self_metrics_dropped: Counters, "Points of this node's own metrics that the output did not accept or was not offered (`output.self_metrics`)";
         backlog_pending: Known,
-            "Minutes times partitions that wait for being claimed, open ones included. It and all others of the store's backlog are absent while the store does not answer";
-        backlog_claimed: Known, "Minutes times partitions that are claimed by any node to be sealed";
-        backlog_unsent: Gauges,
-            "Minutes times partitions that are sealed and that the output does not have in full; of outputs, too, that are not configured any more";
+            "Minutes per partition that are not claimed, open minutes included. Absent, like the other backlog metrics, while the store does not respond";
+        backlog_claimed: Known, "Minutes per partition that any node has claimed to seal";
+        backlog_unsent: Gauges, "Minutes per partition that are sealed and not completely sent to the output, also of outputs that are no longer configured";
         oldest_unsent_minute_age_seconds: Family<OfOutput, Gauge<f64, AtomicU64>>,
-            "How long ago the oldest minute ended that the output does not have in full; 0: none is over. A minute that it had counts again when events come for it";
-        counts_quarantined: Gauges, "Counts of the output that are quarantined in the store";
-        counts_quarantined_max: Gauge,
-            "The most counts that the quarantines of an output in all partitions hold";
-        store_memory_bytes: Gauge,
-            "The memory that open minutes and unsent counts take in this process, roughly; 0: they are in Redis";
-        store_memory_max_bytes: Gauge,
-            "The most memory for them (`store.memory_max`); 0: they are in Redis";
-        http_connections: Gauge, "HTTP connections that are open";
-        http_connections_max: Gauge, "The most HTTP connections at a time";
-        settings_differ: Gauge,
-            "1 while this node's settings differ from those that all nodes must have alike, so that it sends nothing";
-        query_computations: Counter, "Lists that this node computed for all that ask";
-        store_rollbacks: Counter,
-            "How often the store had gone back to what it was before, or was another one";
+            "Time since the end of the oldest minute that the output does not have completely; 0 if it has all";
+        counts_quarantined: Gauges, "Counts in the quarantine of the output";
+        counts_quarantined_max: Gauge, "Limit of the counts in the quarantine of an output, in all partitions";
+        store_memory_bytes: Gauge, "Approximate memory of open minutes and unsent counts in this process; 0 if they are in Redis";
+        store_memory_max_bytes: Gauge, "Limit of this memory (`store.memory_max`); 0 if they are in Redis";
+        http_connections: Gauge, "Open HTTP connections";
+        http_connections_max: Gauge, "Limit of open HTTP connections";
+        settings_differ: Gauge, "1 while this node's settings differ from the cluster-wide settings, so that it sends nothing";
+        query_computations: Counter, "Lists that this node computed for all nodes";
+        store_rollbacks: Counter, "Times that the store had returned to an earlier state or was replaced";
         events_forgotten: Counter,
-            "Events that this node had recorded in what the store forgot, and cannot record again. Those of minutes that were closed by then are among them, and are published";
+            "Events that this node had recorded, that the store lost, and that cannot be recorded again; those of closed minutes are included although they are published";
         publications_unconfirmed: Counter,
-            "Minutes of partitions that the store forgot while their counts were written: an output may lack some of them for good";
-        store_up: Gauge, "1 while the store answers this node and has room for events";
+            "Minutes of partitions that the store lost while their counts were written: an output may lack some of them";
+        store_up: Gauge, "1 while the store responds to this node and has room for events";
     }
     output {
-        points_sent: Counter,
-            "Points that the output confirmed; one that was written twice counts twice";
+        points_sent: Counter, "Points that the output confirmed; a point that was written twice counts twice";
         points_quarantined: Counter, "Points that the output refused and that are quarantined";
-        points_discarded: Counter,
-            "Points that the output refused and for which the quarantine had no room";
-        write_failures: Counter, "Writes that failed and are made again";
-        write_seconds: Histogram = latency, "How long writes took, failed ones included, in seconds";
-        publish_delay_seconds: Histogram = delay,
-            "From the end of a minute until the output had its last point from this node, in seconds";
-        output_up: Gauge, "1 while the output takes what this node writes";
+        points_discarded: Counter, "Points that the output refused while the quarantine was full";
+        write_failures: Counter, "Failed writes, which are retried";
+        write_seconds: Histogram = latency, "Duration of writes, including failed ones, in seconds";
+        publish_delay_seconds: Histogram = delay, "Time from the end of a minute until the output had its last point from this node, in seconds";
+        output_up: Gauge, "1 while the output accepts the writes of this node";
     }
 }
 
@@ -193,7 +172,7 @@ fn delay() -> Histogram {
 }
 
 impl Metrics {
-    /// Removes the backlog until the store tells it again: zero, or an old number, would be wrong.
+    /// Removes the backlog, which is unknown until the store reports it again.
     pub fn forget_backlog(&self) {
         self.backlog_pending.clear();
         self.backlog_claimed.clear();
@@ -202,12 +181,19 @@ impl Metrics {
         self.oldest_unsent_minute_age_seconds.clear();
     }
 
-    /// Removes the backlog of an output that is gone.
+    /// Removes the backlog of an output that was removed.
     pub fn forget_output(&self, name: &str) {
         let label = &of_output(name);
         self.backlog_unsent.remove(label);
         self.counts_quarantined.remove(label);
         self.oldest_unsent_minute_age_seconds.remove(label);
+    }
+
+    /// Returns the drops of a node and its kernel.
+    pub(crate) fn dropped(&self, ledger: &LedgerTotals) -> ByCause {
+        let mut dropped = ledger.dropped;
+        dropped[LossCause::KernelDrops as usize] = self.kernel_drops.get();
+        dropped
     }
 
     /// Returns the text of all metrics.
@@ -216,7 +202,7 @@ impl Metrics {
     }
 }
 
-/// Reads the node once a scrape, and its ledger at one moment, so that the numbers of a scrape add up.
+/// Reads the ledger of the node at one moment for each scrape, so that its numbers add up.
 #[derive(Debug)]
 struct NodeCollector(Arc<Node>);
 
@@ -224,64 +210,52 @@ impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (node, to) = (&self.0, &mut encoder);
         let totals = node.ledger.totals();
+        let failing = node.listeners_failing.load(Ordering::Relaxed) as u64;
+        let name_taken = u64::from(node.name_taken.load(Ordering::Relaxed));
+        let lagging = node.partitions.lagging() as u64;
         for (name, help, count) in [
             ("events_received", "Events read from the sockets", totals.received),
             ("events_recorded", "Events confirmed by the store", totals.recorded),
         ] {
             one(to, name, help, &ConstCounter::new(count))?;
         }
-        let failing = node.listeners_failing.load(Ordering::Relaxed) as u64;
-        let name_taken = u64::from(node.name_taken.load(Ordering::Relaxed));
-        let lagging = node.partitions.lagging() as u64;
-        let bytes_help = "Memory of the events on the way to the store that are not on disk";
-        let lagging_help = "Partitions whose events this node cannot record at the moment";
-        let failing_help = "Receiving threads whose socket cannot be read at the moment";
         for (name, help, level) in [
-            ("events_queued", "Events on the way to the store", totals.queued),
-            ("events_spooled", "Events among those that are on disk only", totals.spooled),
-            ("queue_bytes", bytes_help, totals.queued_bytes),
-            ("partitions_lagging", lagging_help, lagging),
-            ("listeners_failing", failing_help, failing),
+            ("events_queued", "Events that are not recorded yet", totals.queued),
+            ("events_spooled", "Queued events that are on disk only", totals.spooled),
+            (
+                "queue_bytes",
+                "Memory of the queued events that are not on disk",
+                totals.queued_bytes,
+            ),
+            ("partitions_lagging", "Partitions whose events this node cannot record now", lagging),
+            ("listeners_failing", "Receiving threads that cannot read their socket now", failing),
             ("name_taken", "1 while another process uses this node's name", name_taken),
         ] {
             one(to, name, help, &ConstGauge::new(level))?;
         }
         let unacknowledged = LossCause::ALL.into_iter().zip(node.losses.unacknowledged());
-        family(
-            to,
-            "losses_unacknowledged",
-            "Events, or datagrams of kernels, that all nodes lost and that no operator has acknowledged",
-            unacknowledged
-                .map(|(cause, lost)| ([("reason", cause.label())], ConstGauge::new(lost))),
-        )?;
-        // Until the store has told its time the gauge has no value.
+        let unacknowledged = unacknowledged
+            .map(|(cause, lost)| ([("reason", cause.label())], ConstGauge::new(lost)));
+        let help = "Lost events, lines or datagrams of all nodes and relays that no operator has acknowledged";
+        family(to, "losses_unacknowledged", help, unacknowledged)?;
+        // The gauge has no value until the store has reported its time.
         let help = "How far the store's clock is ahead of this node's, in seconds";
         let offset = to.encode_descriptor("clock_offset_seconds", help, None, MetricType::Gauge)?;
         if node.clock.store_ahead_ms().is_some() {
             ConstGauge::new(node.clock.store_ahead_seconds()).encode(offset)?;
         }
-        by_reason(
-            to,
-            "events_overflowed",
-            "Events among the recorded ones that are counted under an overflow series",
-            [("too_many_series", totals.overflowed)],
-        )?;
-        let rejected = Rejection::ALL.iter().map(|reason| reason.label()).zip(totals.rejected);
-        by_reason(to, "events_rejected", "Lines that are not counted", rejected)?;
-        let dropped = LossCause::DROPPED.iter().map(|reason| reason.label()).zip(totals.dropped);
-        by_reason(to, "events_dropped", "Events that were not kept", dropped)
+        let mut by_reason = |name, help, counts: &mut dyn Iterator<Item = (&'static str, u64)>| {
+            let counts = counts.map(|(reason, n)| ([("reason", reason)], ConstCounter::new(n)));
+            family(to, name, help, counts)
+        };
+        let help = "Recorded events that count under an overflow series";
+        let overflowed = [("too_many_series", totals.overflowed)];
+        by_reason("events_overflowed", help, &mut overflowed.into_iter())?;
+        let mut rejected = Rejection::ALL.iter().map(|it| it.label()).zip(totals.rejected);
+        by_reason("events_rejected", "Lines that are not counted", &mut rejected)?;
+        let mut dropped = LossCause::DROPPED.iter().map(|it| it.label()).zip(totals.dropped);
+        by_reason("events_dropped", "Events that were received and not kept", &mut dropped)
     }
-}
-
-fn by_reason(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    counts: impl IntoIterator<Item = (&'static str, u64)>,
-) -> fmt::Result {
-    let counts = counts.into_iter();
-    let samples = counts.map(|(reason, count)| ([("reason", reason)], ConstCounter::new(count)));
-    family(encoder, name, help, samples)
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
-//! The metrics of a process as text, and the pieces that relays make theirs of. No part of the program decides by a metric.
+//! The metrics of a process as text, and the parts that the metrics of relays share. No part of the program decides by a metric.
 
 mod exposition;
 mod metrics;
 mod points;
 mod process;
 mod status_line;
-mod totals;
 
 pub use exposition::Format;
+pub(crate) use metrics::OfOutput;
 pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
 pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};
-pub(crate) use totals::{Totals, totals};
 
 use std::fmt;
 

@@ -39,7 +39,7 @@ impl Collector for Process {
         let to = &mut encoder;
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = ConstGauge::new(started.as_secs_f64());
-        let help = "When the process started, in seconds since the epoch";
+        let help = "Start time of the process, in seconds since the epoch";
         one(to, "process_start_time_seconds", help, &started)?;
         let process = procfs::process::Process::myself().ok();
         let stat = process.as_ref().and_then(|process| process.stat().ok());
@@ -47,7 +47,7 @@ impl Collector for Process {
         if let Some(stat) = &stat {
             #[expect(clippy::cast_precision_loss, reason = "hundredths of seconds, of centuries")]
             let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-            let help = "CPU time of the process, of user and system";
+            let help = "User and system CPU time of the process";
             one(to, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
         }
         let stat = stat.as_ref();
@@ -55,11 +55,11 @@ impl Collector for Process {
         let threads = stat.map(|stat| stat.num_threads.unsigned_abs());
         let virtual_bytes = stat.map(|stat| stat.vsize);
         for (name, help, value) in [
-            ("max_fds", "The most files that the process may have open", open_files_max()),
-            ("open_fds", "Files that the process has open", files),
-            ("resident_memory_bytes", "Memory of the process that is in RAM", resident),
-            ("virtual_memory_bytes", "Addresses that the process has taken", virtual_bytes),
-            ("threads", "Threads of the process", threads),
+            ("max_fds", "Limit of open file descriptors", open_files_max()),
+            ("open_fds", "Open file descriptors", files),
+            ("resident_memory_bytes", "Resident memory", resident),
+            ("virtual_memory_bytes", "Virtual memory", virtual_bytes),
+            ("threads", "Threads", threads),
         ] {
             // A value that cannot be read is absent.
             if let Some(value) = value {

@@ -255,7 +255,7 @@ fn requests_that_wait_for_the_store_do_not_starve_health() {
     let crowded = asked.into_iter().filter(|mut stream| {
         let mut answer = String::new();
         let read = stream.read_to_string(&mut answer);
-        read.is_ok() && answer.contains("wait for the store already")
+        read.is_ok() && answer.contains("are waiting for the store")
     });
     assert!(crowded.count() > 0);
     site.redis.signal("CONT");

@@ -37,7 +37,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         (get(&format!("/api/v1/live?{}", long(9000))), 414, "8192"),
         (get(&format!("/{}", long(20_000))), 431, "16384"),
         (format!("GET /readyz HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(101)), 431, "headers"),
-        (format!("GET /readyz HTTP/1.1\r\nx: {}\r\n\r\n", long(20_000)), 431, "less"),
+        (format!("GET /readyz HTTP/1.1\r\nx: {}\r\n\r\n", long(20_000)), 431, "headers"),
         ("what is this\r\n\r\n".to_owned(), 400, "RFC 9112"),
         ("GET /healthz HTTP/1.1\r\nHost\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
         ("GET /healthz HTTP/3.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
@@ -48,7 +48,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         (
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(),
             505,
-            "HTTP/2 is not spoken here",
+            "HTTP/2 is not supported",
         ),
     ] {
         let shown = &request[..request.len().min(60)];

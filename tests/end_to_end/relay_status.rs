@@ -66,7 +66,7 @@ fn relay_is_shown_where_nodes_are_shown() {
     for text in [&table, &own.body] {
         assert_contains(
             text,
-            ["relay east: discards lines", "gorets:1|c", "listens at 127.0.0.1:"],
+            ["relay east: discards lines", "1 lines", "gorets:1|c", "listens at 127.0.0.1:"],
         );
     }
     // It may do nothing else there.

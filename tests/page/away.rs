@@ -25,7 +25,7 @@ fn the_page_shows_since_when_a_node_is_gone_and_recovers_with_it() {
     assert!(connection.ends_with("All numbers are old."), "{connection}");
     assert_eq!(browser.text("#answer"), "Unknown");
     assert!(browser.text("#sentence").contains("it cannot be reached"));
-    assert!(browser.text("#spoken").contains("does not answer"));
+    assert!(browser.text("#spoken").contains("does not respond"));
     // The last numbers stay, and are marked.
     assert_eq!(browser.text("#pipeline .figure"), before);
     let mark = "getComputedStyle(document.querySelector('#pipeline-title'), '::after').content";
@@ -35,10 +35,10 @@ fn the_page_shows_since_when_a_node_is_gone_and_recovers_with_it() {
     wait_old(&browser, false);
     browser.wait(
         "the first line has an answer again",
-        "!document.querySelector('#sentence').textContent.includes('does not answer')",
+        "!document.querySelector('#sentence').textContent.includes('does not respond')",
         "document.querySelector('#sentence').textContent",
     );
-    assert!(!browser.text("#spoken").contains("does not answer"));
+    assert!(!browser.text("#spoken").contains("does not respond"));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_node_that_hangs_is_shown_like_one_that_is_gone() {
     let browser = ground.page();
     ground.node.signal("STOP");
     wait_old(&browser, true);
-    assert!(browser.text("#sentence").contains("takes connections and does not answer"));
+    assert!(browser.text("#sentence").contains("accepts connections and does not respond"));
     ground.node.signal("CONT");
     wait_old(&browser, false);
 }

@@ -12,17 +12,16 @@ use crate::store::{Bucket, CountReader};
 pub(super) const ANSWER_MAX: usize = 10_000;
 /// The maximum number of counts read for an answer, including counts that do not match.
 pub(super) const READ_MAX: u64 = 1_000_000;
-/// The most open minutes in an answer: the newest.
+/// The most open minutes in an answer, which has the newest ones.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
 /// The number of minutes whose sizes are read in a call.
 pub(super) const SIZES_AT_ONCE: usize = 120;
 /// The number of series whose sets are read in a call.
-const LOOKED_AT: usize = 500;
+const SETS_AT_ONCE: usize = 500;
 
 /// Minute and series → unique, cumulative.
 pub(super) type Counts = BTreeMap<(Minute, String), (u64, u64)>;
 
-/// The counts, and from where.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     pub(super) reading: &'a dyn CountReader,
@@ -32,7 +31,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Hands every sealed count of these minutes that matches to `take`, by partition; one may come twice, in a row of pages.
+    /// Passes the matching sealed counts of these minutes to `take`, by partition and minute.
     pub(super) async fn sealed(
         &self,
         range: Range,
@@ -45,20 +44,20 @@ impl Source<'_> {
                 let sizes = self.pace.ask(self.reading.sealed_sizes(partition, minutes)).await?;
                 read += sizes.iter().sum::<u64>();
                 if read > READ_MAX {
-                    return Err(too_much(READ_MAX, "counts to look through"));
+                    return Err(too_much(READ_MAX, "counts to read"));
                 }
                 let filled = minutes.iter().zip(sizes).filter(|(_, size)| *size > 0);
                 for (&minute, _) in filled {
                     let mut found = BTreeMap::new();
                     let mut cursor = Some(0);
                     while let Some(at) = cursor {
-                        let page = self
-                            .pace
-                            .ask(self.reading.sealed_page(Bucket { partition, minute }, at))
-                            .await?;
-                        let counts = page.items.into_iter();
-                        let wanted = counts.filter(|it| matches(self.filter, &it.series));
-                        found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
+                        let asking = self.reading.sealed_page(Bucket { partition, minute }, at);
+                        let page = self.pace.ask(asking).await?;
+                        for count in page.items {
+                            if matches(self.filter, &count.series) {
+                                found.insert(count.series, (count.unique, count.cumulative));
+                            }
+                        }
                         cursor = page.next;
                     }
                     take(partition, minute, found)?;
@@ -68,7 +67,6 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// The sealed counts of these minutes.
     pub(super) async fn minutes(&self, range: Range) -> Result<Counts, Problem> {
         let mut counts = Counts::new();
         let take = |_, minute, found: BTreeMap<String, (u64, u64)>| {
@@ -79,8 +77,8 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// The sealed counts of these minutes by series: the greatest of the unique ones, for a user may be in several, and the sum
-    /// of the cumulative ones.
+    /// Returns the sealed counts of these minutes by series: the maximum of the unique counts, because a user may be in several, and
+    /// the sum of the cumulative counts.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
@@ -95,11 +93,11 @@ impl Source<'_> {
         Ok(all.into_iter().collect())
     }
 
-    /// The newest open minutes with their partitions, and how many are left out.
+    /// Returns the newest open minutes with their partitions, and whether older ones are left out.
     async fn open(&self) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
         for partition in self.partitions.iter() {
-            // One more than is answered, to know that there are more.
+            // One more shows whether minutes are left out.
             let most = OPEN_MINUTES_MAX + 1;
             for minute in self.pace.ask(self.reading.open_minutes(partition, most)).await? {
                 open.entry(minute).or_default().push(partition);
@@ -125,7 +123,7 @@ impl Source<'_> {
                 self.pace.ask(self.reading.open_page(Bucket { partition, minute }, at)).await?;
             *read += page.items.len() as u64;
             if *read > READ_MAX {
-                return Err(too_much(READ_MAX, "series to look through"));
+                return Err(too_much(READ_MAX, "series to read"));
             }
             let series = page.items.into_iter();
             found.extend(series.filter(|it| matches(self.filter, it)));
@@ -134,7 +132,7 @@ impl Source<'_> {
         Ok(found)
     }
 
-    /// Returns the counts of the sets so far, and whether minutes were left out.
+    /// Returns the present counts of the open minutes, and whether older minutes are left out.
     pub(super) async fn live(&self) -> Result<(Counts, bool), Problem> {
         let (open, left_out) = self.open().await?;
         let (mut counts, mut read) = (Counts::new(), 0);
@@ -143,19 +141,17 @@ impl Source<'_> {
                 let series = self.open_series(partition, minute, &mut read).await?;
                 bounded(counts.len() + series.len())?;
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
-                for series in series.chunks(LOOKED_AT) {
+                for series in series.chunks(SETS_AT_ONCE) {
                     let asking = self.reading.open_counts(Bucket { partition, minute }, series);
-                    let found = self.pace.ask(asking).await?;
-                    let found = found.into_iter();
-                    counts
-                        .extend(found.map(|it| ((minute, it.series), (it.unique, it.cumulative))));
+                    for found in self.pace.ask(asking).await? {
+                        counts.insert((minute, found.series), (found.unique, found.cumulative));
+                    }
                 }
             }
         }
         Ok((counts, left_out))
     }
 
-    /// The series of these minutes, and of the open ones.
     pub(super) async fn series(&self, range: Range) -> Result<BTreeSet<String>, Problem> {
         let mut all = BTreeSet::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
@@ -176,13 +172,11 @@ impl Source<'_> {
 
 fn bounded(length: usize) -> Result<(), Problem> {
     if length > ANSWER_MAX {
-        return Err(too_much(ANSWER_MAX as u64, "counts or series to answer with"));
+        return Err(too_much(ANSWER_MAX as u64, "counts or series in the response"));
     }
     Ok(())
 }
 
 fn too_much(most: u64, what: &str) -> Problem {
-    Problem::too_much(format!(
-        "there are more than {most} {what}; ask by more tags, or for fewer minutes"
-    ))
+    Problem::too_much(format!("there are more than {most} {what}; use more tags, or fewer minutes"))
 }

@@ -1,8 +1,8 @@
-//! Keeps lists under a fixed number of names, whatever the number of requested lists.
+//! Keeps lists under a fixed number of names, for any number of requested lists.
 //!
-//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with its label, so that no
-//! list is taken for another. A list whose slot has another one is computed for this node alone, which has as many slots; where
-//! that slot is taken, too, it is computed for its request. Where both slots of an id are taken the newest list stays.
+//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with its label, which identifies
+//! it. If the slot of a list is taken, the list is computed for this node alone, which has as many slots; if
+//! that slot is taken, too, it is computed for its request. If both slots of an id are taken, the newest list stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,20 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::http::problem::Problem;
 
-/// The time to live of a present list.
+/// The time to live of a current list.
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
 /// The longest time for which a list can be requested by its id.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
-/// The time after which another node computes when the computing node is gone.
+/// The time after which another node computes if the computing node died.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// The time for which a request waits for a computation, which outlives the request and serves the next.
+/// The time for which a request waits for a computation, which continues for the next request.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// The longest duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
-/// The number of slots of whole lists, and of lists by positions.
-const PRESENT_SLOTS: u64 = 256;
-/// The number of slots of lists by ids.
-const KEPT_SLOTS: u64 = 256;
+/// The number of slots of whole lists, of lists by positions, and of lists by ids.
+const SLOTS: u64 = 256;
 
-/// The lists of all nodes, or of this one.
+/// The lists of all nodes, or of this node.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// Lists that are requested as a whole. They are refreshed before they expire.
@@ -40,14 +38,11 @@ pub(super) struct Lists {
     shared: bool,
 }
 
-/// A list that was found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) id: String,
-    /// As it was computed.
     pub(super) list: Vec<u8>,
     pub(super) age: Duration,
-    /// Its remaining time to live.
     pub(super) remaining: Duration,
     /// Whether all nodes have it.
     pub(super) shared: bool,
@@ -77,7 +72,7 @@ impl Lists {
         Ok(Self { whole, by_position, kept: once(KEPT_TTL, 0.0)?, shared })
     }
 
-    /// The list, if this value is one of `label`. Its id is the token of its computation unless it is given.
+    /// Returns the list, if this value is one of `label`. Its id is the token of its computation unless it is given.
     fn found(&self, value: &Computed, label: &str, id: Option<&str>) -> Option<Found> {
         let list = value.bytes().strip_prefix(label.as_bytes())?.strip_prefix(b"\n")?;
         Some(Found {
@@ -92,17 +87,15 @@ impl Lists {
     fn place(&self, key: &str, is_whole: bool) -> (&ComputeOnce, String) {
         let (lists, kind) =
             if is_whole { (&self.whole, "top") } else { (&self.by_position, "each") };
-        (lists, format!("{kind}:{}", xxh3_64(key.as_bytes()) % PRESENT_SLOTS))
+        (lists, format!("{kind}:{}", xxh3_64(key.as_bytes()) % SLOTS))
     }
 
-    /// The present list of these parameters, if there is one.
     pub(super) async fn peek(&self, key: &str, is_whole: bool) -> Result<Option<Found>, Error> {
         let (lists, slot) = self.place(key, is_whole);
         let value = lists.peek(&slot).await?;
         Ok(value.and_then(|value| self.found(&value, key, None)))
     }
 
-    /// The list of these parameters that was given this id, if it is kept.
     pub(super) async fn by_id(&self, id: &str, key: &str) -> Result<Option<Found>, Error> {
         let label = kept_label(id, key);
         for slot in kept_slots(id) {
@@ -114,7 +107,7 @@ impl Lists {
         Ok(None)
     }
 
-    /// The present list of these parameters, computed if there is none; `None` where another list is in its slot.
+    /// Returns the current list of these parameters, computed if there is none; `None` if another list is in its slot.
     pub(super) async fn get<F>(
         &self,
         key: &str,
@@ -157,22 +150,22 @@ impl Lists {
             self.kept.get(&slot, PATIENCE, compute).await
         };
         if let Err(error) = kept.await {
-            tracing::warn!(%error, "a list cannot be had by its id");
+            tracing::warn!(%error, "cannot keep a list, so requests by its id fail");
         }
     }
 }
 
-/// Returns the two slots in which a list of this id may be. With one slot each, two of few lists would share it now and then.
+/// Returns the two slots of an id. With one slot each, two of few lists would often share it.
 fn kept_slots(id: &str) -> [String; 2] {
     let hash = xxh3_64(id.as_bytes());
-    [hash, hash / KEPT_SLOTS].map(|hash| format!("list:{}", hash % KEPT_SLOTS))
+    [hash, hash / SLOTS].map(|hash| format!("list:{}", hash % SLOTS))
 }
 
 fn kept_label(id: &str, key: &str) -> String {
     format!("{id}:{key}")
 }
 
-/// A list with its label: a line of JSON or of letters and digits, so it has one end.
+/// Returns a list after its label, which is one line.
 fn labelled(label: &str, list: &[u8]) -> Vec<u8> {
     [label.as_bytes(), b"\n", list].concat()
 }

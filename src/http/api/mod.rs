@@ -15,53 +15,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use chrono::{DateTime, SecondsFormat};
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, InvalidSetting};
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use self::counts::{Counts, Source};
-use self::coverage::CoveredMinute;
 use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
 use self::turns::{Pace, Turns};
-use crate::event::{Partitions, tags};
+use crate::event::Partitions;
 use crate::http::problem::Problem;
 use crate::node::Node;
 use crate::status::Observer;
 use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
-/// The longest duration of a request.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// The longest window, in minutes, whatever the store keeps.
+/// The longest window, in minutes, if the store keeps so many.
 const WINDOW_MAX: i64 = 1440;
 /// The maximum product of a window's minutes and the partitions.
 const PLACES_MAX: i64 = 200_000;
-const PATH: &str = "/api/v1/";
-const QUERIES: [&str; 7] = ["minutes", "live", "series", "top", "coverage", "status", "losses"];
 
-/// What queries are answered from.
 #[derive(Debug)]
-pub struct QuerySources {
-    /// The counts.
-    pub reading: Arc<dyn CountReader>,
-    /// How the series are spread.
-    pub partitions: Partitions,
+pub(crate) struct QuerySources {
+    pub(crate) reading: Arc<dyn CountReader>,
+    pub(crate) partitions: Partitions,
     /// The retention of a minute's counts.
-    pub retention: Duration,
-    /// Who sees to it that a list is computed once.
-    pub arbiter: Arc<dyn Arbiter>,
+    pub(crate) retention: Duration,
+    pub(crate) arbiter: Arc<dyn Arbiter>,
 }
 
-/// The queries of a node.
 #[derive(Debug)]
-pub struct Queries {
+pub(crate) struct Queries {
     reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
@@ -73,64 +65,7 @@ pub struct Queries {
     observer: Observer,
 }
 
-/// A series and its tags.
-#[derive(Debug, Serialize)]
-struct Tagged {
-    series: String,
-    tags: BTreeMap<String, String>,
-}
-
-impl Tagged {
-    fn new(series: String) -> Self {
-        Self { tags: tags(&series).into_iter().collect(), series }
-    }
-}
-
-/// The counts of a series in a minute.
-#[derive(Debug, Serialize)]
-struct Count {
-    minute: String,
-    #[serde(flatten)]
-    series: Tagged,
-    unique: u64,
-    cumulative: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct MinutesAnswer {
-    from: String,
-    to: String,
-    filter: Filter,
-    counts: Vec<Count>,
-}
-
-#[derive(Debug, Serialize)]
-struct LiveAnswer {
-    provisional: bool,
-    filter: Filter,
-    /// Whether there are older open minutes that this leaves out.
-    minutes_left_out: bool,
-    counts: Vec<Count>,
-}
-
-#[derive(Debug, Serialize)]
-struct SeriesAnswer {
-    window: String,
-    from: String,
-    to: String,
-    filter: Filter,
-    series: Vec<Tagged>,
-}
-
-#[derive(Debug, Serialize)]
-struct CoverageAnswer {
-    from: String,
-    to: String,
-    minutes: Vec<CoveredMinute>,
-}
-
 impl Queries {
-    /// Queries over these sources.
     pub(crate) fn new(
         sources: QuerySources,
         metrics: Arc<Metrics>,
@@ -166,134 +101,133 @@ impl Queries {
         }
     }
 
-    /// Looks through the counts when it is this request's turn.
-    async fn look<T>(
+    /// Waits for the turn of this request and reads the counts.
+    async fn read<T>(
         &self,
-        looking: impl Future<Output = Result<T, Problem>>,
+        reading: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
-        self.turns.look(&*self.reading, looking).await
+        self.turns.take(&*self.reading, reading).await
     }
 
     fn parameters(&self, uri: &Uri, allowed: &[&'static str]) -> Result<Parameters, Problem> {
         Parameters::read(uri, allowed, self.window_max)
     }
-
-    async fn minutes(&self, uri: &Uri) -> Result<Response, Problem> {
-        let parameters = self.parameters(uri, &["from", "to"])?;
-        let range = parameters.range(self.now())?;
-        let filter = parameters.filter;
-        let found = self.look(self.source(&filter).minutes(range)).await?;
-        let (from, to) = (minute(range.from), minute(range.to));
-        let answer = MinutesAnswer { from, to, counts: counts(found), filter };
-        Ok(json(&answer, Duration::from_secs(5), Duration::ZERO))
-    }
-
-    async fn live(&self, uri: &Uri) -> Result<Response, Problem> {
-        let filter = self.parameters(uri, &[])?.filter;
-        let (found, minutes_left_out) = self.look(self.source(&filter).live()).await?;
-        let counts = counts(found);
-        let answer = LiveAnswer { provisional: true, filter, minutes_left_out, counts };
-        Ok(json(&answer, Duration::from_secs(1), Duration::ZERO))
-    }
-
-    async fn series(&self, uri: &Uri) -> Result<Response, Problem> {
-        let parameters = self.parameters(uri, &["window"])?;
-        let minutes = parameters.window()?;
-        let range = Range::before(self.now(), minutes);
-        let filter = parameters.filter;
-        let series = self.look(self.source(&filter).series(range)).await?;
-        let answer = SeriesAnswer {
-            window: format!("{minutes}m"),
-            from: minute(range.from),
-            to: minute(range.to),
-            series: series.into_iter().map(Tagged::new).collect(),
-            filter,
-        };
-        Ok(json(&answer, Duration::from_secs(15), Duration::ZERO))
-    }
-
-    async fn coverage(&self, uri: &Uri) -> Result<Response, Problem> {
-        let parameters = self.parameters(uri, &["from", "to"])?;
-        let range = parameters.range(self.now())?;
-        let no_filter =
-            parameters.without_tags("events are seen whatever their series; leave it out")?;
-        let minutes = self.look(self.source(&no_filter).coverage(range)).await?;
-        let (from, to) = (minute(range.from), minute(range.to));
-        Ok(json(&CoverageAnswer { from, to, minutes }, Duration::from_secs(5), Duration::ZERO))
-    }
-
-    /// How everything is. It takes no turn: it has to answer when nothing else does, and looks once a second at most.
-    async fn status(&self, uri: &Uri) -> Result<Response, Problem> {
-        self.parameters(uri, &[])?.without_tags(NO_PARAMETERS)?;
-        let status = self.observer.status().await;
-        Ok(json(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
-    }
-
-    /// Answers with the record of losses at the time of the last status.
-    async fn losses(&self, uri: &Uri) -> Result<Response, Problem> {
-        self.parameters(uri, &[])?.without_tags(NO_PARAMETERS)?;
-        let losses = self.observer.status().await.losses();
-        let detail = "the record of losses cannot be read while the store does not answer";
-        let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
-        Ok(json(&losses, Duration::from_secs(1), Duration::ZERO))
-    }
-
-    async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
-        let allowed = ["by", "window", "n", "position", "list"];
-        let top = self.parameters(uri, &allowed)?.top()?;
-        let (answer, age) = top::answer(self, top).await?;
-        Ok(json(&answer, LIST_TTL, age))
-    }
 }
 
-const NO_PARAMETERS: &str = "this is asked without parameters; leave it out";
+type Answer = Result<Response, Problem>;
 
-/// The routes of the queries.
 pub(super) fn router(queries: Arc<Queries>) -> Router {
-    let router = QUERIES
-        .iter()
-        .fold(Router::new(), |router, name| router.route(&format!("{PATH}{name}"), get(answer)));
-    router.with_state(queries)
+    Router::new()
+        .route("/api/v1/minutes", get(minutes))
+        .route("/api/v1/live", get(live))
+        .route("/api/v1/series", get(series))
+        .route("/api/v1/top", get(top))
+        .route("/api/v1/coverage", get(coverage))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/losses", get(losses))
+        .layer(middleware::from_fn(in_time))
+        .with_state(queries)
 }
 
-/// Answers within [`ANSWERED_WITHIN`], or with a problem.
-async fn answer(State(queries): State<Arc<Queries>>, uri: Uri) -> Response {
-    let answering = async {
-        match uri.path().strip_prefix(PATH) {
-            Some("minutes") => queries.minutes(&uri).await,
-            Some("live") => queries.live(&uri).await,
-            Some("series") => queries.series(&uri).await,
-            Some("top") => queries.top(&uri).await,
-            Some("coverage") => queries.coverage(&uri).await,
-            Some("losses") => queries.losses(&uri).await,
-            _ => queries.status(&uri).await,
-        }
-    };
-    let answer = timeout(ANSWERED_WITHIN, answering).await;
-    answer.unwrap_or_else(|_| Err(Problem::late())).unwrap_or_else(IntoResponse::into_response)
+async fn in_time(request: Request, next: Next) -> Answer {
+    timeout(ANSWERED_WITHIN, next.run(request)).await.map_err(|_elapsed| Problem::late())
 }
 
-fn counts(counts: Counts) -> Vec<Count> {
+async fn minutes(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let parameters = queries.parameters(&uri, &["from", "to"])?;
+    let range = parameters.range(queries.now())?;
+    let filter = parameters.filter;
+    let found = queries.read(queries.source(&filter).minutes(range)).await?;
+    let (from, to) = (minute(range.from), minute(range.to));
+    let answer = json!({ "from": from, "to": to, "filter": filter, "counts": counts(found) });
+    Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
+}
+
+async fn live(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let filter = queries.parameters(&uri, &[])?.filter;
+    let (found, left_out) = queries.read(queries.source(&filter).live()).await?;
+    let answer = json!({
+        "provisional": true, "filter": filter, "minutes_left_out": left_out, "counts": counts(found),
+    });
+    Ok(respond(&answer, Duration::from_secs(1), Duration::ZERO))
+}
+
+async fn series(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let parameters = queries.parameters(&uri, &["window"])?;
+    let minutes = parameters.window()?;
+    let range = Range::before(queries.now(), minutes);
+    let filter = parameters.filter;
+    let series = queries.read(queries.source(&filter).series(range)).await?;
+    let series = series.iter().map(|series| json!({ "series": series, "tags": tags(series) }));
+    let answer = json!({
+        "window": format!("{minutes}m"), "from": minute(range.from), "to": minute(range.to),
+        "filter": filter, "series": series.collect::<Vec<_>>(),
+    });
+    Ok(respond(&answer, Duration::from_secs(15), Duration::ZERO))
+}
+
+async fn coverage(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let parameters = queries.parameters(&uri, &["from", "to"])?;
+    let range = parameters.range(queries.now())?;
+    let no_filter = parameters.without_tags("coverage includes all series; leave it out")?;
+    let minutes = queries.read(queries.source(&no_filter).coverage(range)).await?;
+    let (from, to) = (minute(range.from), minute(range.to));
+    let answer = json!({ "from": from, "to": to, "minutes": minutes });
+    Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
+}
+
+/// Needs no turn, because it must answer when nothing else does. The observer reads at most once a second.
+async fn status(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
+    let status = queries.observer.status().await;
+    Ok(respond(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
+}
+
+/// Returns the record of losses at the time of the last status.
+async fn losses(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
+    let losses = queries.observer.status().await.losses();
+    let detail = "the record of losses cannot be read while the store does not respond";
+    let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
+    Ok(respond(&losses, Duration::from_secs(1), Duration::ZERO))
+}
+
+const NO_PARAMETERS: &str = "this path takes no parameters; leave it out";
+
+async fn top(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let allowed = ["by", "window", "n", "position", "list"];
+    let top = queries.parameters(&uri, &allowed)?.top()?;
+    let (answer, age) = top::answer(&queries, &top).await?;
+    Ok(respond(&answer, LIST_TTL, age))
+}
+
+fn counts(counts: Counts) -> Vec<Value> {
     let counts = counts.into_iter().map(|((at, series), (unique, cumulative))| {
-        let (minute, series) = (minute(at.epoch_minutes()), Tagged::new(series));
-        Count { minute, series, unique, cumulative }
+        json!({
+            "minute": minute(at.epoch_minutes()), "tags": tags(&series), "series": series,
+            "unique": unique, "cumulative": cumulative,
+        })
     });
     counts.collect()
 }
 
-/// The first instant of a minute: `2016-12-04T18:38:00Z`.
+fn tags(series: &str) -> BTreeMap<String, String> {
+    crate::event::tags(series).into_iter().collect()
+}
+
+/// Returns the start of a minute: `2016-12-04T18:38:00Z`.
 fn minute(epoch_minutes: i64) -> String {
     DateTime::from_timestamp(epoch_minutes.saturating_mul(60), 0)
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// An answer that may be used again until it is `max_age` old, and is `age` old.
-fn json(answer: &impl Serialize, max_age: Duration, age: Duration) -> Response {
+/// Returns a response that is `age` old, and may be reused until it is `max_age` old.
+fn respond(answer: &Value, max_age: Duration, age: Duration) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json".to_owned()),
         (header::CACHE_CONTROL, format!("max-age={}", max_age.as_secs())),
         (header::AGE, age.as_secs().to_string()),
     ];
-    (headers, serde_json::to_string(answer).unwrap_or_default()).into_response()
+    (headers, answer.to_string()).into_response()
 }

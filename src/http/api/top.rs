@@ -1,6 +1,6 @@
-//! Lists of the series with the greatest numbers, each computed once for all nodes.
+//! Lists of the series with the highest numbers, each computed once for all nodes.
 //!
-//! A client that requests positions gets them from one list while it is the present one, [`LIST_TTL`](super::lists::LIST_TTL), and
+//! A client that requests positions gets them from one list while it is current, for [`LIST_TTL`](super::lists::LIST_TTL), and
 //! by its id for [`KEPT_TTL`] at most.
 
 use std::sync::Arc;
@@ -8,98 +8,59 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::lists::{Found, KEPT_TTL};
-use super::parameters::{By, Filter, Range, Top};
+use super::parameters::{By, Range, Top};
 use super::turns::has_room;
-use super::{Queries, Tagged, minute};
+use super::{Queries, minute, tags};
 use crate::http::problem::Problem;
 
-/// A list as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ranked {
     from: i64,
     to: i64,
-    /// Each series with the greatest of its minutes' numbers of different users, and its events.
+    /// Each series with the highest number of users in one of its minutes, and the sum of its events.
     items: Vec<(String, [u64; 2])>,
-}
-
-#[derive(Debug, Serialize)]
-struct Item {
-    position: usize,
-    #[serde(flatten)]
-    series: Tagged,
-    /// Of one minute: the numbers of several do not add up, since who came in two of them is in both.
-    unique_minute_max: u64,
-    cumulative: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct List {
-    id: String,
-    length: usize,
-    age_ms: u64,
-    expires_in_ms: u64,
-    /// Whether all nodes have this list; false where each computes its own.
-    shared: bool,
-}
-
-/// The answer.
-#[derive(Debug, Serialize)]
-pub(super) struct TopAnswer {
-    by: &'static str,
-    window: String,
-    from: String,
-    to: String,
-    filter: Filter,
-    list: List,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    items: Option<Vec<Item>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<Item>,
 }
 
 /// Returns the requested list, or an item of it, and its age.
 pub(super) async fn answer(
     queries: &Arc<Queries>,
-    top: Top,
-) -> Result<(TopAnswer, Duration), Problem> {
+    top: &Top,
+) -> Result<(Value, Duration), Problem> {
     let Found { id, list, age, remaining, shared } = match &top.list {
         Some(id) => by_id(queries, id, &top.key()).await?,
-        None => present(queries, &top).await?,
+        None => current(queries, top).await?,
     };
     let ranked: Ranked = serde_json::from_slice(&list)
         .map_err(|error| Problem::unavailable(format!("the list is unreadable: {error}")))?;
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let length = ranked.items.len();
-    let mut items = ranked.items.into_iter().enumerate().map(item);
-    let (items, item) = match top.position {
-        None => (Some(items.collect()), None),
+    let mut answer = json!({
+        "by": top.by.word(), "window": format!("{}m", top.window), "filter": top.filter,
+        "from": minute(ranked.from), "to": minute(ranked.to),
+        "list": {
+            "id": id, "length": length, "shared": shared,
+            "age_ms": millis(age), "expires_in_ms": millis(remaining),
+        },
+    });
+    let mut items = ranked.items.iter().enumerate().map(|(position, (series, [users, events]))| {
+        json!({
+            "position": position, "series": series, "tags": tags(series),
+            "unique_minute_max": users, "cumulative": events,
+        })
+    });
+    match top.position {
+        None => answer["items"] = items.collect(),
         Some(position) => {
-            let item = items.nth(position).ok_or_else(|| {
-                let detail = format!("the list {id} has {length} items; ask for a lower position");
+            answer["item"] = items.nth(position).ok_or_else(|| {
+                let detail = format!("the list {id} has {length} items; use a lower position");
                 Problem::new(StatusCode::NOT_FOUND, detail).of("position")
             })?;
-            (None, Some(item))
         }
-    };
-    let answer = TopAnswer {
-        by: top.by.word(),
-        window: format!("{}m", top.window),
-        from: minute(ranked.from),
-        to: minute(ranked.to),
-        filter: top.filter,
-        list: List { id, length, age_ms: millis(age), expires_in_ms: millis(remaining), shared },
-        items,
-        item,
-    };
+    }
     Ok((answer, age))
-}
-
-fn item(
-    (position, (series, [unique_minute_max, cumulative])): (usize, (String, [u64; 2])),
-) -> Item {
-    Item { position, series: Tagged::new(series), unique_minute_max, cumulative }
 }
 
 async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem> {
@@ -110,15 +71,14 @@ async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem>
     }
     let minutes = KEPT_TTL.as_secs() / 60;
     let detail = format!(
-        "there is no such list of these parameters; lists are kept for {minutes} minutes at most, and less when many \
-         others are computed; leave `list` out for the present one"
+        "there is no list of this id and these parameters; a list is kept for {minutes} minutes, or less when many others are \
+         computed; leave `list` out for the current list"
     );
     Err(Problem::new(StatusCode::GONE, detail).of("list"))
 }
 
-/// The present list, as all nodes have it, or else as this node has it; if both have no place for it, it is computed for
-/// this request.
-async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
+/// Returns the current list of all nodes, or else of this node. If both slots have another list, it is computed for this request.
+async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     let (key, is_whole) = (top.key(), top.position.is_none());
     let room = has_room(&*queries.reading).await;
     for lists in &queries.lists {
@@ -148,7 +108,7 @@ async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
 }
 
 async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
-    let ranked = queries.look(async {
+    let ranked = queries.read(async {
         queries.metrics.query_computations.inc();
         let range = Range::before(queries.now(), top.window);
         let mut all = queries.source(&top.filter).by_series(range).await?;
@@ -158,7 +118,7 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
-/// Sorts the greatest first; equals by the other number, then by name.
+/// Sorts the highest first; equals by the other number, then by name.
 fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
     let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),

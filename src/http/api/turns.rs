@@ -1,4 +1,4 @@
-//! [`Turns`]: lets one request at a time over all nodes read the counts, so that queries take a bounded share of Redis, and none
+//! [`Turns`]: one request at a time over all nodes reads the counts, so that queries take a bounded share of Redis, and none
 //! while Redis is short of memory.
 
 use std::sync::Arc;
@@ -12,25 +12,22 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::http::problem::Problem;
 use crate::store::{CountReader, StoreError};
 
-/// The time after which another node has its turn when the previous one is gone.
+/// The time after which another node has its turn if the reading node died.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// The longest wait of a request for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(4);
-/// The longest duration of a turn.
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// The pause after an answer of the store, as a multiple of its duration: a quarter of a core of Redis at most, and less by the
-/// network's share.
+/// The pause after an answer of the store, as a multiple of its duration: queries use at most a quarter of a core of Redis, and
+/// less by the network's share.
 const RESTS: u64 = 3;
-/// The longest rest for one answer, in microseconds: more than three times what any takes Redis (a page of 500 counts takes
-/// some 0.3 ms). A longer answer waited on the way, and a million counts must still be read in time.
+/// The longest pause for one answer, in microseconds: more than three times what any takes Redis (a page of 500 counts takes
+/// 0.3 ms). A longer answer was delayed by the network, and a million counts must still be read in time.
 const REST_MAX_US: u64 = 2000;
-/// Rests are saved up to this many microseconds: a shorter sleep would take longer than it should.
+/// Pauses are added up to this many microseconds, because a shorter sleep would take longer than requested.
 const SLEEP_MIN_US: u64 = 20_000;
 
-/// Who may look through the counts.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// Of this node, so that one request of each node waits in Redis.
+    /// One request of each node waits in Redis.
     own: Semaphore,
     /// Of all nodes that share the arbiter.
     all: Mutex,
@@ -41,13 +38,13 @@ impl Turns {
         Ok(Self { own: Semaphore::new(1), all: Mutex::new(Arc::clone(arbiter), "look", LOCK_TTL)? })
     }
 
-    /// Looks, when it is time to.
-    pub(super) async fn look<T>(
+    /// Waits for the turn of this request and runs it.
+    pub(super) async fn take<T>(
         &self,
-        reading: &dyn CountReader,
-        looking: impl Future<Output = Result<T, Problem>>,
+        reader: &dyn CountReader,
+        reading: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
-        has_room(reading).await?;
+        has_room(reader).await?;
         let turn = async {
             let own = self.own.acquire().await;
             let own = own.map_err(|_| Problem::unavailable("the node is shutting down"))?;
@@ -59,31 +56,29 @@ impl Turns {
         };
         let turn = timeout(TURN_WITHIN, turn).await;
         let (_own, all) = turn.unwrap_or_else(|_| Err(Problem::busy()))?;
-        let looked = timeout(SCAN_WITHIN, all.protect(looking)).await;
-        match looked {
-            Ok(Ok(looked)) => looked,
+        match timeout(SCAN_WITHIN, all.protect(reading)).await {
+            Ok(Ok(read)) => read,
             Ok(Err(_lost)) => Err(Problem::busy()),
             Err(_late) => Err(Problem::late()),
         }
     }
 }
 
-/// Whether the store has room for more than events.
-pub(super) async fn has_room(reading: &dyn CountReader) -> Result<(), Problem> {
-    match reading.shortage().await? {
+/// Returns an error unless the store has memory for more than events.
+pub(super) async fn has_room(reader: &dyn CountReader) -> Result<(), Problem> {
+    match reader.shortage().await? {
         None => Ok(()),
         Some(shortage) => Err(Problem::unavailable(shortage)),
     }
 }
 
-/// The pauses of a request.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     owed_us: AtomicU64,
 }
 
 impl Pace {
-    /// Asks the store for a little, and rests for as long as that is worth.
+    /// Sends a small request to the store, and pauses in proportion to its duration.
     pub(super) async fn ask<T>(
         &self,
         asking: impl Future<Output = Result<T, StoreError>>,

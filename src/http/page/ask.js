@@ -1,50 +1,44 @@
-// Asks the node again and again: less often while it fails, never while nobody looks.
+// Requests to the node: less often while they fail, and none while the page is hidden.
 
 const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 10000;
 
-/// The node did not answer at all.
+/// The node did not respond.
 export class Gone extends Error {}
 
-/// The answer of the node as JSON. Throws `Gone`, or an error with what the node says is wrong.
+/// Returns the JSON of a response. Throws `Gone`, or an error with the node's message.
 export async function ask(path, within) {
-  let answer;
+  let response;
   let body;
   try {
-    answer = await fetch(path, { signal: AbortSignal.timeout(within) });
-    body = await answer.text();
+    response = await fetch(path, { signal: AbortSignal.timeout(within) });
+    body = await response.text();
   } catch (error) {
-    throw new Gone(error.name === "TimeoutError" ? "it takes connections and does not answer" : "it cannot be reached");
+    throw new Gone(error.name === "TimeoutError" ? "it accepts connections and does not respond" : "it cannot be reached");
   }
-  let read;
-  try {
-    read = JSON.parse(body);
-  } catch {
-    read = {};
-  }
-  if (!answer.ok) throw new Error(read.detail ?? `the node answers with ${answer.status}`);
-  return read;
+  const json = (() => { try { return JSON.parse(body); } catch { return {}; } })();
+  if (!response.ok) throw new Error(json.detail ?? `the node responds with ${response.status}`);
+  return json;
 }
 
-/// Does `work` every so many milliseconds, and rests for so many times as long as it took. Answers what does it now.
+/// Calls `work` every `every` milliseconds, with pauses of `rests` times its duration at least. Returns a function that calls it now.
 export function poll(every, rests, work) {
   let timer;
   let busy = false;
-  let onceMore = false;
+  let again = false;
   let failures = 0;
   async function turn() {
     clearTimeout(timer);
-    if (busy) onceMore = true;
+    if (busy) again = true;
     if (busy || document.hidden) return;
     busy = true;
-    onceMore = false;
+    again = false;
     const began = performance.now();
-    const worked = await work();
+    failures = (await work()) ? 0 : failures + 1;
     busy = false;
-    failures = worked ? 0 : failures + 1;
     const took = performance.now() - began;
-    const pause = worked ? Math.max(every, rests * took) : Math.min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE);
-    if (!document.hidden) timer = setTimeout(turn, onceMore ? 0 : pause);
+    const pause = failures === 0 ? Math.max(every, rests * took) : Math.min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE);
+    if (!document.hidden) timer = setTimeout(turn, again ? 0 : pause);
   }
   document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : turn()));
   turn();

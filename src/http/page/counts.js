@@ -1,24 +1,24 @@
-// The counts: the plot of a series that is chosen, the list of series to choose from, and the top lists. Each is asked for by
-// itself; what is refused is said beside its place, and the rest goes on.
+// The counts: the plot of the chosen series, the list of series, and the top lists. Each is requested separately; an error is
+// shown in its place, and the others continue.
 
 import { ask, Gone, poll } from "./ask.js";
 import { byId, clockSeconds, count, html, say, seriesName, show, table } from "./dom.js";
 import { minutesOf, plot } from "./plot.js";
 
 const EVERY = 5000;
-// What looks through the counts takes turns with all others that do, so it takes a tenth of the time at most.
+// Queries wait for those of other clients, so the page uses a tenth of the time at most.
 const RESTS = 9;
 const WITHIN = 20000;
 const SERIES_SHOWN_MAX = 500;
 const TOP = 8;
-// What a query by tags takes at most.
+// The limits of the API for the tags of a query.
 const TAGS_MAX = 8;
 const TAGS_BYTES_MAX = 400;
 
-// Series that can be chosen → their tags.
+// Series → their tags.
 let known = new Map();
 let chosen = new URLSearchParams(location.hash.slice(1)).get("series");
-// Draws again what was drawn, in the width there is.
+// Draws the plot again, in the present width.
 let redraw = () => {};
 // The time of the node, in milliseconds since the epoch.
 let now = () => Date.now();
@@ -26,7 +26,7 @@ let askNow = () => {};
 
 const bytes = (text) => new TextEncoder().encode(text).length;
 
-/// The part of a query that asks for a series by its tags, as many as it takes.
+/// The parameters of a query for a series by its tags, within the limits.
 function filter(tags) {
   const query = new URLSearchParams();
   let room = TAGS_BYTES_MAX;
@@ -47,13 +47,12 @@ function choose(series) {
   askNow();
 }
 
-/// The series that have what is searched for.
 function search() {
   const words = byId("search").value.toLowerCase();
   return [...known.keys()].filter((it) => it.toLowerCase().includes(words));
 }
 
-/// Fills the list of series with these.
+/// Fills the list of series with those that match the search.
 function offer() {
   const found = search();
   const offered = found.slice(0, SERIES_SHOWN_MAX);
@@ -66,7 +65,7 @@ function offer() {
   if (chosen !== null) byId("series").value = chosen;
 }
 
-/// Asks for something. Answers what is wrong, if the node answers that; the status shows `Gone`.
+/// Passes the answer to `then`, or returns the message of the node. The status shows `Gone`.
 async function attempt(path, then) {
   try {
     then(await ask(path, WITHIN));
@@ -77,30 +76,29 @@ async function attempt(path, then) {
   }
 }
 
-/// Says beside its place that there is nothing new and why, or these words. Answers whether it worked.
+/// Shows the trouble, or these words. Returns whether there is none.
 function report(place, trouble, words = "") {
   byId(place).className = trouble === undefined ? "state" : "state trouble";
   say(byId(place), trouble === undefined ? words : `Nothing newer at ${clockSeconds(now())} UTC: ${trouble}. Trying again.`);
   return trouble === undefined;
 }
 
-async function top(place, by, window, caption, columns) {
+async function top(place, by, window, caption, column) {
   const button = (it) => {
     const attributes = { class: "series", type: "button", "data-key": it.series, "aria-pressed": `${it.series === chosen}` };
     return html("button", attributes, ...seriesName(it.series));
   };
-  const trouble = await attempt(`/api/v1/top?by=${by}&window=${window}m&n=${TOP}`, (answer) => {
-    chosen ??= answer.items[0]?.series ?? null;
-    for (const item of answer.items) known.set(item.series, item.tags);
-    show(byId(place), [answer.items, window], () => {
-      if (answer.items.length === 0) return html("p", { class: "soft" }, "No minute of this window is closed yet.");
-      return table(`${caption} in ${window} minutes`, [["Series", button], ...columns], answer.items);
-    });
+  const trouble = await attempt(`/api/v1/top?by=${by}&window=${window}m&n=${TOP}`, ({ items }) => {
+    chosen ??= items[0]?.series ?? null;
+    for (const item of items) known.set(item.series, item.tags);
+    show(byId(place), [items, window], () => (items.length === 0
+      ? html("p", { class: "soft" }, "No minute of this window is closed yet.")
+      : table(`${caption} in ${window} minutes`, [["Series", button], column], items)));
   });
   return report(`${place}-state`, trouble);
 }
 
-/// What is known of the series that is chosen. Answers what is wrong.
+/// Shows the minutes of the chosen series. Returns the trouble, if any.
 async function minutes(window, isListed) {
   const [series, tags] = [chosen, known.get(chosen)];
   const draw = (sealed, live) => {
@@ -109,7 +107,7 @@ async function minutes(window, isListed) {
     if (series === chosen) redraw();
   };
   if (tags === undefined) {
-    // What is not in the list has no counts in this window.
+    // A series that is not listed has no counts in this window.
     if (isListed) draw([], []);
     return undefined;
   }
@@ -122,7 +120,7 @@ async function minutes(window, isListed) {
   const to = Math.floor(now() / 60000) * 60;
   query.set("from", to - window * 60);
   query.set("to", to);
-  // Asked last: what was sealed meanwhile is in here.
+  // The second request, so it includes minutes that were sealed since the first.
   return attempt(`/api/v1/minutes?${query}`, (answer) => draw(answer.counts, live));
 }
 
@@ -132,25 +130,22 @@ async function all() {
     let trouble = await attempt(`/api/v1/series?window=${window}m`, (answer) => {
       known = new Map(answer.series.map((it) => [it.series, it.tags]));
     });
-    const users = await top("top-users", "unique", window, "The series with the most users", [
-      ["Most in a minute", (it) => count(it.unique_minute_max), "number"],
-    ]);
-    const events = await top("top-events", "cumulative", window, "The series with the most events", [
-      ["Events", (it) => count(it.cumulative), "number"],
-    ]);
+    const users = await top("top-users", "unique", window, "The series with the most users",
+      ["Most in a minute", (it) => count(it.unique_minute_max), "number"]);
+    const events = await top("top-events", "cumulative", window, "The series with the most events",
+      ["Events", (it) => count(it.cumulative), "number"]);
     chosen ??= known.keys().next().value ?? null;
     offer();
     if (chosen !== null) trouble = (await minutes(window, trouble === undefined)) ?? trouble;
     const words = chosen === null ? "No series had events in this window." : "";
     return report("counts-state", trouble, words) && users && events;
   } catch (error) {
-    // The status shows that the node is gone.
     if (!(error instanceof Gone)) console.error(error);
     return false;
   }
 }
 
-/// Shows counts from now on; `time` is the time of the node. Answers what asks for them at once.
+/// Shows the counts repeatedly; `time` is the time of the node. Returns a function that requests them now.
 export function counts(time) {
   now = time;
   byId("series").addEventListener("change", (event) => choose(event.target.value));

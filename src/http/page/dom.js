@@ -1,32 +1,29 @@
-// Elements and words. All that comes from data becomes text, never markup.
+// Elements and formats. All data becomes text, never markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function filled(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+const builder = (make) => (name, attributes = {}, ...children) => {
+  const element = make(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
   }
   element.append(...children.filter((child) => child !== undefined && child !== null));
   return element;
-}
+};
 
 export const byId = (id) => document.getElementById(id);
-export const html = (name, attributes = {}, ...children) =>
-  filled(document.createElement(name), attributes, children);
-export const svg = (name, attributes = {}, ...children) =>
-  filled(document.createElementNS(SVG, name), attributes, children);
+export const html = builder((name) => document.createElement(name));
+export const svg = builder((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
 
-/// Sets a text, and leaves the page alone where it is there already.
+/// Sets a text if it differs, so that screen readers hear changes only.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/// The name of a series, whose tags stay whole where there is room.
+/// The name of a series, which wraps between its tags.
 export const seriesName = (series) => series.split(/(?<=,)/).map((tag) => html("span", {}, tag));
 
 const shown = new WeakMap();
 
-/// Has `place` show what `make` makes of `data`, unless it does already. What had the focus has it afterwards.
+/// Replaces the content of `place` by `make(data)` if the data changed. The focus stays on the element with the same key.
 export function show(place, data, make) {
   const now = JSON.stringify(data);
   if (shown.get(place) === now) return;
@@ -34,27 +31,22 @@ export function show(place, data, make) {
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   place.replaceChildren(...[make(data)].flat());
   if (focused === undefined) return;
-  const again = [...place.querySelectorAll("[data-key]")].find((it) => it.dataset.key === focused);
-  if (again) again.focus({ preventScroll: true });
+  [...place.querySelectorAll("[data-key]")].find((it) => it.dataset.key === focused)?.focus({ preventScroll: true });
 }
 
 /// A table. A column is [title, cell of a row, class of the cell]; the first one names the row.
 export function table(caption, columns, rows) {
-  const kind = (column, row) => (typeof column[2] === "function" ? column[2](row) : column[2]);
+  const kind = ([, , kind], row) => (typeof kind === "function" ? kind(row) : kind);
   const head = columns.map((column) =>
-    html("th", { scope: "col", role: "columnheader", class: /number/.test(kind(column, {}) ?? "") && "number" }, column[0]));
+    html("th", { scope: "col", role: "columnheader", class: /number/.test(kind(column, {})) && "number" }, column[0]));
   // On a narrow screen a wide table is drawn as cards; the roles keep it a table for screen readers.
-  const line = (row) => columns.map((column, place) => {
-    const name = place === 0 ? "th" : "td";
-    const attributes = place === 0
-      ? { scope: "row", role: "rowheader" }
-      : { role: "cell", class: kind(column, row), "data-label": column[0] };
-    return html(name, attributes, column[1](row));
-  });
+  const row = (it) => columns.map((column, place) => (place === 0
+    ? html("th", { scope: "row", role: "rowheader" }, column[1](it))
+    : html("td", { role: "cell", class: kind(column, it), "data-label": column[0] }, column[1](it))));
   return html("table", { class: columns.length > 4 && "cards", role: "table" },
     html("caption", { class: "unseen" }, caption),
     html("thead", { role: "rowgroup" }, html("tr", { role: "row" }, ...head)),
-    html("tbody", { role: "rowgroup" }, ...rows.map((row) => html("tr", { role: "row" }, ...line(row)))));
+    html("tbody", { role: "rowgroup" }, ...rows.map((it) => html("tr", { role: "row" }, ...row(it)))));
 }
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -62,32 +54,21 @@ const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-/// 1,234; a dash for what is not known.
-export const count = (value) => (isNumber(value) ? whole.format(value) : "–");
-/// 1.2K
+/// A format that shows unknown values as a dash.
+const known = (format) => (value) => (isNumber(value) ? format(value) : "–");
+export const count = known((value) => whole.format(value));
 export const brief = (value) => compact.format(value);
-export const rate = (value) => (isNumber(value) ? `${value >= 100 ? whole.format(value) : short.format(value)}/s` : "–");
-export const percent = (value) => (isNumber(value) ? `${(Math.floor(value * 1000) / 10).toFixed(1)} %` : "–");
-/// One, or many: 1 node, 2 nodes.
+export const rate = known((value) => `${value >= 100 ? whole.format(value) : short.format(value)}/s`);
+export const percent = known((value) => `${(Math.floor(value * 1000) / 10).toFixed(1)} %`);
 export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
 
+const scaled = (units) => known((value) => {
+  const [unit, size] = units.find(([, , from]) => value >= from) ?? units.at(-1);
+  return `${short.format(value / size)} ${unit}`;
+});
 /// 4.2 s, 3 min, 5 h, 2 d
-export function span(seconds) {
-  if (!isNumber(seconds)) return "–";
-  const size = Math.abs(seconds);
-  if (size < 10) return `${short.format(Math.round(seconds * 10) / 10)} s`;
-  if (size < 120) return `${Math.round(seconds)} s`;
-  if (size < 7200) return `${Math.round(seconds / 60)} min`;
-  return size < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
-}
-
-export function bytes(value) {
-  if (!isNumber(value)) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let place = 0;
-  for (; value >= 1024 && place < units.length - 1; place += 1) value /= 1024;
-  return `${short.format(value)} ${units[place]}`;
-}
+export const span = scaled([["d", 86400, 172800], ["h", 3600, 7200], ["min", 60, 120], ["s", 1]]);
+export const bytes = scaled([["GiB", 2 ** 30, 2 ** 30], ["MiB", 2 ** 20, 2 ** 20], ["KiB", 1024, 1024], ["B", 1]]);
 
 /// 14:05 and 14:05:09 of milliseconds since the epoch.
 export const clock = (ms) => new Date(ms).toISOString().slice(11, 16);

@@ -1,25 +1,25 @@
-// The page of a node: asks for the status of the whole, and says how old it is. When the node goes away the last numbers
-// stay, marked as old, until it is back.
+// The page of a node: requests the status of the cluster and shows its age. If the node does not respond, the last numbers
+// stay, marked as old, until it does.
 
 import { ask, Gone, poll } from "./ask.js";
 import { counts } from "./counts.js";
 import { byId, clockSeconds, say, span } from "./dom.js";
-import { nodes, outputs, pipeline, relays, store, verdict } from "./status.js";
+import { showStatus, verdict } from "./status.js";
 
 const EVERY = 2000;
-// A node looks at its store for six seconds at most before it says that this does not answer.
+// A node waits for its store for six seconds at most.
 const WITHIN = 8000;
 
-// The last status, the node's time in it and when it came by this browser's steady clock.
+// The node's time in the last status, and the time of this browser's steady clock at its arrival.
 let last;
-// Why the numbers are old, if they are, and whether the node is away altogether.
+// Why the numbers are old, and whether the node does not respond at all.
 let trouble;
 let edition;
 
 /// The time of the node, in milliseconds since the epoch.
 const now = () => (last ? last.at + performance.now() - last.came : Date.now());
 
-/// Screen readers speak this when it changes, and only then.
+/// Screen readers speak this when it changes.
 const speak = (words) => say(byId("spoken"), words);
 
 async function status() {
@@ -27,29 +27,22 @@ async function status() {
     const answer = await ask("/api/v1/status", WITHIN);
     last = { at: Date.parse(answer.at), came: performance.now() };
     document.body.className = "";
-    verdict(answer.is_anything_lost, answer.findings, speak);
-    pipeline(answer);
-    nodes(answer);
-    relays(answer);
-    outputs(answer);
-    store(answer);
-    if (trouble?.away) {
+    showStatus(answer, speak);
+    if (trouble?.gone) {
       reloadIfNew();
       countsNow();
     }
     trouble = undefined;
-    tick();
-    return true;
   } catch (error) {
-    trouble = { away: error instanceof Gone, why: error.message };
+    trouble = { gone: error instanceof Gone, why: error.message };
     document.body.className = "old";
-    speak(trouble.away ? "This node does not answer. All numbers are old." : "This node cannot report its status. The numbers are old.");
-    tick();
-    return false;
+    speak(trouble.gone ? "This node does not respond. All numbers are old." : "This node cannot report its status. The numbers are old.");
   }
+  tick();
+  return trouble === undefined;
 }
 
-/// Once a second: how old the numbers are.
+/// Shows the age of the numbers, once a second.
 function tick() {
   const since = last && `${clockSeconds(last.at)} UTC`;
   if (trouble === undefined) {
@@ -57,21 +50,20 @@ function tick() {
     return;
   }
   const ago = last && span(Math.round((performance.now() - last.came) / 1000));
-  const what = trouble.away ? "No answer" : "No status";
+  const what = trouble.gone ? "No answer" : "No status";
   say(byId("connection"), last ? `${what} since ${since}, ${ago} ago. All numbers are old.` : `${what} from this node.`);
-  const before = last ? ` What is below is of ${since}.` : "";
-  const words = trouble.away
-    ? `This node does not answer: ${trouble.why}.${before} Other nodes may go on; their pages show it.`
-    : `This node cannot report its status: ${trouble.why}.${before}`;
-  verdict({ answer: "unknown", sentence: `${words} Trying again.` });
+  const subject = trouble.gone ? "This node does not respond" : "This node cannot report its status";
+  const before = last ? ` The numbers below are of ${since}.` : "";
+  const others = trouble.gone ? " Other nodes may run; their pages show it." : "";
+  verdict({ answer: "unknown", sentence: `${subject}: ${trouble.why}.${before}${others} Trying again.` });
 }
 
-/// A node of another version may have another page.
+/// Reloads the page if the node has another version of it.
 async function reloadIfNew() {
   const head = await fetch("/", { method: "HEAD" }).catch(() => undefined);
-  const is = head?.headers.get("etag");
-  if (edition !== undefined && is && is !== edition) location.reload();
-  edition ??= is;
+  const current = head?.headers.get("etag");
+  if (edition !== undefined && current && current !== edition) location.reload();
+  edition ??= current;
 }
 
 say(byId("host"), location.host);

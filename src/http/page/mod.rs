@@ -1,5 +1,4 @@
-//! The page at `/`: the node's status, live in a browser. The binary contains it, and its policy allows only requests to the
-//! node itself.
+//! The status page at `/`. The binary contains its files, and its policy allows only requests to the node itself.
 
 use std::sync::LazyLock;
 
@@ -9,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// No content of other origins, no inline scripts or styles, no frame around it.
+/// No content of other origins, no inline scripts or styles, and no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -30,13 +29,12 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// One for all files, so that the files that a browser has are always of one build.
+/// One for all files, so that all files of a browser are of one build.
 static ETAG: LazyLock<String> = LazyLock::new(|| {
     let all: String = FILES.iter().map(|(_, _, content)| *content).collect();
     format!("\"{:016x}\"", xxh3_64(all.as_bytes()))
 });
 
-/// The routes of the page.
 pub(super) fn router() -> Router {
     FILES.iter().fold(Router::new(), |router, &(path, kind, content)| {
         router.route(path, get(async move |asked: HeaderMap| answer(&asked, kind, content)))
@@ -46,7 +44,7 @@ pub(super) fn router() -> Router {
 fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
     let head = [
         (header::CONTENT_TYPE, kind),
-        // A browser asks each time, and gets 304 when it has the file already.
+        // A browser always asks, and gets 304 if it has the file.
         (header::CACHE_CONTROL, "no-cache"),
         (header::ETAG, ETAG.as_str()),
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -1,46 +1,44 @@
-// Events and users of a series, minute by minute: two plots of bars, and the same numbers as a table.
-// A minute that is open is drawn hollow: it may still grow.
+// Events and users of a series by minute: two plots of bars, and the same numbers as a table.
+// An open minute is drawn hollow, because it may grow.
 
 import { brief, clock, count, html, many, show, svg, table } from "./dom.js";
 
-/// Low on a phone, higher where there is room.
-const heightOf = (width) => Math.min(Math.max(Math.round(width * 0.34), 170), 300);
 const MARGIN = { left: 46, right: 8, top: 14, bottom: 22 };
 const STEPS = [1, 2, 5, 10, 15, 30, 60];
+const PLOTS = [
+  { key: "events", one: "event", title: "Events per minute" },
+  { key: "users", one: "user", title: "Different users per minute" },
+];
 
-/// The greatest label of the axis, and the distance of its labels: whole, round numbers.
-function scale(greatest) {
-  const rough = Math.max(greatest, 1) / 4;
-  const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
+const state = (minute) => (minute.open ? "open, may grow" : "closed");
+
+/// Returns the highest label of an axis, and the distance of its labels, as round numbers.
+function scale(highest) {
+  const rough = Math.max(highest, 4) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((it) => it * power).find((it) => it >= rough);
-  return { step, top: Math.max(step, Math.ceil(greatest / step) * step) };
+  return { step, most: Math.max(step, Math.ceil(highest / step) * step) };
 }
 
-function state(minute) {
-  return minute.open ? "open, may grow" : "closed";
-}
-
-/// In words what the plot shows.
+/// Describes the plot in words.
 function summary(what, series, minutes) {
   const closed = minutes.filter((it) => !it.open);
-  const open = minutes.length - closed.length;
   const highest = closed.reduce((a, b) => (b[what.key] > a[what.key] ? b : a), closed[0]);
   return `${what.title} of ${series} from ${clock(minutes[0].at)} to ${clock(minutes.at(-1).at)}. `
-    + `Highest: ${count(highest?.[what.key])} at ${highest ? clock(highest.at) : "–"}. `
-    + `Last closed: ${count(closed.at(-1)?.[what.key])}. ${many(open, "minute is", "minutes are")} open.`;
+    + `Highest: ${count(highest?.[what.key])} at ${highest ? clock(highest.at) : "–"}. Last closed: ${count(closed.at(-1)?.[what.key])}. `
+    + `${many(minutes.length - closed.length, "minute is", "minutes are")} open.`;
 }
 
 function drawing(what, series, minutes, width) {
   const { left, right, top, bottom } = MARGIN;
-  const height = heightOf(width);
-  const { step, top: most } = scale(Math.max(...minutes.map((it) => it[what.key])));
+  const height = Math.min(Math.max(Math.round(width * 0.34), 170), 300);
+  const { step, most } = scale(Math.max(...minutes.map((it) => it[what.key])));
   const band = (width - left - right) / minutes.length;
   const down = height - bottom;
   const y = (value) => down - (value / most) * (down - top);
   const parts = [];
   for (let value = 0; value <= most; value += step) {
-    const line = value === 0 ? "axis" : "grid";
-    parts.push(svg("line", { class: line, x1: left, x2: width - right, y1: y(value), y2: y(value) }));
+    parts.push(svg("line", { class: value === 0 ? "axis" : "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
     parts.push(svg("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, brief(value)));
   }
   const apart = STEPS.find((it) => it * band >= 58) ?? 60;
@@ -53,13 +51,10 @@ function drawing(what, series, minutes, width) {
       parts.push(svg("text", { x: middle, y: height - 4, "text-anchor": "middle" }, clock(minute.at)));
     }
     if (value > 0) {
-      const line = minute.open ? 1.5 : 0;
+      const [kind, line] = minute.open ? ["open", 1.5] : ["closed", 0];
       parts.push(svg("rect", {
-        class: minute.open ? "open" : "closed",
-        x: x + band * 0.1 + line / 2,
-        y: Math.min(y(value), down - 1.5) + line / 2,
-        width: Math.max(band * 0.8 - line, 1),
-        height: Math.max(down - y(value), 1.5) - line,
+        class: kind, x: x + band * 0.1 + line / 2, y: Math.min(y(value), down - 1.5) + line / 2,
+        width: Math.max(band * 0.8 - line, 1), height: Math.max(down - y(value), 1.5) - line,
       }));
     }
     const words = `${clock(minute.at)}: ${many(value, what.one)} (${state(minute)})`;
@@ -69,19 +64,14 @@ function drawing(what, series, minutes, width) {
   return svg("svg", box, ...parts);
 }
 
-const PLOTS = [
-  { key: "events", one: "event", title: "Events per minute" },
-  { key: "users", one: "user", title: "Different users per minute" },
-];
-
-/// Draws what is known of a series: [{ at, events, users, open }], by time.
+/// Draws the minutes of a series: [{ at, events, users, open }], by time.
 export function plot(place, numbers, series, minutes) {
-  const columns = getComputedStyle(place).gridTemplateColumns.split(" ").map(parseFloat);
-  const width = Math.floor(columns[0]) || 320;
+  const [column] = getComputedStyle(place).gridTemplateColumns.split(" ").map(parseFloat);
+  const width = Math.floor(column) || 320;
   show(place, [series, minutes, width], () => PLOTS.map((what) =>
     html("figure", { class: `of-${what.key}` },
       html("figcaption", {}, what.title), drawing(what, series, minutes, width))));
-  show(numbers, [series, minutes], () => table(`Events and different users of ${series}, minute by minute`, [
+  show(numbers, [series, minutes], () => table(`Events and different users of ${series} by minute`, [
     ["Minute", (it) => clock(it.at)],
     ["Events", (it) => count(it.events), "number"],
     ["Users", (it) => count(it.users), "number"],
@@ -89,7 +79,7 @@ export function plot(place, numbers, series, minutes) {
   ], [...minutes].reverse()));
 }
 
-/// The minutes of a window up to now, of what the API answers: sealed counts are final, live ones are not.
+/// Returns the minutes of a window until now from the answers of the API: sealed counts are final, live counts are not.
 export function minutesOf(series, now, window, sealed, live) {
   const minute = 60000;
   const of = (counts) => new Map(counts.filter((it) => it.series === series).map((it) => [Date.parse(it.minute), it]));

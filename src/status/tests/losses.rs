@@ -68,7 +68,7 @@ fn node_knows_what_the_record_lacks_of_it() {
     own.details.unrecorded = vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()];
     let away = StoreError::unavailable("Connection refused");
     let seen = Surveyed::nothing("127.0.0.1:6379".to_owned(), &away);
-    let status = summarize(now(), Some((Duration::ZERO, own)), &expected(), seen);
+    let status = summarize(now(), Some(own), &expected(), seen);
     assert_eq!(status.is_anything_lost.answer, Answer::Yes);
     assert_eq!(status.losses.unwrap()[0].amount, 7);
 }
