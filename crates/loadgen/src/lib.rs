@@ -21,7 +21,7 @@ mod targets;
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use chrono::{DateTime, SecondsFormat};
 
@@ -156,7 +156,7 @@ fn describe(options: &Options, plan: &Plan) -> String {
 
 /// Nanoseconds since the epoch.
 fn now_nanos() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = UNIX_EPOCH.elapsed().unwrap_or_default();
     i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)
 }
 

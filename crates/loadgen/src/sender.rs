@@ -62,7 +62,7 @@ impl<'a> Sender<'a> {
 
     /// Returns the addresses, separated by commas.
     pub(super) fn addresses(&self) -> String {
-        let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
+        let addresses: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
         addresses.join(", ")
     }
 
@@ -99,7 +99,7 @@ impl<'a> Sender<'a> {
         self.summary.retries = self.targets.iter().map(|target| target.retries).sum();
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
         self.summary.copies_refused =
-            refusing.map(|target| (target.address().to_owned(), target.refused)).collect();
+            refusing.map(|target| (target.name.clone(), target.refused)).collect();
         if let Some((expected, mut file)) = self.expected {
             let written = file.write_all(expected.lines().as_bytes());
             let written = written.and_then(|()| file.sync_all());
@@ -163,7 +163,7 @@ impl<'a> Sender<'a> {
             {
                 if !is_reported {
                     is_reported = true;
-                    let (address, seconds) = (target.address(), wait.as_secs_f64());
+                    let (address, seconds) = (&target.name, wait.as_secs_f64());
                     self.progress.suspend(|| {
                         eprintln!(
                             "no process listens at {address} yet; waiting for up to {seconds} s"
@@ -182,12 +182,11 @@ impl<'a> Sender<'a> {
                 Err(failed) if failed.is_refused => target.refused += 1,
                 Err(failed) => {
                     self.summary.copies_failed += 1;
-                    self.summary.last_failure =
-                        Some(format!("{}: {}", target.address(), failed.source));
+                    self.summary.last_failure = Some(format!("{}: {}", target.name, failed.source));
                 }
             }
             if refused_before == 0 && target.refused > 0 && !quiet {
-                let address = target.address();
+                let address = &target.name;
                 self.progress
                     .suspend(|| eprintln!("warning: no process listens at {address}; continuing"));
             }

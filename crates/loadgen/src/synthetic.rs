@@ -87,7 +87,10 @@ pub struct Synthetic {
     kinds: u32,
     order: Option<std::vec::IntoIter<u64>>,
     sent: u64,
-    stamps: Stamps,
+    /// The last timestamps of [`next_at`](Self::next_at), the newest first. A repeat takes one of them.
+    recent: VecDeque<i64>,
+    /// The newest of all these timestamps.
+    newest: i64,
 }
 
 impl Synthetic {
@@ -108,16 +111,23 @@ impl Synthetic {
             kinds: if root * root < series { root + 1 } else { root },
             order,
             sent: 0,
-            stamps: Stamps::default(),
+            recent: VecDeque::new(),
+            newest: 0,
         }
     }
 
-    /// Returns the next event with this time in nanoseconds since the epoch; a repeat keeps the time of the repeated event. The
-    /// plan must not be shuffled.
+    /// Returns the next event with this time in nanoseconds since the epoch, increased if another event has it; a repeat keeps the
+    /// time of the repeated event. The plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;
-        Some(Event { nanos: self.stamps.next(distance, now_nanos), ..event })
+        let place = distance.and_then(|distance| usize::try_from(distance - 1).ok());
+        let repeated = place.and_then(|place| self.recent.get(place).copied());
+        let nanos = repeated.unwrap_or_else(|| now_nanos.max(self.newest.saturating_add(1)));
+        self.newest = self.newest.max(nanos);
+        self.recent.truncate(REPEAT_DISTANCE_MAX - 1);
+        self.recent.push_front(nanos);
+        Some(Event { nanos, ..event })
     }
 
     /// Returns the distance from a repeat to the repeated event; `None` for other events.
@@ -165,29 +175,6 @@ impl Iterator for Synthetic {
         };
         self.sent += 1;
         Some(self.event(index))
-    }
-}
-
-/// The timestamps of a load whose events happen when they are sent.
-#[derive(Debug, Clone, Default)]
-struct Stamps {
-    /// The last timestamps, the newest first. A repeat takes one of them.
-    recent: VecDeque<i64>,
-    newest: i64,
-}
-
-impl Stamps {
-    /// Returns the timestamp of the event `distance` before this one, or else now, increased if another event has it.
-    fn next(&mut self, distance: Option<u64>, now_nanos: i64) -> i64 {
-        let place = distance.and_then(|distance| usize::try_from(distance - 1).ok());
-        let repeated = place.and_then(|place| self.recent.get(place).copied());
-        let stamp = repeated.unwrap_or_else(|| {
-            self.newest = now_nanos.max(self.newest.saturating_add(1));
-            self.newest
-        });
-        self.recent.truncate(REPEAT_DISTANCE_MAX - 1);
-        self.recent.push_front(stamp);
-        stamp
     }
 }
 
@@ -274,21 +261,24 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     }
 
     #[test]
-    fn timestamps_differ_even_when_the_clock_stands_or_goes_back() {
-        let mut stamps = Stamps::default();
-        let given: Vec<i64> = [100, 100, 90, 200].map(|now| stamps.next(None, now)).into();
+    fn timestamps_differ_even_if_the_clock_stops_or_is_set_back() {
+        let mut load = Synthetic::new(Plan { repeat: 0.0, ..plan() });
+        let given = [100, 100, 90, 200].map(|now| load.next_at(now).unwrap().nanos);
         assert_eq!(given, [100, 101, 102, 200]);
     }
 
     #[test]
     fn a_repeat_has_the_timestamp_of_the_repeated_event() {
-        let mut stamps = Stamps::default();
-        for now in 1..=5_000 {
-            assert_eq!(stamps.next(None, now), now);
+        let mut load = Synthetic::new(Plan { repeat: 0.5, ..plan() });
+        let mut given: Vec<Event> = Vec::new();
+        for index in 0..5_000 {
+            let distance = load.repeat_distance(index);
+            let event = load.next_at(1_000_000 + i64::try_from(index).unwrap()).unwrap();
+            if let Some(distance) = distance {
+                assert_eq!(event, given[usize::try_from(index - distance).unwrap()]);
+            }
+            given.push(event);
         }
-        assert_eq!(stamps.next(Some(1), 9_999), 5_000);
-        assert_eq!(stamps.next(Some(1), 9_999), 5_000, "a repeat of a repeat");
-        assert_eq!(stamps.next(Some(REPEAT_DISTANCE_MAX as u64), 9_999), 5_003 - 1_000);
     }
 
     proptest! {

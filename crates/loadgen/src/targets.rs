@@ -23,7 +23,8 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 /// An address to send to.
 #[derive(Debug)]
 pub(super) struct Target {
-    name: String,
+    /// The resolved address.
+    pub(super) name: String,
     socket: Socket,
     /// Copies that were refused because no process listens. The network may not report all.
     pub(super) refused: u64,
@@ -57,11 +58,6 @@ impl Target {
             Ok(socket) => Ok(Self { name, socket, refused: 0, retries: 0, has_taken: false }),
             Err(source) => Err(SendError::Socket(name, source)),
         }
-    }
-
-    /// Returns the resolved address.
-    pub(super) fn address(&self) -> &str {
-        &self.name
     }
 
     /// Sends a copy. While a Unix socket is full, waits until `is_stopped`.
@@ -180,7 +176,7 @@ mod tests {
     #[test]
     fn localhost_is_reached_over_ipv4() {
         let target = Target::open("localhost:9").unwrap();
-        assert_eq!(target.address(), "127.0.0.1:9");
+        assert_eq!(target.name, "127.0.0.1:9");
     }
 
     #[test]
