@@ -14,7 +14,7 @@ use super::wakes::{Listener, Wakes};
 
 /// The interval at which expired names are removed.
 const SWEEP_INTERVAL_US: u64 = 10_000_000;
-/// The default limit of [`MemoryArbiter::bounded`].
+/// The approximate limit of all names. Beyond it, operations that need room are refused.
 const BYTES_MAX: usize = 256 << 20;
 /// The approximate bytes of a name without its value and list.
 const NAME_BYTES: usize = 512;
@@ -41,7 +41,7 @@ fn steady_now_us() -> u64 {
     BEGAN.1 + micros(BEGAN.0.elapsed())
 }
 
-/// Locks, values and lists in the memory of this process.
+/// Locks, values and lists in the memory of this process, up to 256 MiB.
 #[derive(Debug)]
 pub struct MemoryArbiter {
     clock: Option<Arc<dyn Clock>>,
@@ -152,13 +152,6 @@ impl MemoryArbiter {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock: Some(clock), ..Self::default() }
-    }
-
-    /// Limits its size to about this many bytes, 256 MiB by default. Beyond the limit, operations that need room are refused with
-    /// [`Error::Full`].
-    #[must_use]
-    pub fn bounded(self, bytes_max: usize) -> Self {
-        Self { bytes_max, ..self }
     }
 
     fn now_us(&self) -> u64 {
@@ -404,7 +397,8 @@ mod tests {
     #[tokio::test]
     async fn a_full_arbiter_begins_nothing_until_a_value_expires() {
         let clock = Arc::new(AtomicU64::new(1));
-        let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _).bounded(10_000);
+        let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
+        let arbiter = MemoryArbiter { bytes_max: 10_000, ..arbiter };
         let ttl = Duration::from_secs(1);
         let keep = async |number| {
             let claim = Claim::new(name(number), ttl);

@@ -42,18 +42,18 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// Held by the caller that connects.
     connecting: tokio::sync::Mutex<()>,
-    /// The time of the next check of the server's data.
-    next_look: Mutex<Instant>,
 }
 
-enum State {
-    Connected(Connection),
-    Away {
-        fault: Fault,
-        /// Failed attempts to connect since the last connection.
-        attempts: u32,
-        next: Instant,
-    },
+struct State {
+    connection: Option<Connection>,
+    /// Why there is no connection.
+    fault: Fault,
+    /// Failed attempts to connect since the last connection.
+    attempts: u32,
+    /// The time of the next attempt.
+    next: Instant,
+    /// The time of the next check of the server's data.
+    next_look: Instant,
 }
 
 impl Link {
@@ -63,7 +63,8 @@ impl Link {
         settings: &Arc<Settings>,
         check: &Check,
     ) -> Self {
-        let fault = Fault::unavailable("not connected yet");
+        let (fault, now) = (Fault::unavailable("not connected yet"), Instant::now());
+        let state = State { connection: None, fault, attempts: 0, next: now, next_look: now };
         Self {
             client: client.clone(),
             settings: Arc::clone(settings),
@@ -71,9 +72,8 @@ impl Link {
             server: format!("Redis at {endpoint}"),
             flight: Flight::new(settings.timeouts.response),
             losses: AtomicU64::new(0),
-            state: Mutex::new(State::Away { fault, attempts: 0, next: Instant::now() }),
+            state: Mutex::new(state),
             connecting: tokio::sync::Mutex::new(()),
-            next_look: Mutex::new(Instant::now()),
         }
     }
 
@@ -86,28 +86,27 @@ impl Link {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(&*self.state(), State::Connected(_))
+        self.state().connection.is_some()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so the state is valid after a panic.
+        // No change of it panics halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the connection or the last fault; `None` when it is time to connect.
     fn known(&self) -> Option<Result<Connection, Fault>> {
-        match &*self.state() {
-            State::Connected(connection) => Some(Ok(connection.clone())),
-            State::Away { fault, next, .. } => (Instant::now() < *next).then(|| Err(fault.clone())),
+        let state = self.state();
+        match &state.connection {
+            Some(connection) => Some(Ok(connection.clone())),
+            None => (Instant::now() < state.next).then(|| Err(state.fault.clone())),
         }
     }
 
     /// Returns the fault of the last attempt to connect.
     fn failure(&self) -> Option<Fault> {
-        match &*self.state() {
-            State::Away { fault, attempts: 1.., .. } => Some(fault.clone()),
-            _ => None,
-        }
+        let state = self.state();
+        (state.attempts > 0).then(|| state.fault.clone())
     }
 
     /// Returns the connection, or connects.
@@ -134,19 +133,13 @@ impl Link {
         let connected = self.connect().await;
         let mut state = self.state();
         match &connected {
-            Ok(connection) => *state = State::Connected(connection.clone()),
+            Ok(connection) => (state.connection, state.attempts) = (Some(connection.clone()), 0),
             Err(fault) => {
-                let attempts = match &*state {
-                    State::Away { attempts, .. } => *attempts,
-                    State::Connected(_) => 0,
-                };
-                let longest = PAUSE_MIN.saturating_mul(1 << attempts.min(8)).min(PAUSE_MAX);
+                let longest = PAUSE_MIN.saturating_mul(1 << state.attempts.min(8)).min(PAUSE_MAX);
                 let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
-                *state = State::Away {
-                    fault: fault.clone(),
-                    attempts: attempts.saturating_add(1),
-                    next: Instant::now() + pause,
-                };
+                state.next = Instant::now() + pause;
+                state.attempts = state.attempts.saturating_add(1);
+                state.fault = fault.clone();
             }
         }
         drop(state);
@@ -169,11 +162,10 @@ impl Link {
 
     /// Returns true once in each interval.
     pub(crate) fn is_time_to_look(&self) -> bool {
-        let now = Instant::now();
-        let mut next = self.next_look.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = now >= *next;
+        let (mut state, now) = (self.state(), Instant::now());
+        let is_time = now >= state.next_look;
         if is_time {
-            *next = now + LOOK_INTERVAL;
+            state.next_look = now + LOOK_INTERVAL;
         }
         is_time
     }
@@ -186,8 +178,8 @@ impl Link {
         }
         let mut state = self.state();
         let is_known = |known: &Connection| Arc::ptr_eq(&known.flight, &connection.flight);
-        if matches!(&*state, State::Connected(known) if is_known(known)) {
-            *state = State::Away { fault: fault.clone(), attempts: 0, next: Instant::now() };
+        if state.connection.as_ref().is_some_and(is_known) {
+            (state.connection, state.fault, state.next) = (None, fault.clone(), Instant::now());
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(state);
             connection.flight.close();

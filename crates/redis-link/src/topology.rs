@@ -58,10 +58,10 @@ pub(crate) async fn find(
 }
 
 async fn ask_cluster(settings: &Settings, endpoint: &Endpoint) -> Result<Slots<Endpoint>, Fault> {
-    let client = settings.client(endpoint).map_err(|error| unusable(endpoint, &error))?;
-    let asked = ask(settings, &client, redis::cmd("CLUSTER").arg("SLOTS")).await;
+    let command = redis::cmd("CLUSTER").arg("SLOTS").take();
+    let server = format!("Redis at {endpoint}");
     let answer: Vec<Vec<Value>> =
-        asked.map_err(|fault| fault.at(&format_args!("Redis at {endpoint}")))?;
+        ask(settings, settings.client(endpoint), &command, &server).await?;
     let slots: Option<Slots<_>> =
         answer.into_iter().map(|range| read_range(range, endpoint)).collect();
     let slots = slots.filter(|slots| !slots.is_empty());
@@ -73,11 +73,10 @@ async fn ask_sentinel(
     endpoint: &Endpoint,
     name: &str,
 ) -> Result<Endpoint, Fault> {
-    let client = settings.sentinel(endpoint).map_err(|error| unusable(endpoint, &error))?;
     let command = redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(name).take();
-    let asked = ask(settings, &client, &command).await;
+    let server = format!("the sentinel at {endpoint}");
     let answer: Option<(String, u16)> =
-        asked.map_err(|fault| fault.at(&format_args!("the sentinel at {endpoint}")))?;
+        ask(settings, settings.sentinel(endpoint), &command, &server).await?;
     answer.map(|(host, port)| Endpoint::Tcp(host, port)).ok_or_else(|| {
         let reason = format!("the sentinel {endpoint} has no master named {name}");
         Fault::new(FaultKind::MasterName, reason)
@@ -86,15 +85,14 @@ async fn ask_sentinel(
 
 async fn ask<T: FromRedisValue>(
     settings: &Settings,
-    client: &Client,
+    client: Result<Client, SettingsError>,
     command: &Cmd,
+    server: &str,
 ) -> Result<T, Fault> {
-    let asked = async { command.query_async(&mut settings.connect(client).await?).await };
-    asked.await.map_err(|error| Fault::of_greeting(&error, client))
-}
-
-fn unusable(endpoint: &Endpoint, error: &SettingsError) -> Fault {
-    Fault::unavailable(format!("cannot ask {endpoint}: {error}"))
+    let client =
+        client.map_err(|error| Fault::unavailable(format!("cannot ask {server}: {error}")))?;
+    let asked = async { command.query_async(&mut settings.connect(&client).await?).await };
+    asked.await.map_err(|error| Fault::of_greeting(&error, &client).at(&server))
 }
 
 /// Reads a range of `CLUSTER SLOTS`: first slot, last slot, then host, port and more of the master and of the replicas. A master

@@ -14,8 +14,6 @@ const SERVER: &str = "write redis://host:6379/0 or rediss://host:6379/0";
 const SOCKET: &str = "write redis+unix:///run/redis/redis.sock";
 const CLUSTER: &str = "write redis+cluster://host1:6379,host2:6379";
 const SENTINEL: &str = "write redis+sentinel://host1:26379,host2:26379/mymaster";
-const SERVER_PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
 
 /// An invalid URL of Redis.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,32 +38,49 @@ impl FromStr for Settings {
         let unknown = || UrlError::Scheme(without_secrets(text));
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         let (hint, port) = match scheme {
-            "unix" | "redis+unix" => return socket(text, invalid),
-            "redis" | "rediss" => (SERVER, SERVER_PORT),
-            "redis+cluster" | "rediss+cluster" => (CLUSTER, SERVER_PORT),
-            "redis+sentinel" | "rediss+sentinel" => (SENTINEL, SENTINEL_PORT),
+            "unix" | "redis+unix" => (SOCKET, 0),
+            "redis" | "rediss" => (SERVER, 6379),
+            "redis+cluster" | "rediss+cluster" => (CLUSTER, 6379),
+            "redis+sentinel" | "rediss+sentinel" => (SENTINEL, 26379),
             _ => return Err(unknown()),
         };
-        let (login, places) = rest.rsplit_once('@').unwrap_or(("", rest));
-        if rest.contains(['?', '#']) || login.contains('/') {
+        let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (place, query) = match place.split_once('?') {
+            Some(parts) if hint == SOCKET => parts,
+            _ => (place, "db=0"),
+        };
+        if login.contains(['/', '?', '#']) || place.contains(['?', '#']) {
             let hint = "leave it out; in a password write %3F, %23 or %2F";
             return Err(invalid("has a ? or # part, or a / before its host", hint));
         }
-        let (hosts, path) = places.split_once('/').unwrap_or((places, ""));
+        let decoded = |part: &str| match percent_decode_str(part).decode_utf8() {
+            Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
+            Err(_) => {
+                Err(invalid("has a user, password or path that is not UTF-8", "write it in UTF-8"))
+            }
+        };
+        let (username, password) = login.split_once(':').unwrap_or((login, ""));
+        let credentials =
+            Credentials { username: decoded(username)?, password: decoded(password)? };
+        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
         let mut nodes = Vec::new();
-        let mut credentials = Credentials::default();
-        for host in hosts.split(',') {
-            let at = if login.is_empty() { "" } else { "@" };
-            let url = Url::parse(&format!("redis://{login}{at}{host}"))
+        for host in hosts.split(',').filter(|_| hint != SOCKET) {
+            let url = Url::parse(&format!("redis://{host}"))
                 .map_err(|error| invalid(&format!("has an invalid host ({error})"), hint))?;
             let name = url.host_str().filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| invalid("has no host", hint))?;
             let name = name.trim_matches(['[', ']']).to_owned();
             nodes.push(Endpoint::Tcp(name, url.port().unwrap_or(port)));
-            credentials = user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
         }
         let mut database = 0;
         let address = match hint {
+            SOCKET if hosts.is_empty() && !path.is_empty() => {
+                let number = query.strip_prefix("db=").and_then(|number| number.parse().ok());
+                let other = || invalid("has a ? part other than ?db=N", "leave it out");
+                database = number.ok_or_else(other)?;
+                Address::Server(Endpoint::Unix(decoded(place)?.unwrap_or_default().into()))
+            }
+            SOCKET => return Err(invalid("has no path of a socket", hint)),
             CLUSTER if !matches!(path, "" | "0") => {
                 let hint = "leave it out; a cluster has no databases";
                 return Err(invalid("has a path", hint));
@@ -92,47 +107,6 @@ impl FromStr for Settings {
             ..Self::new(address)
         })
     }
-}
-
-const NOT_UTF8: &str = "has a user, password or path that is not UTF-8";
-const WRITE_UTF8: &str = "write it in UTF-8";
-
-fn socket(
-    text: &str,
-    invalid: impl Fn(&str, &'static str) -> UrlError,
-) -> Result<Settings, UrlError> {
-    let url =
-        Url::parse(text).map_err(|error| invalid(&format!("is not a URL ({error})"), SOCKET))?;
-    let path = decoded(url.path()).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
-    if url.host_str().is_some_and(|host| !host.is_empty()) || path.len() < 2 {
-        return Err(invalid("has no path of a socket", SOCKET));
-    }
-    let database = match url.query().map(|query| query.strip_prefix("db=")) {
-        None => Some(0),
-        Some(number) => number.and_then(|number| number.parse().ok()),
-    };
-    let (Some(database), None) = (database, url.fragment()) else {
-        return Err(invalid("has a # part, or a ? part other than ?db=N", "leave it out"));
-    };
-    Ok(Settings {
-        database,
-        credentials: user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?,
-        ..Settings::new(Address::Server(Endpoint::Unix(path.into())))
-    })
-}
-
-/// Returns the user and password of a URL; `None` if they are not UTF-8.
-fn user(url: &Url) -> Option<Credentials> {
-    let some = |text: String| (!text.is_empty()).then_some(text);
-    Some(Credentials {
-        username: some(decoded(url.username())?),
-        password: some(decoded(url.password().unwrap_or_default())?),
-    })
-}
-
-fn decoded(text: &str) -> Option<String> {
-    let text = percent_decode_str(text).decode_utf8().ok()?;
-    Some(text.into_owned())
 }
 
 /// Returns a URL, valid or not, without possible secrets: everything before the last `@`, since an unescaped password may have any

@@ -1,11 +1,10 @@
 //! Random schedules with faults: operations are late, lost, executed twice or without an answer; holders continue
-//! after their lease; callers give up at any point; computations fail and panic. Time follows the schedule, so a seed
+//! after their lease; callers time out at any point; computations fail and panic. Time follows the schedule, so a seed
 //! reproduces a run.
 //!
-//! In all of them: of the holders of a lock, all but the newest have been told of the loss; a computation begins when
-//! all before it have ended, and one that began before an invalidation is not given to later callers; tokens grow, so
-//! a place that compares them is never written by an older holder after a newer one; a holder that was not told of a
-//! loss is not refused there; and when the faults end every caller gets its result.
+//! Invariants: every holder of a lock except for the newest knows of its loss; computations do not overlap, and no caller gets
+//! the result of a computation that began before an earlier invalidation; tokens grow, so a store that compares them accepts no
+//! older holder after a newer one, and refuses no holder without a known loss; after the faults every caller gets its result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +32,7 @@ const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 const LOCK_TTL: Duration = Duration::from_secs(1);
 const NODES: usize = 3;
 
-/// The arbiter's clock, slightly slower than those of the holders.
+/// The arbiter's clock, slightly slower than the holders' clocks.
 #[derive(Debug)]
 struct Time {
     began: Instant,
@@ -50,9 +49,9 @@ impl Clock for Time {
 /// The observed state.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Those that entered and did not leave, with their notice of the loss.
+    /// Holders that entered and did not leave, with their notice of the loss.
     inside: Vec<(Token, CancellationToken)>,
-    /// The greatest token of all that entered.
+    /// The greatest token that entered.
     entered: Option<Token>,
     /// A place that refuses older tokens than it has seen.
     written: Option<Token>,
@@ -61,7 +60,7 @@ struct Seen {
     invalidating: u32,
     /// Rights that were granted before may have been invalidated.
     valid_from: u64,
-    /// The greatest token of all that began.
+    /// The greatest token of a computation.
     began: Option<Token>,
 }
 
@@ -188,7 +187,7 @@ impl Schedule {
         Ok(token.to_string().into_bytes())
     }
 
-    /// Invalidated computations. They continue until they are told, so they may overlap others.
+    /// Invalidated computations. They continue until they notice it, so they may overlap others.
     async fn invalidate(&self, node: &ComputeOnce) -> Option<Token> {
         let began = {
             let mut seen = self.seen();

@@ -66,7 +66,7 @@ fn getset_has_one_winner_but_a_late_release_frees_the_lock() {
     assert!(c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(), "C5 and C6 have it");
 }
 
-/// The same steps with ours: C3 crashed, C1 and C2, C4 and C5 see it lapsed. One gets it; C3 frees nothing.
+/// The same steps with `Mutex`: C3 crashed, and the lock lapsed. One of the others acquires it; C3 cannot release it.
 #[tokio::test]
 async fn mutex_has_one_winner_and_ignores_a_late_release() {
     let site = Site::redis();
@@ -158,7 +158,7 @@ fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
     assert_eq!([read(), read(), read(), read()], ["new", "old", "new", "old"]);
 }
 
-/// The same with this crate: the late one is refused, and all read the newer value.
+/// With `ComputeOnce` the late value is refused, and all callers read the newer one.
 #[tokio::test]
 async fn compute_once_keeps_one_list() {
     let site = Site::redis();

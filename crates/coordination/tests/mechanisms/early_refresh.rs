@@ -53,7 +53,7 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
     });
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     let of = |origin| answers.iter().filter(|it| it.origin == origin).count();
-    // No caller waited, not even the one that computes.
+    // No caller waited, including the one whose read started the computation.
     assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
     assert!(of(Origin::Refreshing) >= 1);
     while nodes[1].get("a", PATIENCE, compute.clone()).await.unwrap().bytes() == b"0" {

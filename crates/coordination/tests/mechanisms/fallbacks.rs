@@ -17,7 +17,7 @@ use crate::site::{PATIENCE, TIMEOUTS, begin, lock};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How often a server was sent the text of a script.
+/// Returns the number of times that a server received the text of a script.
 fn texts(server: &RedisServer) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_script|load:calls="));
@@ -56,7 +56,7 @@ fn is_full<T>(answer: &Result<T, Error>) -> bool {
     matches!(answer, Err(Error::Full(_)))
 }
 
-/// Nothing is begun or kept without room, and begun work can be renewed and ended.
+/// A full Redis grants and stores nothing, but leases can be renewed and released.
 #[tokio::test]
 async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
     let server = RedisServer::start(&[]);

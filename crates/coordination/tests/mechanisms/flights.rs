@@ -91,7 +91,7 @@ blocking! {
     a_closure_that_blocks_the_only_thread_on_a_cluster: Site::cluster(), Builder::new_current_thread();
 }
 
-/// Each caller gives up once it knows that another one computes.
+/// Each caller is dropped once another one computes.
 async fn a_computation_outlives_the_callers_that_began_it(site: Site) {
     let nodes = [(); 3].map(|()| node(site.arbiter()));
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
@@ -147,7 +147,7 @@ async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
     assert_eq!(computations.load(Ordering::SeqCst), 1);
 }
 
-/// The arbiter is unreachable. One caller gives up; the other one, who called at the same time, waits until it
+/// The arbiter is unreachable. One caller times out; the other one, who called at the same time, waits until it
 /// returns.
 #[tokio::test(start_paused = true)]
 async fn an_impatient_caller_does_not_fail_a_patient_one() {

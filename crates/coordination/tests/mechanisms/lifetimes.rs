@@ -1,4 +1,4 @@
-//! How long a value is kept: until it expires or is invalidated.
+//! Values and errors expire or are invalidated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,8 +69,7 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     assert!(second.token() > first.token());
 }
 
-/// The answer was lost, so it is repeated: a caller that learned of the value would give it to those who asked in
-/// between.
+/// The answer was lost, so it is repeated. Its value must not reach callers after the invalidation.
 async fn a_repeated_publication_after_invalidation_is_refused(site: Site) {
     let arbiter = site.arbiter();
     let (name, ttl) = (Name::of_value("a").unwrap(), PATIENCE);

@@ -113,10 +113,10 @@ async fn waiting_ends(site: Site) {
     assert!(second.try_acquire().await.unwrap().is_some());
 }
 
-/// Runs a test in which no timer ends. If it is not done within [`PATIENCE`] time goes on, and the test fails.
+/// Runs a test in which no timer ends. After [`PATIENCE`] paused time advances, and the test fails.
 fn frozen(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    // Paused time advances by itself when there is nothing to do, but not while a blocking task runs.
+    // Paused time advances while the runtime is idle, but not while a blocking task runs.
     let (done, wait) = mpsc::channel::<()>();
     runtime.spawn_blocking(move || wait.recv_timeout(PATIENCE));
     runtime.block_on(async {

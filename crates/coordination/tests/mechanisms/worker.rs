@@ -33,7 +33,7 @@ pub(crate) struct Job {
 pub(crate) enum Work {
     /// This many requests for one key, spread evenly over this time.
     Burst { key: String, requests: u32, over_ms: u64 },
-    /// The same without protection: look, compute, write.
+    /// The same without protection: read, compute, write.
     Stampede { key: String, requests: u32, over_ms: u64 },
     /// Computes and is never done.
     Hang { key: String },
