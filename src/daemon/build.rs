@@ -21,7 +21,7 @@ use crate::flush::Destination;
 use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
-use crate::output::stdout::Lines;
+use crate::output::line_protocol::Lines;
 use crate::status::Expected;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisStore, Settings};

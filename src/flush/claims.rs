@@ -69,7 +69,7 @@ impl Claims {
     }
 
     /// Does the work and renews all leases concurrently, three times a lease. Neither stalls while the other waits, because each
-    /// may hold a resource that the other needs, such as the turn to connect.
+    /// may hold a resource that the other needs, such as the right to connect.
     pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
         alongside(work, self.lease / 3, || async {
             let claims: Vec<_> = lock(&self.held).values().cloned().collect();
@@ -78,7 +78,7 @@ impl Claims {
         .await
     }
 
-    /// Releases those of these claims that are held. They lapse after the delay, and any node takes them over.
+    /// Releases the claims that are still held. They lapse after the delay, and any node may take them over.
     pub(super) async fn release(&self, claims: &[Claim], delay: Duration) {
         let held: Vec<_> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
         for claim in &held {
@@ -160,7 +160,7 @@ struct InboxState {
     has_none: bool,
     is_sending: bool,
     /// Until when the output is down, or another node probes it.
-    away_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// When lapsed claims were last wanted.
     wanted: Option<Instant>,
 }
@@ -170,10 +170,10 @@ impl Inbox {
     /// output is down or this node's settings differ.
     pub(super) fn wants_lapsed(&self, now: Instant, agrees: bool) -> bool {
         let mut state = lock(&self.state);
-        let is_away = state.away_until.is_some_and(|until| now < until);
+        let is_paused = state.paused_until.is_some_and(|until| now < until);
         let is_busy = state.is_sending || !state.claims.is_empty();
         let is_due = |at| now.duration_since(at) >= WANTED_AFTER;
-        let wants = agrees && !is_away && (!is_busy || state.wanted.is_none_or(is_due));
+        let wants = agrees && !is_paused && (!is_busy || state.wanted.is_none_or(is_due));
         if wants {
             state.wanted = Some(now);
         }
@@ -217,11 +217,11 @@ impl Inbox {
         }
     }
 
-    /// Ends a round of sending. The output is left alone until this instant.
-    pub(super) fn sent(&self, away_until: Option<Instant>) {
+    /// Ends a round of sending. The output is paused until this instant.
+    pub(super) fn sent(&self, paused_until: Option<Instant>) {
         let mut state = lock(&self.state);
         state.is_sending = false;
-        state.away_until = away_until;
+        state.paused_until = paused_until;
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
         let now = now + WANTED_AFTER;
         let second = Duration::from_secs(1);
         outbox.sent(Some(now + second));
-        assert!(!outbox.wants_lapsed(now, true), "the output is away");
+        assert!(!outbox.wants_lapsed(now, true), "the output is paused");
         assert!(outbox.wants_lapsed(now + second, true));
         deliver(&outbox, Vec::new(), true);
         assert_eq!(outbox.next(|_| true).await, [], "it hears that there are none");

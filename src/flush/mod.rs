@@ -200,14 +200,11 @@ impl Shared {
 
     /// Leaves a claim as it is. It lapses, and any node takes it over.
     fn claim_failed(&self, claim: &Claim, error: &StoreError) {
-        let minute = claim.minute;
-        let partition = claim.partition.index();
         if matches!(error, StoreError::ClaimLost) {
             self.metrics.claims_lost.inc();
-            tracing::warn!(minute = %minute.shown(), partition, "another node took over the claim because its lease had expired");
-        } else {
-            tracing::warn!(minute = %minute.shown(), partition, %error, "cannot continue with a claim; it lapses, and any node takes it over");
         }
+        let (minute, partition) = (claim.minute.shown(), claim.partition.index());
+        tracing::warn!(minute, partition, %error, "cannot continue with a claim; the node that takes it over continues");
         self.claims.remove(claim);
     }
 }

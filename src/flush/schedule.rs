@@ -28,12 +28,12 @@ pub(super) fn looked_within(interval: Duration) -> Duration {
 
 /// Whether minutes may be closed after the store was in trouble.
 ///
-/// A store that comes back looks idle although it is not: nothing arrived while it was down, and the queues of the nodes are
-/// not recorded yet. A minute that is closed at that moment loses these events. So no minute is closed for a while
-/// after the last trouble; claims that lapse are taken over all the same. A node that starts cannot know of earlier trouble, and
-/// waits as well: after a power cut all come back at the same time, and some have events on disk.
+/// After an outage minutes look idle although they are not: nothing arrived while the store was down, and the queues of the nodes
+/// are not recorded yet. A minute that is closed then loses these events. So no minute is closed for a while after trouble; lapsed
+/// claims are still taken over. A node that starts cannot know of earlier trouble and waits as well: after a power cut all nodes
+/// start at the same time, and some have events on disk.
 ///
-/// After a lost connection the store may have been rolled back. No node claims anything until every node has had the time to return
+/// After a lost connection the store may have been rolled back. No node claims anything until every node has had the time to restore
 /// the closed minutes.
 #[derive(Debug, Default)]
 pub(super) struct Settling {

@@ -235,7 +235,7 @@ impl Sender {
     ) -> Result<(), WriteError> {
         let later = pending.split_off(self.destination.write_counts_max.min(pending.len()));
         let mut batch = std::mem::replace(pending, later);
-        // Refused counts are often similar, and neighbours are found with fewer writes.
+        // Refused counts are often similar, and adjacent ones are found with fewer writes.
         batch.sort_unstable_by(|a, b| (a.minute, &a.series).cmp(&(b.minute, &b.series)));
         if let Some(accepted) = delivery.write(batch).await? {
             self.note_health(delivery);
@@ -247,9 +247,9 @@ impl Sender {
     /// Announces a group of claims and returns when every node that is alive knows it. Drops the pending counts of claims
     /// that are lost: they must not be written.
     ///
-    /// A node that is killed after a write, before its acknowledgement, takes the only knowledge of it along unless
-    /// others have it. So no write starts before they do, and they hand it back to a store that forgets it. A node that is dead or
-    /// hangs delays a write only as long as it counts as alive, which it says whenever it checks in.
+    /// If this node is killed between a write and its acknowledgement, only nodes that heard of the announcement can tell a store
+    /// that forgot it. So no write starts before they have. A node that is dead or hangs delays a write for as long as it counts as
+    /// alive, a time that each check-in states.
     async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
         let claims = &self.shared.claims;
         let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
@@ -383,7 +383,7 @@ impl Sender {
         }
     }
 
-    /// Ends the claims whose last counts were refused. Lets those at whose counts the output fails lapse after a lease.
+    /// Ends claims whose last counts were refused. Claims with counts at which the output fails lapse after a lease.
     async fn finish(&self, delivery: &Delivery<'_, CountsTarget>) {
         for (claim, _) in self.by_claim(delivery.refused(), |refusal| &refusal.item[0]) {
             self.acknowledge(&claim, &[]).await;

@@ -45,7 +45,7 @@ const LATE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval of log lines about clocks that differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval of log lines about a store that is down.
-const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
+const DOWN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The task that claims and seals.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Worker {
         let Shared { store, metrics, states, stop, .. } = &*self.shared;
         let mut agreement = Agreement::default();
         let mut backlog_throttle = Throttle::new(BACKLOG_INTERVAL);
-        let mut away_throttle = Throttle::new(AWAY_LOG_INTERVAL);
+        let mut down_throttle = Throttle::new(DOWN_LOG_INTERVAL);
         let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
         let mut late_throttle = Throttle::new(LATE_LOG_INTERVAL);
         while !stop.is_cancelled() {
@@ -108,13 +108,13 @@ impl Worker {
             match &claims {
                 Ok(_) => {
                     metrics.store_up.set(agreement.has_room.into());
-                    if away_throttle.reset() {
+                    if down_throttle.reset() {
                         tracing::info!(store = store.describe(), "the store answers again");
                     }
                 }
                 Err(error) => {
                     metrics.store_up.set(0);
-                    if away_throttle.is_due() {
+                    if down_throttle.is_due() {
                         tracing::warn!(%error, "cannot claim minutes; the next round tries again");
                     }
                 }

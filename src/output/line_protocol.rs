@@ -1,15 +1,23 @@
-//! Counts as line protocol: two lines each.
+//! Counts as line protocol, two lines each, and [`Lines`]: an output of them to standard output, for a first try and for pipes.
 //!
 //! A series is already canonical and escaped, and is not escaped again. But it is checked: a series that could end its line
 //! early, or add fields, is refused, so that no tag can forge a point.
 
-use super::{SealedCounts, WriteError};
+use std::fmt::Debug;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::{Output, SealedCounts, WriteError};
 use crate::diagnosis::{Cause, Diagnosis};
 
 /// The measurement of distinct users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
 /// The measurement of distinct events.
 pub const CUMULATIVE_MEASUREMENT: &str = "cumulative_user_event";
+
+const STDOUT: &str = "standard output";
 
 /// Returns the two lines of one count, each with its newline, or why the series does not stay within its line.
 pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
@@ -45,6 +53,39 @@ pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
 pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     let lines = counts.iter().map(lines).collect::<Result<_, _>>();
     lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
+}
+
+/// An output to a writer; only tests use another writer than standard output.
+///
+/// A write is locked and flushed, so lines of concurrent batches never mix. A reader that stalls blocks only the blocking thread
+/// that writes to it. That thread cannot be stopped, so the end of the process must not wait for it without a limit.
+#[derive(Debug)]
+pub(crate) struct Lines<W>(pub(crate) Arc<Mutex<W>>);
+
+#[async_trait]
+impl<W: Write + Send + Debug + 'static> Output for Lines<W> {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        let lines = body(counts)?;
+        let writer = Arc::clone(&self.0);
+        let unavailable = |error: io::Error| WriteError::unavailable(format!("{STDOUT}: {error}"));
+        tokio::task::spawn_blocking(move || {
+            // After a panic the writer is usable: a batch is written from its start.
+            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            writer.write_all(lines.as_bytes())?;
+            writer.flush()
+        })
+        .await
+        .map_err(|error| unavailable(error.into()))?
+        .map_err(unavailable)
+    }
+
+    fn describe(&self) -> String {
+        STDOUT.to_owned()
+    }
+
+    fn has_server(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +184,55 @@ mod tests {
                 prop_assert_eq!(text.matches('\n').count(), 2);
                 prop_assert!(text.ends_with('\n'));
             }
+        }
+    }
+
+    /// A buffer that counts flushes, or a pipe whose reader is gone.
+    #[derive(Debug, Default)]
+    struct Pipe {
+        bytes: Vec<u8>,
+        flushed: usize,
+        closed: bool,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            self.bytes.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.flushed += 1;
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_written_and_flushed_at_once() {
+        let output = Lines(Arc::new(Mutex::new(Pipe::default())));
+        output.write(&[counts("a=1"), counts("a=3")]).await.unwrap();
+        let forged = output.write(&[counts("a=1"), counts("a=2\n")]).await;
+        assert!(matches!(forged, Err(WriteError::Rejected(_))), "{forged:?}");
+        let pipe = output.0.lock().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&pipe.bytes),
+            "unique_user_event,a=1 value=1 1480876680000000000\ncumulative_user_event,a=1 value=2 1480876680000000000\n\
+             unique_user_event,a=3 value=1 1480876680000000000\ncumulative_user_event,a=3 value=2 1480876680000000000\n",
+        );
+        assert_eq!(pipe.flushed, 1);
+    }
+
+    #[tokio::test]
+    async fn a_closed_pipe_is_unavailable() {
+        let output = Lines(Arc::new(Mutex::new(Pipe { closed: true, ..Pipe::default() })));
+        match output.write(&[counts("a=1")]).await.unwrap_err() {
+            WriteError::Unavailable { found, retry_after: None } => {
+                assert!(found.why.contains("standard output: "), "{found}");
+            }
+            other => panic!("{other:?}"),
         }
     }
 }

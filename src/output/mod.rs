@@ -6,7 +6,6 @@
 pub(crate) mod delivery;
 pub mod influxdb;
 pub mod line_protocol;
-pub(crate) mod stdout;
 
 use std::time::Duration;
 
