@@ -138,9 +138,9 @@ impl Sender {
         }
         self.note_health(&delivery);
         self.last = delivery.last.take();
-        self.quarantine(delivery.refused()).await;
         self.acknowledge_all(&delivery.written).await;
-        self.finish(&delivery).await;
+        self.quarantine(delivery.refused()).await;
+        self.release_failing(&delivery).await;
         if let Err(error) = &result {
             self.write_failed(error);
         }
@@ -345,7 +345,7 @@ impl Sender {
         }
     }
 
-    /// Moves refused counts from the unsent counts to the quarantine, and logs them together.
+    /// Moves refused counts from the unsent counts to the quarantine, and logs them together. Ends claims without other counts.
     async fn quarantine(&self, refused: &[Refusal<Vec<SealedCounts>>]) {
         let (mut kept, mut discarded) = (Vec::new(), Vec::new());
         for (claim, refused) in self.by_claim(refused, |refusal| &refusal.item[0]) {
@@ -363,6 +363,10 @@ impl Sender {
                         break;
                     }
                 }
+            }
+            if self.shared.claims.has(&claim) {
+                // These may have been its last unsent counts.
+                self.acknowledge(&claim, &[]).await;
             }
         }
         self.metrics.points_quarantined.inc_by(2 * kept.len() as u64);
@@ -383,11 +387,8 @@ impl Sender {
         }
     }
 
-    /// Ends claims whose last counts were refused. Claims with counts at which the output fails lapse after a lease.
-    async fn finish(&self, delivery: &Delivery<'_, CountsTarget>) {
-        for (claim, _) in self.by_claim(delivery.refused(), |refusal| &refusal.item[0]) {
-            self.acknowledge(&claim, &[]).await;
-        }
+    /// Logs counts at which the output fails. Their claims lapse after a lease.
+    async fn release_failing(&self, delivery: &Delivery<'_, CountsTarget>) {
         let Some(first) = delivery.failing.first().filter(|_| delivery.has_accepted) else {
             return;
         };
