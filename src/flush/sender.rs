@@ -355,7 +355,13 @@ impl Sender {
                 match self.shared.store.quarantine(&claim, &texts).await {
                     Ok(fates) => {
                         for (refusal, is_kept) in refused.iter().zip(fates) {
-                            if is_kept { &mut kept } else { &mut discarded }.push(*refusal);
+                            if is_kept {
+                                kept.push(*refusal);
+                                continue;
+                            }
+                            discarded.push(*refusal);
+                            let SealedCounts { minute, cumulative, .. } = refusal.item[0];
+                            self.shared.node.losses.add(LossCause::Discarded, minute, cumulative);
                         }
                     }
                     Err(error) => {
@@ -371,10 +377,6 @@ impl Sender {
         }
         self.metrics.points_quarantined.inc_by(2 * kept.len() as u64);
         self.metrics.points_discarded.inc_by(2 * discarded.len() as u64);
-        for counts in discarded.iter().map(|refusal| &refusal.item[0]) {
-            let cause = LossCause::Discarded;
-            self.shared.node.losses.add(cause, counts.minute, counts.cumulative);
-        }
         for (cause, refused) in [(Cause::Quarantine, kept), (Cause::Discarded, discarded)] {
             let minutes = refused.iter().map(|refusal| refusal.item[0].minute);
             let (Some(first), Some(last)) = (minutes.clone().min(), minutes.max()) else {
