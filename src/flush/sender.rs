@@ -264,7 +264,7 @@ impl Sender {
         let interval = self.shared.settings.interval;
         let pause = (interval / 10).max(PAUSE_MIN);
         // The store's clock ends the wait for a node that is gone. If that clock stops, this does.
-        let until = Instant::now() + 2 * looked_within(interval);
+        let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
         // When the store last had everything that this node knows; `None`: it was never told of these claims.
         let mut known_at: Option<Instant> = None;
         while !claims.is_empty() {
@@ -288,9 +288,10 @@ impl Sender {
                         }
                     }
                     claims = left;
-                    if is_heard || Instant::now() >= until {
+                    if is_heard || waits_left == 0 {
                         return;
                     }
+                    waits_left -= 1;
                 }
                 Err(_) if is_in_time => {}
                 answer => {
