@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, Delivery, LineBatcher, Linger, Listener, Receiver, Sockets, SourceRates,
-    read_timeout,
+    ArrivalStamps, Delivery, LineBatcher, Linger, Listener, Receiver, SourceRates, read_timeout,
 };
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::Socket;
 use tokio::io::Interest;
 use tokio::runtime::Builder;
@@ -28,7 +28,7 @@ use crate::report::{Report, column};
 
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
-const RECEIVE_BUFFER: u64 = 8 << 20;
+const RECEIVE_BUFFER: usize = 8 << 20;
 /// How far the sender may be ahead: this many datagrams fit the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
@@ -158,16 +158,9 @@ fn receive(
     rate: Option<u32>,
     start: fn(&Node, usize) -> anyhow::Result<Threads>,
 ) -> anyhow::Result<Vec<f64>> {
-    let sockets = Sockets {
-        listen: &[],
-        receive_buffer: RECEIVE_BUFFER,
-        socket_mode: 0o600,
-        read_timeout: read_timeout(LINGER),
-        threads: 1,
-        datagram_max: DATAGRAM_MAX,
-        unit: "eds",
-    };
-    let (socket, _) = sockets.bind(&"127.0.0.1:0".parse()?)?;
+    let socket = Socket::from(UdpSocket::bind("127.0.0.1:0")?);
+    set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)?;
+    socket.set_read_timeout(Some(read_timeout(LINGER)))?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node { shared: Arc::default(), batches, stop: CancellationToken::new(), socket };

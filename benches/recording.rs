@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Precision, Window};
-use event_data_service::ingest::{
-    CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
-};
+use event_data_service::ingest::{Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings};
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::Recording;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
@@ -194,7 +192,7 @@ async fn recorders_way(
     batches: Vec<(Partition, Vec<Batch>)>,
     events: usize,
 ) -> anyhow::Result<f64> {
-    let budget = Arc::new(DedupBudget::new(DEDUP_USERS));
+    let budget = Arc::new(Budget::of_users(DEDUP_USERS));
     let node = Arc::new(Node::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     let bytes: usize = batches.iter().flat_map(|(_, b)| b).map(Batch::bytes).sum();
@@ -204,7 +202,7 @@ async fn recorders_way(
         ..Intake::default()
     });
     // As a node has it by default.
-    let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 256 << 20));
+    let replay = Arc::new(Budget::new(256 << 20));
     let mut tasks = JoinSet::new();
     let began = Instant::now();
     for (partition, queue) in batches {
@@ -214,16 +212,17 @@ async fn recorders_way(
             precision: Precision::Nanoseconds,
             caps: CapSettings { series_max: 100_000, users_max: 10_000_000 },
             lagging_after: Duration::from_secs(1),
+            replay_window: Duration::from_secs(10),
         };
         let recorder = Recorder {
             partition,
             settings,
             batches: receiver,
             store: Arc::clone(&store),
-            overflow: OverflowSeries::always(partition),
+            overflow: OverflowSeries::new(&partitions(), partition),
             spool: None,
             dedup: Arc::clone(&budget),
-            replay: Arc::clone(&window),
+            replay: Arc::clone(&replay),
             node: Arc::clone(&node),
             metrics: Arc::clone(&metrics),
             heartbeat: node.progress.watch("a recorder"),

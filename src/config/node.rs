@@ -74,8 +74,6 @@ pub struct ServiceSettings {
     /// The wait of an event before it is recorded, while the store keeps up.
     pub(crate) linger: Linger,
     pub(crate) recorder: RecorderSettings,
-    /// The recorders record the events of this period again after a failover. They take at most as much memory as the queue.
-    pub(crate) replay_window: Duration,
     pub(crate) flush: FlushSettings,
     pub(crate) http: Http,
 }
@@ -140,9 +138,9 @@ pub(super) fn build(values: &mut Effective) -> Config {
                 users_max: input.max_users_per_series,
             },
             lagging_after: (grace / 4).min(LAGGING_AFTER_MAX),
+            replay_window,
         },
         input,
-        replay_window,
         flush,
         http,
     };
@@ -289,7 +287,7 @@ impl Config {
         Timeouts { connect, response }: Timeouts,
     ) -> impl Iterator<Item = String> {
         let FlushSettings { interval, grace, max_hold, lease } = self.service.flush;
-        let window = self.service.replay_window;
+        let window = self.service.recorder.replay_window;
         let noticed = connect + response + STORE_LOOK;
         let kept = connect + 2 * response + interval;
         let drain = self.service.input.drain_timeout;

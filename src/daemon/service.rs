@@ -21,8 +21,8 @@ use crate::event::{OverflowSeries, Partition};
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{Health, Queries, QuerySources};
 use crate::ingest::{
-    self, ArrivalStamps, DedupBudget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,
-    Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
+    self, ArrivalStamps, Budget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,
+    Receiver, Recorder, Sockets, SourceRates, Unspooler,
 };
 use crate::node::{LedgerTotals, Node, Progress, files};
 use crate::spool::{Keeper, Spool};
@@ -193,11 +193,10 @@ impl Service {
         spool: Option<&Spool>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let store: Arc<dyn Recording> = self.store.clone();
-        let budget = Arc::new(DedupBudget::new(settings.input.dedup_users));
+        let dedup = Arc::new(Budget::of_users(settings.input.dedup_users));
+        // As much as for the queue.
         let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
-        // A store in this process loses nothing before the process does.
-        let window = settings.replay_window * u32::from(store.capabilities().is_remote);
-        let window = Arc::new(ReplayWindow::new(window, bytes));
+        let replay = Arc::new(Budget::new(bytes));
         let partitions = &settings.batcher.partitions;
         let start = |partition: Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
@@ -209,8 +208,8 @@ impl Service {
                 store: Arc::clone(&store),
                 overflow: OverflowSeries::new(partitions, partition),
                 spool: spool.cloned(),
-                dedup: Arc::clone(&budget),
-                replay: Arc::clone(&window),
+                dedup: Arc::clone(&dedup),
+                replay: Arc::clone(&replay),
                 node: Arc::clone(&self.node),
                 metrics: Arc::clone(&self.metrics),
                 heartbeat: self.node.progress.watch(name),

@@ -1,4 +1,4 @@
-//! [`Batch`]: events of one partition, by minute and series; and [`OpenBatch`], one that grows.
+//! [`Batch`]: events of one partition, by minute and series; and [`OpenBatch`], a batch that grows.
 //!
 //! A command costs the store more than an event, so a batch is the cheaper the more events it has per series.
 
@@ -56,7 +56,6 @@ struct Arrived {
     timestamp: i64,
     /// Its user's name ends where that of the next event begins.
     user_start: u32,
-    /// The index of its group.
     group: u32,
 }
 
@@ -72,8 +71,7 @@ impl Batch {
         };
         self.users.push_str(user);
         self.count(user.len());
-        let arrived = Arrived { timestamp, user_start, group };
-        self.put(arrived, self.users_end());
+        self.put(Arrived { timestamp, user_start, group }, self.users_end());
         true
     }
 
@@ -82,10 +80,9 @@ impl Batch {
         u32::try_from(self.users.len()).unwrap_or(u32::MAX)
     }
 
-    /// Counts an event whose user's name has `user_len` bytes.
-    const fn count(&mut self, user_len: usize) {
+    const fn count(&mut self, user_bytes: usize) {
         self.events += 1;
-        self.bytes += OCCURRENCE_BYTES + user_len;
+        self.bytes += OCCURRENCE_BYTES + user_bytes;
     }
 
     /// Returns the index of a group, which may be new.
@@ -126,9 +123,7 @@ impl Batch {
         self.groups.as_slice()
     }
 
-    /// Returns the bytes of a user's name.
-    #[must_use]
-    pub const fn user_bytes(occurrence: &Occurrence) -> usize {
+    pub(crate) const fn user_bytes(occurrence: &Occurrence) -> usize {
         occurrence.user_len as usize
     }
 
@@ -161,7 +156,6 @@ impl Batch {
 /// The group of the series' last event, which is likely to be that of the next one.
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
-    /// The minute of that event.
     minute: Minute,
     partition: Option<Partition>,
     group: u32,
@@ -176,7 +170,7 @@ impl Default for Hint {
 
 impl Hint {
     /// Returns the partition of the series in a minute. A hint must always be used with the same partitions.
-    pub fn partition(
+    pub(crate) fn partition(
         &mut self,
         partitions: &Partitions,
         series: &str,
@@ -196,34 +190,23 @@ impl Hint {
 /// A batch that grows, event by event.
 ///
 /// The cost of an event is memory that is not in the processor's caches, so it touches little: the events stay in order of arrival,
-/// and go into their groups all together when the batch is closed. A [`Hint`] beside the series says which group that is.
+/// and go into their groups all together when the batch is closed. The [`Hint`] of its series names the group.
 #[derive(Debug)]
 pub struct OpenBatch {
     /// Unique in the life of the process.
     id: u64,
-    /// The groups, without their users.
+    /// The groups, without their users and events.
     batch: Batch,
     /// The names of the users of all events, without separators.
     users: Vec<u8>,
-    /// The events that are not in their groups yet.
     arrived: Vec<Arrived>,
 }
 
 impl Default for OpenBatch {
     fn default() -> Self {
-        Batch::default().into()
-    }
-}
-
-impl From<Batch> for OpenBatch {
-    fn from(mut batch: Batch) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        Self {
-            id: 1 + LAST.fetch_add(1, Ordering::Relaxed),
-            users: std::mem::take(&mut batch.users).into_bytes(),
-            batch,
-            arrived: Vec::new(),
-        }
+        let id = 1 + LAST.fetch_add(1, Ordering::Relaxed);
+        Self { id, batch: Batch::default(), users: Vec::new(), arrived: Vec::new() }
     }
 }
 
@@ -244,12 +227,8 @@ impl OpenBatch {
             let Some(group) = self.batch.group_of(minute, series) else {
                 return false;
             };
-            *hint = Hint {
-                minute,
-                partition: hint.partition.filter(|_| hint.minute == minute),
-                group,
-                batch: self.id,
-            };
+            let partition = hint.partition.filter(|_| hint.minute == minute);
+            *hint = Hint { minute, partition, group, batch: self.id };
         }
         self.arrived.push(Arrived { timestamp, user_start, group: hint.group });
         self.users.extend_from_slice(user);
@@ -264,12 +243,12 @@ impl OpenBatch {
         let users = String::from_utf8(users);
         debug_assert!(users.is_ok(), "the parser gives only UTF-8");
         batch.users = users.unwrap_or_default();
-        let mut more = vec![0; batch.groups.len()];
+        let mut events = vec![0; batch.groups.len()];
         for event in &arrived {
-            more[event.group as usize] += 1;
+            events[event.group as usize] += 1;
         }
-        for (group, more) in batch.groups.iter_mut().zip(more) {
-            group.occurrences.reserve_exact(more);
+        for (group, events) in batch.groups.iter_mut().zip(events) {
+            group.occurrences.reserve_exact(events);
         }
         let ends = arrived.iter().skip(1).map(|next| next.user_start);
         let ends = ends.chain([batch.users_end()]);
@@ -279,28 +258,22 @@ impl OpenBatch {
         batch
     }
 
-    /// Returns the number of events.
-    #[must_use]
-    pub const fn events(&self) -> usize {
-        self.batch.events()
-    }
-
-    /// Returns the number of groups.
-    #[must_use]
-    pub const fn groups(&self) -> usize {
-        self.batch.groups().len()
-    }
-
-    /// Returns the first minute of the events.
-    #[must_use]
-    pub const fn earliest(&self) -> Option<Minute> {
-        self.batch.earliest
+    pub(crate) const fn events(&self) -> usize {
+        self.batch.events
     }
 
     /// Returns the approximate memory in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.batch.bytes()
+        self.batch.bytes
+    }
+
+    pub(crate) const fn groups(&self) -> usize {
+        self.batch.groups.len()
+    }
+
+    pub(crate) const fn earliest(&self) -> Option<Minute> {
+        self.batch.earliest
     }
 }
 
@@ -371,8 +344,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hints are only hints: with those of any minutes and batches, some of which are closed and grow again, every batch holds
-        /// what it holds without them.
+        /// Hints change nothing: with hints of any minutes and batches, every batch has the same events as without hints.
         #[test]
         fn hints_change_nothing(
             events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-cé]{0,2}", 0..12_u8), 0..60),
@@ -395,11 +367,7 @@ mod tests {
                 if what == 11 {
                     let closed = std::mem::take(&mut open[batch]).close();
                     prop_assert_eq!(seen(&closed), seen(&expected[batch]));
-                    if at % 2 == 0 {
-                        open[batch] = closed.into();
-                    } else {
-                        expected[batch] = Batch::default();
-                    }
+                    expected[batch] = Batch::default();
                 }
                 let (grown, whole) = (&open[batch], &expected[batch]);
                 prop_assert_eq!((grown.events(), grown.bytes()), (whole.events(), whole.bytes()));

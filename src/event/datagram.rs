@@ -14,9 +14,8 @@ pub enum Piece<'a> {
     Truncated,
 }
 
-/// Splits a datagram into lines, so that one bad line costs one line. `truncated` says that the datagram was longer: its
-/// last line is lost, and only that. Blank lines and comments, which begin with `#`, are skipped, and so is a byte order mark
-/// before a line.
+/// Splits a datagram into lines, so that one bad line costs one line. Of a `truncated` datagram only the last line is lost. Blank
+/// lines and comments, which begin with `#`, are skipped, and so is a byte order mark before a line.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
@@ -33,25 +32,23 @@ pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_
             Piece::Line(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line))
         })
     });
-    lines.filter(|piece| !matches!(piece, Piece::Line(line) if is_passed_over(line)))
+    lines.filter(|piece| !matches!(piece, Piece::Line(line) if is_skipped(line)))
 }
 
 /// Returns whether a line is blank or a comment, which may be indented.
-fn is_passed_over(line: &[u8]) -> bool {
+fn is_skipped(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'#'))
 }
 
 /// Returns the length of the first line, without its end; `None` when more bytes are needed to know it.
-#[must_use]
-pub fn first_line(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn first_line(bytes: &[u8]) -> Option<usize> {
     let end = Quotes::of(bytes).line_end(bytes, true);
     (end < bytes.len()).then_some(end)
 }
 
-/// Some editors and libraries write it before UTF-8.
+/// Written before UTF-8 by some editors and libraries.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The bytes that end the tags of a line.
 static TAGS_END: Stops = stops(b"\\ \n");
 static KEY_ENDS: Stops = stops(b"\\=, \n");
 static VALUE_ENDS: Stops = stops(b"\\, \n");
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_at_line_ends_and_passes_over_what_is_no_event() {
+    fn splits_at_line_ends_and_skips_comments_and_blank_lines() {
         use Piece::Line;
         check(b"", false, &[]);
         check(b"a", false, &[Line(b"a")]);
@@ -241,7 +238,7 @@ event_type=paid value=mallory
     }
 
     #[test]
-    fn a_byte_order_mark_before_a_line_is_left_out() {
+    fn a_byte_order_mark_before_a_line_is_skipped() {
         use Piece::Line;
         let lines = "\u{feff}a=1 value=u\n\u{feff}# note\n\u{feff}\n\u{feff}b=1 value=\"u\nv\"";
         let last = Line(b"b=1 value=\"u\nv\"");

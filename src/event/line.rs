@@ -7,21 +7,28 @@
 //! A backslash before a comma, an equals sign or a space takes that character literally; before anything else
 //! it is itself. This is InfluxDB's rule, and it makes the escaped form of a tag unique: the tags as they
 //! were written, sorted by key, are the canonical series, and nothing has to be decoded. Two backslashes before
-//! such a character are refused in tags: InfluxDB's own parsers do not agree on what they mean.
+//! such a character are refused in tags: InfluxDB's own parsers do not agree on their meaning.
 //!
 //! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
 //! the input, any other is written into a buffer that the parser keeps. It recognizes tags that it has parsed before.
 
 use std::ops::Range;
 
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
 use super::batch::Hint;
-use super::heads::Heads;
 use super::partition::is_reserved;
 use super::scan::{
-    NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
-    skip_spaces, usual_end, without_outer_spaces,
+    NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_until, scan_value, skip_spaces,
+    usual_end, without_outer_spaces,
 };
 use super::{Precision, Rejection};
+
+/// The approximate limit of the memory for heads, since senders choose them. All are dropped when it is reached.
+const HEADS_BYTES_MAX: usize = 16 << 20;
+/// The approximate bytes of a head without its text.
+const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
 /// The maximum lengths of the parts of a line, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +49,7 @@ impl LineLimits {
         Self { line: usize::MAX, series: usize::MAX, tag: usize::MAX, user: usize::MAX };
 }
 
-/// What makes a line valid, beyond the grammar.
+/// The rules of a valid line, beyond the grammar.
 #[derive(Debug, Clone)]
 pub struct LineRules {
     /// The field that holds the user.
@@ -82,15 +89,13 @@ pub struct Line<'a> {
 
 /// A [`Line`] for an [`OpenBatch`](super::OpenBatch).
 #[derive(Debug)]
-pub struct HintedLine<'a> {
-    /// The canonical tag set, escaped.
-    pub series: &'a str,
-    /// The user, decoded. It is UTF-8, but not checked yet: that is cheaper for many users at once.
-    pub user: &'a [u8],
-    /// Nanoseconds since the epoch; `None` where the line has none.
-    pub timestamp: Option<i64>,
+pub(crate) struct HintedLine<'a> {
+    pub(crate) series: &'a str,
+    /// It is UTF-8, but not checked yet: that is cheaper for many users at once.
+    pub(crate) user: &'a [u8],
+    pub(crate) timestamp: Option<i64>,
     /// The hint of the series, to be updated with the place of this event.
-    pub hint: &'a mut Hint,
+    pub(crate) hint: &'a mut Hint,
 }
 
 /// Parses lines, one at a time.
@@ -112,18 +117,13 @@ pub struct Parser {
 
 #[derive(Debug, Clone)]
 struct Tag {
-    key: TagKey,
+    /// `None`: the tag of the measurement.
+    key: Option<Range<usize>>,
     value: Range<usize>,
 }
 
-#[derive(Debug, Clone)]
-enum TagKey {
-    Input(Range<usize>),
-    Measurement,
-}
-
 impl Parser {
-    /// A parser with these rules.
+    /// Creates a parser with these rules.
     #[must_use]
     pub fn new(rules: &LineRules) -> Self {
         Self {
@@ -149,7 +149,10 @@ impl Parser {
     }
 
     /// Parses one line, without its end, for an [`OpenBatch`](super::OpenBatch).
-    pub fn parse_hinted<'a>(&'a mut self, line: &'a [u8]) -> Result<HintedLine<'a>, Rejection> {
+    pub(crate) fn parse_hinted<'a>(
+        &'a mut self,
+        line: &'a [u8],
+    ) -> Result<HintedLine<'a>, Rejection> {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
@@ -209,7 +212,7 @@ impl Parser {
         Ok(HintedLine { series, user: user.as_bytes(), timestamp, hint })
     }
 
-    /// Finds the tags; returns where they end.
+    /// Finds the tags; returns their end.
     fn scan_tags(&mut self, line: &[u8]) -> Result<usize, Rejection> {
         self.tags.clear();
         let mut at = 0;
@@ -224,7 +227,7 @@ impl Parser {
                     if is_ambiguous(&line[..equals]) {
                         return Err(Rejection::AmbiguousBackslash);
                     }
-                    self.tags.push(Tag { key: TagKey::Measurement, value: 0..equals });
+                    self.tags.push(Tag { key: None, value: 0..equals });
                 }
                 at = equals;
             } else {
@@ -238,7 +241,7 @@ impl Parser {
         if self.tags.is_empty() { Err(Rejection::TagsMissing) } else { Ok(at) }
     }
 
-    /// Takes in the tag whose key is from `start` to `equals`; returns where its value ends.
+    /// Adds the tag whose key is from `start` to `equals`; returns where its value ends.
     fn scan_tag(&mut self, line: &[u8], start: usize, equals: usize) -> Result<usize, Rejection> {
         if equals == start {
             return Err(Rejection::TagKeyEmpty);
@@ -256,7 +259,7 @@ impl Parser {
         if is_ambiguous(&line[start..end]) {
             return Err(Rejection::AmbiguousBackslash);
         }
-        self.tags.push(Tag { key: TagKey::Input(start..equals), value: value..end });
+        self.tags.push(Tag { key: Some(start..equals), value: value..end });
         Ok(end)
     }
 
@@ -268,14 +271,14 @@ impl Parser {
     fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
         let Self { tags, measurement_tag, series, .. } = self;
         let key = |tag: &Tag| match &tag.key {
-            TagKey::Input(range) => &line[range.clone()],
-            TagKey::Measurement => measurement_tag.as_deref().unwrap_or_default(),
+            Some(range) => &line[range.clone()],
+            None => measurement_tag.as_deref().unwrap_or_default(),
         };
-        if let (Some(TagKey::Input(first)), true) =
-            (tags.first().map(|tag| &tag.key), tags.is_sorted_by(|a, b| key(a) < key(b)))
+        if let [Tag { key: Some(first), .. }, ..] = &**tags
+            && let Some(last) = tags.last()
+            && tags.is_sorted_by(|a, b| key(a) < key(b))
         {
-            let end = tags.last().map_or(first.end, |tag| tag.value.end);
-            return Ok(Some(first.start..end));
+            return Ok(Some(first.start..last.value.end));
         }
         tags.sort_unstable_by(|a, b| key(a).cmp(key(b)));
         if tags.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
@@ -294,7 +297,7 @@ impl Parser {
     }
 
     /// Finds the user among the fields; returns it and where the fields end. Takes from `controls` the control
-    /// characters in quoted fields that are not the user: such text is passed over, whatever it is.
+    /// characters in quoted fields that are not the user: such text is skipped.
     fn scan_fields(
         &mut self,
         line: &[u8],
@@ -318,18 +321,12 @@ impl Parser {
                 return Err(Rejection::UserRepeated);
             }
             let value = equals + 1;
-            let keep = is_user.then_some(&mut self.user);
-            let found;
-            (found, at) = if line.get(value) == Some(&b'"') {
-                let (found, end) = scan_quoted(line, value, keep)?;
-                if *controls > 0 && !is_user {
-                    let text = std::str::from_utf8(&line[value..end]).unwrap_or_default();
-                    *controls -= control_characters(text);
-                }
-                (found, end)
-            } else {
-                scan_bare(line, value, keep)?
-            };
+            let (found, end) = scan_value(line, value, is_user.then_some(&mut self.user))?;
+            if *controls > 0 && !is_user && line.get(value) == Some(&b'"') {
+                let text = std::str::from_utf8(&line[value..end]).unwrap_or_default();
+                *controls -= control_characters(text);
+            }
+            at = end;
             if is_user {
                 user = Some(found);
             }
@@ -340,6 +337,81 @@ impl Parser {
             }
         }
         user.map(|user| (user, at)).ok_or(Rejection::UserMissing)
+    }
+}
+
+/// The tags of recent lines and their series, which need not be parsed and sorted again.
+#[derive(Debug)]
+struct Heads {
+    /// By the tags as written: a fingerprint of 128 bits with a random key, so that neither chance nor a sender makes two of them
+    /// equal. Each event looks one up, and to compare texts would be one more access to memory outside the caches.
+    known: HashTable<Head>,
+    seed: u64,
+    series_bytes: usize,
+    /// The hint of tags that are not learned.
+    no_hint: Hint,
+}
+
+/// Fits one line of a processor's cache: with two an event would wait for both.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Head {
+    tags: u128,
+    series: Box<str>,
+    hint: Hint,
+}
+
+impl Head {
+    const fn hash(&self) -> u64 {
+        hash(self.tags)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "half of the bits will do")]
+const fn hash(tags: u128) -> u64 {
+    tags as u64
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self {
+            known: HashTable::new(),
+            seed: rand::random(),
+            series_bytes: 0,
+            no_hint: Hint::default(),
+        }
+    }
+}
+
+impl Heads {
+    /// Returns the place of these tags, if they are known.
+    fn find(&self, tags: &[u8]) -> Option<usize> {
+        let tags = xxh3_128_with_seed(tags, self.seed);
+        self.known.find_bucket_index(hash(tags), |head| head.tags == tags)
+    }
+
+    fn get(&mut self, place: usize) -> Option<(&str, &mut Hint)> {
+        let head = self.known.get_bucket_mut(place)?;
+        Some((&head.series, &mut head.hint))
+    }
+
+    /// Learns the series of tags that end at the first space of their line; without tags nothing.
+    fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
+        let Some(tags) = tags else {
+            self.no_hint = Hint::default();
+            return &mut self.no_hint;
+        };
+        if self.series_bytes + self.known.len() * HEAD_BYTES >= HEADS_BYTES_MAX {
+            (self.series_bytes, self.known) = (0, HashTable::new());
+        }
+        self.series_bytes += series.len();
+        let head = Head {
+            tags: xxh3_128_with_seed(tags.as_bytes(), self.seed),
+            series: series.into(),
+            hint: Hint::default(),
+        };
+        let new = self.known.insert_unique(head.hash(), head, Head::hash);
+        &mut new.into_mut().hint
     }
 }
 

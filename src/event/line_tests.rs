@@ -32,7 +32,7 @@ fn tags_are_learned_once_however_many_spaces_are_before_them() {
     for line in ["  a=1 value=u", "a=1 value=u", " a=1 value=u", "  a=1  value=u"] {
         assert!(parser.parse(line.as_bytes()).is_ok(), "{line:?}");
     }
-    assert_eq!(parser.heads.len(), 1);
+    assert_eq!(parser.heads.known.len(), 1);
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn one_number_is_as_many_users_as_it_has_spellings() {
 }
 
 #[test]
-fn quotes_and_escapes_around_the_user_are_taken_off() {
+fn quotes_and_escapes_of_the_user_are_removed() {
     accept(r#"a=1 value="a b, c=d" 5"#, "a=1", "a b, c=d", 5);
     accept(r#"a=1 value="say \"hi\" \\ \n" 5"#, "a=1", r#"say "hi" \ \n"#, 5);
     accept(r"a=1 value=a\ b\,c 5", "a=1", "a b,c", 5);
 }
 
 #[test]
-fn other_fields_are_passed_over() {
+fn other_fields_are_skipped() {
     accept(r#"a=1 note="x, value=z",value=u,n=1i 5"#, "a=1", "u", 5);
     accept("a=1 note=\"x\r\n\u{85}\",value=u 5", "a=1", "u", 5);
     refuse("a=1 n=1,m=2 5", Rejection::UserMissing);
@@ -170,7 +170,7 @@ fn every_bound_has_its_reason() {
 }
 
 #[test]
-fn what_is_as_long_as_its_bound_is_accepted() {
+fn parts_of_the_maximum_length_are_accepted() {
     let long = |n: usize| "x".repeat(n);
     let (tag, user) = (format!("{}={}", long(256), long(256)), long(256));
     accept(&format!("{tag} value={user}"), &tag, &user, None);
@@ -182,7 +182,7 @@ fn what_is_as_long_as_its_bound_is_accepted() {
 }
 
 #[test]
-fn what_is_no_text_is_refused() {
+fn invalid_text_is_refused() {
     refuse(b"a=\xff value=u", Rejection::NotUtf8);
     refuse(b"a=1\t value=u", Rejection::ControlCharacter);
     refuse(b"a=1 value=u\x00", Rejection::ControlCharacter);
@@ -318,5 +318,35 @@ proptest! {
             panic!("not a string: {line}");
         };
         prop_assert_eq!(ours.user, their_user.as_str());
+    }
+}
+
+#[test]
+fn the_memory_of_heads_is_bounded() {
+    let mut heads = Heads::default();
+    let mut most = 0;
+    for number in 0..300_000 {
+        let tags = format!("a={number}");
+        heads.learn(Some(&tags), &tags);
+        most = most.max(heads.known.len());
+    }
+    assert!(heads.known.len() < most && most < HEADS_BYTES_MAX / HEAD_BYTES);
+    assert!(heads.find(b"a=0").is_none() && heads.find(b"a=299999").is_some());
+}
+
+proptest! {
+    /// Whatever lines a parser has seen, it reads the next one as a new parser does.
+    #[test]
+    fn known_tags_change_nothing(
+        lines in prop::collection::vec(" ?(a=x|(m,)?[ab]=[xy\\\\,= ]{1,3}) (value=[u\"\\\\,= \u{80}é\u{7f}]{0,3})?( {1,2}(-?0?1|2e|9{19}|9{20})? ?)?", 1..8),
+    ) {
+        let limits = LineLimits { user: 2, ..LineRules::default().limits };
+        let rules = LineRules { limits, ..LineRules::default() };
+        let mut known = Parser::new(&rules);
+        for line in lines.iter().chain(&lines) {
+            let mut new = Parser::new(&rules);
+            let expected = new.parse(line.as_bytes());
+            prop_assert_eq!(known.parse(line.as_bytes()), expected, "{}", line);
+        }
     }
 }

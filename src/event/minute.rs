@@ -25,49 +25,45 @@ impl Minute {
     /// The last minute that exists.
     pub const MAX: Self = Self::of_nanos(i64::MAX);
 
-    /// The minute that holds this instant, given in nanoseconds since the epoch.
+    /// Returns the minute of an instant in nanoseconds since the epoch.
     #[must_use]
     pub const fn of_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(NANOS_PER_MINUTE))
     }
 
-    /// The minute with this number, counted from the epoch; `None` outside the range of [`Minute`].
+    /// Returns the minute with this number since the epoch; `None` outside the range of [`Minute`].
     #[must_use]
     pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
-        let first = i64::MIN.div_euclid(NANOS_PER_MINUTE);
-        let last = i64::MAX.div_euclid(NANOS_PER_MINUTE);
-        if first <= minutes && minutes <= last { Some(Self(minutes)) } else { None }
+        let exists = Self::MIN.0 <= minutes && minutes <= Self::MAX.0;
+        if exists { Some(Self(minutes)) } else { None }
     }
 
-    /// Minutes since the epoch.
+    /// Returns the minutes since the epoch.
     #[must_use]
     pub const fn epoch_minutes(self) -> i64 {
         self.0
     }
 
-    /// The minute's first instant in nanoseconds since the epoch. In the one minute at the low end of the
-    /// range that begins before the first representable instant, that instant.
+    /// Returns the minute's first instant in nanoseconds since the epoch; for [`Minute::MIN`] the first instant that an `i64` has.
     #[must_use]
     pub const fn start_nanos(self) -> i64 {
         self.0.saturating_mul(NANOS_PER_MINUTE)
     }
 
-    /// The first instant after the minute, in milliseconds since the epoch.
-    #[must_use]
-    pub const fn end_millis(self) -> i64 {
+    /// Returns the first instant after the minute, in milliseconds since the epoch.
+    pub(crate) const fn end_millis(self) -> i64 {
         (self.0 + 1) * MILLIS_PER_MINUTE
     }
 
-    /// Minutes since midnight UTC, 0 to 1439.
+    /// Returns the minutes since midnight UTC, 0 to 1439.
     #[must_use]
     pub fn minutes_since_midnight(self) -> u16 {
         // In range: the remainder is below 1440.
         u16::try_from(self.0.rem_euclid(MINUTES_PER_DAY)).unwrap_or_default()
     }
 
-    /// The earliest minute of these names. Only one of them is read as a date, for there may be many.
-    #[must_use]
-    pub fn earliest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+    /// Returns the earliest minute of these names. Only one of them is parsed as a date, since there may be many.
+    pub(crate) fn earliest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let in_order = |name: &&'a str| {
             let (date, minute) = name.split_once(':').unwrap_or((name, ""));
             (date, minute.len(), minute)
@@ -75,9 +71,8 @@ impl Minute {
         names.into_iter().min_by_key(in_order)?.parse().ok()
     }
 
-    /// The name as people see it: with four digits for the minute of the day, `20161204:0007`. It is read as the key is.
-    #[must_use]
-    pub fn shown(self) -> String {
+    /// Returns the name for people, with four digits for the minute of the day: `20161204:0007`. It parses as the key does.
+    pub(crate) fn shown(self) -> String {
         let minute = self.minutes_since_midnight();
         format!("{}:{minute:04}", self.start().format("%Y%m%d"))
     }
@@ -101,7 +96,7 @@ impl From<Minute> for i64 {
     }
 }
 
-/// The name in keys, `20161204:1118`: the date and the minutes since midnight, both UTC. People see [`Minute::shown`].
+/// The name in keys, `20161204:1118`: the date and the minutes since midnight, both UTC. `shown` returns the name for people.
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())

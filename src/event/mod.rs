@@ -1,11 +1,10 @@
-//! What an event is. Pure: no I/O, no clock, no tokio.
+//! Events. Pure: no I/O, no clock, no tokio.
 //!
 //! [`datagram`] splits datagrams into lines, [`Parser`] makes a [`Line`] of each, [`Window`] judges its age, and an [`OpenBatch`]
 //! collects the events of one [`Partition`], which are a [`Batch`] when it is closed.
 
 mod batch;
 pub mod datagram;
-mod heads;
 mod line;
 mod minute;
 mod partition;
@@ -14,12 +13,13 @@ mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Hint, Occurrence, OpenBatch};
-pub use line::{HintedLine, Line, LineLimits, LineRules, Parser};
+pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use partition::{
     OVERFLOW_TAG, OverflowSeries, Partition, Partitions, is_reserved, overflow_series,
     series_fingerprint,
 };
 pub use rejection::Rejection;
-pub use scan::{escape, head, tags};
+pub use scan::tags;
+pub(crate) use scan::{escape, head};
 pub use timestamp::{Precision, Window};

@@ -22,11 +22,11 @@ impl Partition {
     }
 }
 
-/// How the series are spread. It is the same on every node: a series that two nodes put into different partitions
-/// would be counted twice.
+/// The division of the series into partitions. It is the same on every node: a series that two nodes put into different
+/// partitions would be counted twice.
 ///
-/// Each minute is divided into one number of partitions. While that number changes there are two: one for the minutes
-/// before an instant, and one after it. The store decides which partitions of the two are one place.
+/// Each minute has one number of partitions. While that number changes there are two: one for the minutes before an instant, and one
+/// for those from it on. The store decides which partitions of the two share a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -46,17 +46,15 @@ impl Partitions {
         Self { count, before: None }
     }
 
-    /// The same, but the minutes before `from` are divided into as many parts as there are places. A place below the
-    /// count is one of the partitions of later minutes, too; the others are counted on from there without gaps.
-    /// Without places nothing changes.
-    #[must_use]
-    pub fn with_before(self, from: Minute, places: &[u16]) -> Self {
+    /// Divides the minutes before `from` into as many parts as there are places. A place below the count is also a partition of later
+    /// minutes; the others have the next numbers, without gaps. Without places nothing changes.
+    pub(crate) fn with_before(self, from: Minute, places: &[u16]) -> Self {
         let places: Arc<[_]> = places.iter().copied().map(Partition).collect();
         let before = (!places.is_empty()).then_some(Before { from, places });
         Self { before, ..self }
     }
 
-    /// Returns the number of partitions, including those of earlier minutes.
+    /// Returns the number of partitions, including partitions of earlier minutes.
     #[must_use]
     pub fn count(&self) -> u16 {
         let places = self.before.iter().flat_map(|before| before.places.iter());
@@ -64,9 +62,7 @@ impl Partitions {
         last.max(self.count.get())
     }
 
-    /// Returns the number of partitions of a minute.
-    #[must_use]
-    pub fn count_in(&self, minute: Minute) -> u16 {
+    pub(crate) fn count_in(&self, minute: Minute) -> u16 {
         match self.before() {
             Some((count, from)) if minute < from => count,
             _ => self.count.get(),
@@ -74,8 +70,7 @@ impl Partitions {
     }
 
     /// Returns the number of partitions of the minutes before a change, and the first minute after it, if there is a change.
-    #[must_use]
-    pub fn before(&self) -> Option<(u16, Minute)> {
+    pub(crate) fn before(&self) -> Option<(u16, Minute)> {
         let before = self.before.as_ref()?;
         let count = u16::try_from(before.places.len()).unwrap_or(u16::MAX);
         Some((count, before.from))
@@ -96,9 +91,8 @@ impl Partitions {
         }
     }
 
-    /// Returns which part of a minute a partition is, before and after the change of the number.
-    #[must_use]
-    pub fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
+    /// Returns the part of a minute that a partition is, before and after the change of the number.
+    pub(crate) fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
         let places = self.before.iter().flat_map(|before| before.places.iter());
         let before = (0..).zip(places).find(|(_, place)| **place == partition);
         [
@@ -116,7 +110,7 @@ impl Partitions {
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// Returns whether lines with a tag of this key are rejected: it is ours, or not every InfluxDB takes it as a tag of our points.
+/// Returns whether lines with a tag of this key are rejected: it is ours, or some InfluxDB refuses it as a tag of our points.
 /// Version 1 refuses `time`, version 2 has columns with the names `_field` and `_measurement`, and version 3 has no tag
 /// with the name of a field, `value`.
 #[must_use]
@@ -125,14 +119,14 @@ pub fn is_reserved(key: &[u8]) -> bool {
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
-/// Returns the overflow series of a part of a minute, in canonical form.
+/// Returns the overflow series of a partition of a minute, in canonical form.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
 }
 
-/// The overflow series of a partition. It has another name in the minutes before a change of the number of partitions: all nodes use
-/// the same name, also those that do not know of the change yet.
+/// The overflow series of a partition. It has another name in the minutes before a change of the number of partitions, so that all
+/// nodes use the same name, even if they do not know of the change yet.
 #[derive(Debug, Clone)]
 pub struct OverflowSeries {
     from: Option<Minute>,
@@ -140,12 +134,6 @@ pub struct OverflowSeries {
 }
 
 impl OverflowSeries {
-    /// Returns one name for every minute.
-    #[must_use]
-    pub fn always(partition: Partition) -> Self {
-        Self { from: None, names: [overflow_series(partition), overflow_series(partition)] }
-    }
-
     /// Returns the names of a partition.
     #[must_use]
     pub fn new(partitions: &Partitions, partition: Partition) -> Self {
@@ -156,16 +144,14 @@ impl OverflowSeries {
         }
     }
 
-    /// Returns the series of a minute, in canonical form.
-    #[must_use]
-    pub fn of(&self, minute: Minute) -> &str {
+    pub(crate) fn of(&self, minute: Minute) -> &str {
         let is_before = self.from.is_some_and(|from| minute < from);
         &self.names[usize::from(!is_before)]
     }
 }
 
-/// Returns what tells the events of one series from those of another in the overflow series: a hash of the canonical series, the same
-/// on every node. The series itself may have a thousand bytes, for each event.
+/// Returns a hash of a canonical series, the same on every node, which distinguishes its events in the overflow series. The series
+/// itself may have a thousand bytes, for each event.
 #[must_use]
 pub fn series_fingerprint(series: &str) -> u128 {
     xxh3_128(series.as_bytes())
@@ -192,7 +178,7 @@ mod tests {
     #[test]
     fn each_minute_has_one_division() {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
-        // Of two parts before, the second is the first of the three, and the first is a place of its own.
+        // Of two parts before, the second is the first of the three, and the first has another place.
         let both = three.clone().with_before(minute(10), &[3, 0]);
         assert_eq!(both.iter().map(Partition::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!((both.count_in(minute(9)), both.count_in(minute(10))), (2, 3));
@@ -250,7 +236,8 @@ mod tests {
         assert_eq!(name(1, 9), "eds_overflow=series,partition=0");
         assert_eq!(name(1, 10), "eds_overflow=series,partition=1");
         assert_eq!(name(2, 9), "eds_overflow=series,partition=1");
-        let always = OverflowSeries::always(partitions.of("a=1", minute(10)));
+        let unchanged = Partitions::new(NonZeroU16::new(2).unwrap());
+        let always = OverflowSeries::new(&unchanged, unchanged.of("a=1", minute(10)));
         assert_eq!(always.of(minute(9)), always.of(minute(10)));
     }
 }

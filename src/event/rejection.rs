@@ -19,15 +19,11 @@ macro_rules! rejections {
                 match self { $(Self::$variant => $label),* }
             }
 
-            /// Returns the remedy.
-            #[must_use]
-            pub const fn remedy(self) -> &'static str {
+            pub(crate) const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy),* }
             }
 
-            /// Returns the reason with this label.
-            #[must_use]
-            pub fn labelled(label: &str) -> Option<Self> {
+            pub(crate) fn labelled(label: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.label() == label)
             }
 
@@ -47,7 +43,7 @@ rejections! {
         "send smaller datagrams, or raise input.max_datagram on all nodes";
     NotUtf8 => "not_utf8", "the line is not UTF-8",
         "have the sender encode its lines as UTF-8";
-    ControlCharacter => "control_character", "the line holds a control character",
+    ControlCharacter => "control_character", "the line contains a control character",
         "have the sender leave out control characters";
     TagsMissing => "tags_missing", "the line has no tag",
         "send other protocols (statsd, collectd) elsewhere; have the sender write event_type=login,product=shop value=USER TIMESTAMP (docs/input.md)";
@@ -55,7 +51,7 @@ rejections! {
         "send other protocols (statsd, collectd) elsewhere; have the sender write event_type=login,product=shop value=USER TIMESTAMP (docs/input.md)";
     TagKeyEmpty => "tag_key_empty", "a tag key is empty",
         "have the sender name each tag";
-    TagKeyRepeated => "tag_key_repeated", "a tag key is there twice; a measurement stands for the tag input.measurement_tag",
+    TagKeyRepeated => "tag_key_repeated", "a tag key occurs twice; a measurement is the tag input.measurement_tag",
         "have the sender leave out one of the two, or change input.measurement_tag on all nodes";
     TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement and eds_overflow are reserved",
         "have the sender use another key";
@@ -72,8 +68,8 @@ rejections! {
     QuoteUnclosed => "quote_unclosed", "a quoted field is not closed",
         "have the sender close the quote, and escape quotes within it by a backslash";
     UserMissing => "user_missing", "the line has no field of the name input.user_field",
-        "have the sender add the field, or set input.user_field on all nodes to the one that it sends; send other protocols (statsd, collectd) elsewhere";
-    UserRepeated => "user_repeated", "the field input.user_field is there twice",
+        "have the sender add the field, or set input.user_field on all nodes to the field that it sends; send other protocols (statsd, collectd) elsewhere";
+    UserRepeated => "user_repeated", "the field input.user_field occurs twice",
         "have the sender leave out one of the two";
     UserEmpty => "user_empty", "the user is empty",
         "have the sender name the user";
@@ -90,13 +86,13 @@ rejections! {
     TimestampInNanoseconds => "timestamp_in_ns", "the timestamp looks like nanoseconds, which is not input.timestamp_precision",
         "set input.timestamp_precision to \"ns\" on all nodes, or have the sender stamp in the unit that it says";
     TooOld => "too_old", "the event is older than input.max_age",
-        "look at the sender's clock and delay, or raise input.max_age on all nodes";
+        "check the sender's clock and delay, or raise input.max_age on all nodes";
     TooFarAhead => "too_far_ahead", "the event is further ahead of the clock than input.max_future",
-        "look at the sender's clock, or raise input.max_future on all nodes";
+        "check the sender's clock, or raise input.max_future on all nodes";
     TooManyUsers => "too_many_users", "the series has input.max_users_per_series users in this minute",
-        "look for a sender that invents users, or raise input.max_users_per_series on all nodes";
+        "find the sender that invents users, or raise input.max_users_per_series on all nodes";
     RateLimited => "rate_limited", "the source address sends more than input.max_rate_per_source lines a second",
-        "look for a sender that floods, or raise input.max_rate_per_source";
+        "find the sender of the flood, or raise input.max_rate_per_source";
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ use std::ops::Range;
 use super::{Precision, Rejection};
 
 /// Escapes a measurement, a tag key or value, or a field key, for line protocol.
-#[must_use]
-pub fn escape(text: &str) -> Vec<u8> {
+pub(crate) fn escape(text: &str) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(text.len());
     for byte in text.bytes() {
         if is_special(byte) {
@@ -21,7 +20,7 @@ pub(super) const fn is_special(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ')
 }
 
-/// Returns whether a tag has a backslash right before one that escapes.
+/// Returns whether a tag has a backslash right before an escaping backslash.
 pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     memchr::memchr(b'\\', tag).is_some_and(|first| {
         let mut triples = tag[first..].windows(3);
@@ -40,9 +39,7 @@ pub(super) enum User {
 /// The bytes at which a scan stops: one entry for each byte, since a look-up costs less than four comparisons.
 pub(super) type Stops = [bool; 256];
 
-/// The bytes that may end a key or a tag value.
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
-/// The bytes that may end a bare field value.
 static VALUE_ENDS: Stops = stops(b"\\, ");
 
 /// The bytes of usual users.
@@ -85,7 +82,7 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
 }
 
 /// Returns the measurement, with an empty key, and the tags of a line, escaped, until the first part that is neither.
-pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let start = skip_spaces(line, 0);
     let mut next = Some(start);
     std::iter::from_fn(move || {
@@ -123,42 +120,32 @@ pub(super) fn usual_end<'a>(
     (!user.is_empty()).then_some((user, timestamp))
 }
 
-/// Reads a bare field value from `start` on, decoded into `keep` if it has escapes. Returns its end.
-pub(super) fn scan_bare(
+/// Reads a field value from `start` on, decoded into `keep` if it is the user's and has escapes. Returns its end.
+pub(super) fn scan_value(
     line: &[u8],
     start: usize,
     keep: Option<&mut Vec<u8>>,
 ) -> Result<(User, usize), Rejection> {
-    // A backslash at the very end is literal: it has nothing to escape.
-    let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
-    let raw = &line[start..end];
-    if raw.is_empty() {
+    let is_quoted = line.get(start) == Some(&b'"');
+    let (raw, end) = if is_quoted {
+        let close = closing_quote(line, start + 1).ok_or(Rejection::QuoteUnclosed)?;
+        (start + 1..close, close + 1)
+    } else {
+        // A backslash at the very end is literal: it has nothing to escape.
+        let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
+        (start..end, end)
+    };
+    if raw.is_empty() && !is_quoted {
         return Err(if keep.is_some() { Rejection::UserEmpty } else { Rejection::FieldMalformed });
     }
     match keep {
-        Some(user) if raw.contains(&b'\\') => {
-            decode(raw, user, is_special);
+        Some(user) if line[raw.clone()].contains(&b'\\') => {
+            user.clear();
+            let escapable = if is_quoted { br#""\"#.as_slice() } else { b",= " };
+            decode(&line[raw], user, |byte| escapable.contains(&byte));
             Ok((User::Decoded, end))
         }
-        _ => Ok((User::Literal(start..end), end)),
-    }
-}
-
-/// Reads a quoted field value whose quote is at `start`. Returns its end, behind the closing quote.
-pub(super) fn scan_quoted(
-    line: &[u8],
-    start: usize,
-    keep: Option<&mut Vec<u8>>,
-) -> Result<(User, usize), Rejection> {
-    let open = start + 1;
-    let close = closing_quote(line, open).ok_or(Rejection::QuoteUnclosed)?;
-    let raw = &line[open..close];
-    match keep {
-        Some(user) if raw.contains(&b'\\') => {
-            decode(raw, user, |byte| matches!(byte, b'"' | b'\\'));
-            Ok((User::Decoded, close + 1))
-        }
-        _ => Ok((User::Literal(open..close), close + 1)),
+        _ => Ok((User::Literal(raw), end)),
     }
 }
 
@@ -174,9 +161,8 @@ pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Writes `raw` to `text` without the backslashes that escape.
+/// Appends `raw` to `text` without the backslashes that escape.
 fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
-    text.clear();
     let mut bytes = raw.iter().copied().peekable();
     while let Some(byte) = bytes.next() {
         match (byte, bytes.peek()) {
@@ -200,7 +186,6 @@ pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
     line[at..].iter().position(|&byte| byte != b' ').map_or(line.len(), |spaces| at + spaces)
 }
 
-/// Counts control characters.
 pub(super) fn control_characters(text: &str) -> usize {
     // The common case first, in a form that the compiler turns into vector code.
     let (ascii, beyond) = text.bytes().fold((0_u8, 0_u8), |(ascii, beyond), byte| {
@@ -217,30 +202,22 @@ pub(super) fn control_characters(text: &str) -> usize {
 /// with an empty value.
 #[must_use]
 pub fn tags(series: &str) -> Vec<(String, String)> {
-    let mut tags = Vec::new();
-    if series.is_empty() {
-        return tags;
-    }
-    let (mut key, mut value) = (String::new(), String::new());
-    let mut in_value = false;
-    let mut characters = series.chars().peekable();
-    while let Some(character) = characters.next() {
-        let escaped = character == '\\' && matches!(characters.peek(), Some(',' | '=' | ' '));
-        match character {
-            ',' => {
-                tags.push((std::mem::take(&mut key), std::mem::take(&mut value)));
-                in_value = false;
-            }
-            '=' if !in_value => in_value = true,
-            _ => {
-                let literal = if escaped { characters.next() } else { None };
-                let part = if in_value { &mut value } else { &mut key };
-                part.push(literal.unwrap_or(character));
-            }
-        }
-    }
-    tags.push((key, value));
-    tags
+    let decoded = |raw: Option<&[u8]>| {
+        let mut text = Vec::new();
+        decode(raw.unwrap_or_default(), &mut text, is_special);
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let all = series.as_bytes().split(is_unescaped(b',')).map(|tag| {
+        let mut parts = tag.splitn(2, is_unescaped(b'='));
+        (decoded(parts.next()), decoded(parts.next()))
+    });
+    if series.is_empty() { Vec::new() } else { all.collect() }
+}
+
+/// Returns a test of successive bytes for one without a backslash before it.
+fn is_unescaped(end: u8) -> impl FnMut(&u8) -> bool {
+    let mut before = 0;
+    move |&byte| std::mem::replace(&mut before, byte) != b'\\' && byte == end
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Its length in nanoseconds.
     pub(crate) const fn nanos(self) -> i64 {
         match self {
             Self::Nanoseconds => 1,
@@ -33,7 +32,7 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp as nanoseconds since the epoch; `None` where there is none.
+    /// Reads a timestamp as nanoseconds since the epoch; `None` if the text is empty.
     pub(super) fn read(self, text: &str) -> Result<Option<i64>, Rejection> {
         if text.is_empty() {
             return Ok(None);
@@ -48,13 +47,14 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp of digits alone; `None` where it is none, or for [`Self::read`] to say.
+    /// Reads a timestamp of digits alone; `None`: only [`Self::read`] can tell.
     pub(super) fn read_digits(self, text: &[u8]) -> Option<i64> {
         let number = digits(text).filter(|_| !text.is_empty())?;
         number.checked_mul(self.nanos())
     }
 
-    /// Which unit a rejected timestamp is likely in: in the years 2001 to 2286 the number of digits tells the units apart.
+    /// Returns the rejection that names the likely unit of a rejected timestamp, if it is another one: from 2001 to 2286 the number of
+    /// digits tells the units apart.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),
@@ -67,7 +67,7 @@ impl Precision {
     }
 }
 
-/// The number that these are the digits of, 8 at a time; `None` where it is for others to say.
+/// Reads a number of at most 19 digits, 8 at a time; `None` for any other text.
 fn digits(text: &[u8]) -> Option<i64> {
     if text.len() > 19 {
         return None;
@@ -104,7 +104,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of these two spans around now. Spans beyond 292 years are unbounded.
+    /// Creates a window of these two spans around now. Spans beyond 292 years are unbounded.
     #[must_use]
     pub fn new(max_age: Duration, max_future: Duration) -> Self {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);

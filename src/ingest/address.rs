@@ -1,4 +1,4 @@
-//! [`ListenAddress`]: where events come in; and the files of Unix sockets.
+//! [`ListenAddress`], the address of a socket for events; and the files of Unix sockets.
 //!
 //! A Unix socket loses nothing that it takes: the kernel holds `net.unix.max_dgram_qlen` datagrams, and the sender of another one
 //! waits for room, or gets EAGAIN. The permissions of its file say who may send. A node makes the file, replaces a stale one at which
@@ -21,12 +21,11 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::holder::unix_holder;
 
-/// The prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
 /// The longest path of a socket that the kernel takes, in bytes.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Where events come in, displayed and parsed as in the configuration.
+/// The address of a socket for events, displayed and parsed as in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     /// A UDP socket: the kernel drops datagrams when it has no room, and the senders do not notice.
@@ -36,7 +35,6 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Returns where this socket receives.
     pub(super) fn of(socket: &Socket) -> Option<Self> {
         let address = socket.local_addr().ok()?;
         let unix = || address.as_pathname().map(|path| Self::Unix(path.into()));
@@ -59,7 +57,7 @@ impl fmt::Debug for ListenAddress {
     }
 }
 
-/// A text that is not a [`ListenAddress`].
+/// A text that is no [`ListenAddress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\", or the absolute path \
@@ -77,18 +75,17 @@ impl FromStr for ListenAddress {
         };
         let path = PathBuf::from(path);
         let bytes = path.as_os_str().as_bytes();
-        let is_one = path.is_absolute() && bytes.len() <= PATH_BYTES_MAX;
-        if is_one && path.file_name().is_some() && !bytes.contains(&0) {
-            Ok(Self::Unix(path))
-        } else {
-            Err(ParseListenAddressError)
-        }
+        let is_valid = path.is_absolute()
+            && path.file_name().is_some()
+            && bytes.len() <= PATH_BYTES_MAX
+            && !bytes.contains(&0);
+        is_valid.then_some(Self::Unix(path)).ok_or(ParseListenAddressError)
     }
 }
 
 /// The file of a socket that this process has bound. It is removed on drop, unless another one has its place.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(super) struct SocketFile {
     path: PathBuf,
     id: FileId,
 }
@@ -106,7 +103,7 @@ impl Drop for SocketFile {
         let is_ours = file_id(&self.path).is_ok_and(|id| id == self.id);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "cannot remove the file of a socket; the next node takes its place");
+            tracing::warn!(%path, %error, "cannot remove the file of a socket; the next node replaces it");
         }
     }
 }
@@ -152,7 +149,7 @@ fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
-        let message = "there is something else than a socket; remove it, or name another path";
+        let message = "the file there is no socket; remove it, or name another path";
         return Err(io::Error::new(ErrorKind::AlreadyExists, message));
     }
     match UnixDatagram::unbound()?.connect(path) {
@@ -164,7 +161,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             ),
         )),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "taking the place of a socket at which nobody listens");
+            tracing::info!(path = %path.display(), "replacing a socket at which no process listens");
             fs::remove_file(path)
         }
         Err(error) => Err(error),
@@ -224,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_socket_at_which_nobody_listens_is_taken_over() {
+    fn only_a_socket_without_a_listener_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let (socket, file) = bind_unix(&path, 0o600).unwrap();
@@ -239,15 +236,15 @@ mod tests {
         drop(next);
 
         fs::write(&path, "kept").unwrap();
-        assert!(error(&path).contains("something else than a socket"));
+        assert!(error(&path).contains("is no socket"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
-        assert!(error(&path).contains("something else than a socket"));
+        assert!(error(&path).contains("is no socket"));
     }
 
     #[test]
-    fn of_two_that_find_a_stale_file_one_waits_for_the_other() {
+    fn a_stale_file_is_not_replaced_while_another_process_holds_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         drop(UnixDatagram::bind(&path).unwrap());

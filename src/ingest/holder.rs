@@ -1,27 +1,25 @@
 //! Names the processes that hold an address in use, for the message of a failed bind.
 
-use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
+
+use procfs::net::{self, TcpState};
+use procfs::process::{FDTarget, Process, all_processes};
 
 /// The kernel's tables of the sockets of a protocol.
 #[derive(Debug, Clone, Copy)]
-pub enum Table {
-    /// `/proc/net/udp` and `/proc/net/udp6`.
+pub(crate) enum Table {
     Udp,
-    /// `/proc/net/tcp` and `/proc/net/tcp6`.
     Tcp,
 }
 
-/// The maximum number of named processes.
 const NAMED_MAX: usize = 3;
 /// The longest name of a process, in characters.
 const NAME_CHARS_MAX: usize = 32;
 
 /// Returns the error of a bind, with the processes that hold the address if it is in use.
-#[must_use]
-pub fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Error {
+pub(crate) fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Error {
     if error.kind() != ErrorKind::AddrInUse {
         return error;
     }
@@ -31,94 +29,61 @@ pub fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Err
 }
 
 /// Returns a sentence with the processes that hold the address.
-#[must_use]
-pub fn holder(table: Table, address: SocketAddr) -> String {
-    let tables = match table {
-        Table::Udp => ["udp", "udp6"],
-        Table::Tcp => ["tcp", "tcp6"],
+pub(crate) fn holder(table: Table, address: SocketAddr) -> String {
+    let holds = |bound: SocketAddr| {
+        let ip = bound.ip().to_canonical();
+        bound.port() == address.port()
+            && (ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified())
     };
-    let read = |name| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
-    let mut sockets = Vec::new();
-    for text in tables.map(read) {
-        let lines = text.lines().skip(1);
-        sockets.extend(lines.filter_map(|line| bound(line, table, address)));
-    }
+    let sockets: Vec<u64> = match table {
+        Table::Udp => {
+            let all = [net::udp(), net::udp6()].into_iter().flatten().flatten();
+            all.filter(|socket| holds(socket.local_address)).map(|socket| socket.inode).collect()
+        }
+        Table::Tcp => {
+            let all = [net::tcp(), net::tcp6()].into_iter().flatten().flatten();
+            let listening = all.filter(|socket| socket.state == TcpState::Listen);
+            listening
+                .filter(|socket| holds(socket.local_address))
+                .map(|socket| socket.inode)
+                .collect()
+        }
+    };
     by_inodes(&sockets, &format!("port {}", address.port()))
 }
 
 /// Returns a sentence with the processes that hold the Unix socket of this path.
 pub(super) fn unix_holder(path: &Path) -> String {
-    let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let path = path.to_string_lossy();
-    let socket = |line: &str| {
-        let mut columns = line.split_whitespace().skip(6);
-        let inode = columns.next()?.to_owned();
-        (columns.next()? == path).then_some(inode)
-    };
-    let sockets: Vec<_> = text.lines().filter_map(socket).collect();
-    by_inodes(&sockets, "it")
+    let all = net::unix().into_iter().flatten();
+    let sockets = all.filter(|socket| socket.path.as_deref() == Some(path));
+    by_inodes(&sockets.map(|socket| socket.inode).collect::<Vec<_>>(), "it")
 }
 
-/// Returns the inode of the socket of a line, if it receives at the address.
-fn bound(line: &str, table: Table, address: SocketAddr) -> Option<String> {
-    const LISTENS: &str = "0A";
-    let columns: Vec<_> = line.split_whitespace().collect();
-    let (ip, port) = columns.get(1)?.split_once(':')?;
-    let ip = ip_of(ip)?;
-    let is_open = matches!(table, Table::Udp) || *columns.get(3)? == LISTENS;
-    let is_there = u16::from_str_radix(port, 16).ok()? == address.port()
-        && (ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified());
-    let inode = columns.get(9)?;
-    (is_open && is_there).then(|| (*inode).to_owned())
-}
-
-/// Parses an address in words of 32 bits in the host's order.
-fn ip_of(hex: &str) -> Option<IpAddr> {
-    let word = |at: usize| {
-        let word = u32::from_str_radix(hex.get(at * 8..at * 8 + 8)?, 16).ok()?;
-        Some(word.to_ne_bytes())
-    };
-    match hex.len() {
-        8 => Some(Ipv4Addr::from(word(0)?).into()),
-        32 => {
-            let words = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
-            let bytes: [u8; 16] = words.try_into().ok()?;
-            Some(Ipv6Addr::from(bytes).to_canonical())
+fn by_inodes(inodes: &[u64], what: &str) -> String {
+    let name = |process: Process| {
+        let mut open = process.fd().ok()?.flatten();
+        let is_holder = open
+            .any(|open| matches!(open.target, FDTarget::Socket(inode) if inodes.contains(&inode)));
+        if !is_holder {
+            return None;
         }
-        _ => None,
-    }
-}
-
-fn by_inodes(inodes: &[String], what: &str) -> String {
-    let links: Vec<_> = inodes.iter().map(|it| format!("socket:[{it}]")).collect();
-    let holds = |process: &Path| {
-        let open = fs::read_dir(process.join("fd")).into_iter().flatten();
-        open.flatten().any(|descriptor| {
-            let link = fs::read_link(descriptor.path());
-            link.is_ok_and(|link| links.iter().any(|name| link.as_os_str() == &**name))
-        })
+        let id = process.pid();
+        if u32::try_from(id) == Ok(std::process::id()) {
+            return Some(format!("this process ({id}) itself"));
+        }
+        let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
+        // A process may call itself anything.
+        let name: String = name.escape_debug().take(NAME_CHARS_MAX).collect();
+        Some(format!("process {id} ({name})"))
     };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let named = all.filter_map(|entry| {
-        let id: u32 = entry.file_name().to_str()?.parse().ok()?;
-        holds(&entry.path()).then(|| {
-            if id == std::process::id() {
-                return format!("this process ({id}) itself");
-            }
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            // A process may call itself anything.
-            let name: String = name.trim_end().escape_debug().take(NAME_CHARS_MAX).collect();
-            format!("process {id} ({name})")
-        })
-    });
-    let named: Vec<_> = named.take(NAMED_MAX).collect();
-    if named.is_empty() {
-        format!(
-            "a process that this user may not look at holds {what} (`sudo ss -lnup`, `-lntp` or `-lnxp` names it)"
-        )
-    } else {
-        let holds = if named.len() == 1 { "holds" } else { "hold" };
-        format!("{} {holds} {what}", named.join(", "))
+    let all = all_processes().into_iter().flatten().flatten();
+    let named: Vec<_> = all.filter_map(name).take(NAMED_MAX).collect();
+    match named.len() {
+        0 => format!(
+            "a process that this user may not inspect holds {what} (`sudo ss -lnup`, `-lntp` or `-lnxp` names it)"
+        ),
+        1 => format!("{} holds {what}", named[0]),
+        _ => format!("{} hold {what}", named.join(", ")),
     }
 }
 
@@ -129,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_held_by_who_bound_it() {
+    fn the_process_that_bound_a_port_holds_it() {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
             let own = format!("this process ({}) itself holds port", std::process::id());
             let socket = UdpSocket::bind(bind).unwrap();

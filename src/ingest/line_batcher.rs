@@ -15,9 +15,7 @@ use tokio::time::Instant;
 use super::{ArrivalStamps, Delivery, Received};
 use crate::diagnosis::LossCause;
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{
-    LineRules, Minute, OpenBatch, Parser, Partitions, Precision, Rejection, Window,
-};
+use crate::event::{LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, Window};
 use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
@@ -25,19 +23,19 @@ use crate::spool::Spool;
 const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// A batch of this number of events is due although it is young.
 const BATCH_EVENTS: usize = 16_384;
-/// A batch with this number of events a series is worth its commands, so it need not grow.
+/// A batch with this number of events a series is large enough for its commands, so it need not grow.
 const SERIES_EVENTS: usize = 4096;
 /// A batch for the disk of this number of bytes is due although it is young.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
 
-/// How lines become batches.
+/// The settings of a [`LineBatcher`].
 #[derive(Debug, Clone)]
 pub struct BatcherSettings {
     /// The grammar.
     pub rules: LineRules,
     /// The ages that are accepted.
     pub window: Window,
-    /// How the series are spread.
+    /// The division of the series.
     pub partitions: Partitions,
     /// The bounds of the queue.
     pub limits: QueueLimits,
@@ -62,7 +60,6 @@ pub struct Linger {
 }
 
 impl Linger {
-    /// Returns the age at which a batch is due.
     fn due_age(&self, batch: &OpenBatch, now_nanos: i64) -> Duration {
         let most = i64::try_from(self.most.as_nanos()).unwrap_or(i64::MAX);
         let until = now_nanos.saturating_add(most).div_euclid(1_000_000);
@@ -75,7 +72,6 @@ impl Linger {
     }
 }
 
-/// An open batch.
 #[derive(Debug, Default)]
 struct Open {
     batch: OpenBatch,
@@ -84,16 +80,18 @@ struct Open {
 }
 
 impl Open {
+    /// Returns whether it has events, and is large or of this age.
     fn is_due(
         &mut self,
         is_large: bool,
-        age: impl Fn(&OpenBatch) -> Duration,
+        age: impl FnOnce(&OpenBatch) -> Duration,
         now: Instant,
     ) -> bool {
-        self.batch.events() > 0 && {
-            let since = *self.since.get_or_insert(now);
-            is_large || now - since >= age(&self.batch)
+        if self.batch.events() == 0 {
+            return false;
         }
+        let since = *self.since.get_or_insert(now);
+        is_large || now - since >= age(&self.batch)
     }
 
     fn take(&mut self) -> OpenBatch {
@@ -106,16 +104,12 @@ impl Open {
 #[derive(Debug)]
 pub struct LineBatcher {
     parser: Parser,
-    precision: Precision,
-    window: Window,
-    partitions: Partitions,
-    limits: QueueLimits,
+    settings: BatcherSettings,
     stamps: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
     /// Whether it takes everything: the reader looks for room before it reads.
     takes_all: bool,
-    /// The recorders, one a partition.
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
     /// The events since the last commit.
@@ -133,7 +127,6 @@ struct Overflow {
     open: Open,
 }
 
-/// Where there is room for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     InMemory,
@@ -142,7 +135,7 @@ enum Room {
 }
 
 impl LineBatcher {
-    /// A batcher with no events. `recorders` has one a partition.
+    /// Creates a batcher with no events. `recorders` has one a partition.
     #[must_use]
     pub fn new(
         settings: &BatcherSettings,
@@ -152,10 +145,7 @@ impl LineBatcher {
     ) -> Self {
         Self {
             parser: Parser::new(&settings.rules),
-            precision: settings.rules.precision,
-            window: settings.window,
-            partitions: settings.partitions.clone(),
-            limits: settings.limits,
+            settings: settings.clone(),
             stamps,
             open: recorders.iter().map(|_| Open::default()).collect(),
             overflow: None,
@@ -169,22 +159,20 @@ impl LineBatcher {
     }
 
     /// Adds a spool for events that do not fit into memory.
-    #[must_use]
-    pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
+    pub(crate) fn with_spool(mut self, spool: Option<Spool>) -> Self {
         let open = Open::default();
         self.overflow = spool.map(|spool| Overflow { spool, open });
         self
     }
 
     /// Takes everything, even beyond the bounds, and nothing to the disk: for a socket that is read only while there is room.
-    #[must_use]
-    pub const fn taking_all(mut self) -> Self {
+    pub(crate) const fn taking_all(mut self) -> Self {
         self.takes_all = true;
         self
     }
 
     /// Returns whether there is room in memory, after a [commit](Self::commit).
-    pub fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         self.commit();
         !self.is_full()
     }
@@ -215,7 +203,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns where there is room for an event. Events on disk are older, so new ones go there, too.
+    /// Returns the place with room for an event. Events on disk are older, so new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
@@ -237,8 +225,8 @@ impl LineBatcher {
     }
 
     fn is_full(&self) -> bool {
-        self.totals.in_memory() + self.intake.queued >= self.limits.events
-            || self.totals.queued_bytes + self.intake.queued_bytes >= self.limits.bytes
+        self.totals.in_memory() + self.intake.queued >= self.settings.limits.events
+            || self.totals.queued_bytes + self.intake.queued_bytes >= self.settings.limits.bytes
     }
 
     fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
@@ -248,51 +236,46 @@ impl LineBatcher {
             self.node.unstamped.add(line.series, line.user, at_ms);
             self.stamps.stamp(now_nanos, 1)
         });
-        self.window.judge(timestamp, now_nanos).map_err(|reason| {
-            let number = timestamp / self.precision.nanos();
-            self.precision.mistaken(number).unwrap_or(reason)
+        let precision = self.settings.rules.precision;
+        self.settings.window.judge(timestamp, now_nanos).map_err(|reason| {
+            let number = timestamp / precision.nanos();
+            precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
-        let partition = line.hint.partition(&self.partitions, line.series, minute);
-        let series = (line.series, line.hint);
-        if let (Room::OnDisk, Some(Overflow { open, .. })) = (room, &mut self.overflow) {
-            if open.batch.push(minute, series, line.user, timestamp) {
-                self.intake.spooled += 1;
-            } else {
-                self.intake.dropped += 1;
-            }
-            return Ok(());
-        }
-        let batch = &mut self.open[partition.index()].batch;
+        let partition = line.hint.partition(&self.settings.partitions, line.series, minute);
+        let (batch, is_in_memory) = match (room, &mut self.overflow) {
+            (Room::OnDisk, Some(overflow)) => (&mut overflow.open.batch, false),
+            _ => (&mut self.open[partition.index()].batch, true),
+        };
         let before = batch.bytes();
-        if batch.push(minute, series, line.user, timestamp) {
+        if !batch.push(minute, (line.series, line.hint), line.user, timestamp) {
+            self.intake.dropped += 1;
+        } else if is_in_memory {
             self.intake.queued += 1;
             self.intake.queued_bytes += (batch.bytes() - before) as u64;
         } else {
-            self.intake.dropped += 1;
+            self.intake.spooled += 1;
         }
         Ok(())
     }
 
-    /// Enters the events that were added into the ledger, and learns from it how much room there is.
+    /// Enters the added events into the ledger, which tells the room in memory.
     pub fn commit(&mut self) {
         self.totals = self.node.ledger.take_in(&std::mem::take(&mut self.intake));
     }
 
-    /// Sends the batches that are this old, or large. A batch whose recorder is busy grows further.
+    /// Sends the batches of this age, and large ones. A batch whose recorder is busy grows further.
     pub fn hand_over(&mut self, age: Duration, now: Instant) {
-        let (least, most) = (age, age);
-        self.hand_over_due(Linger { least, most }, now, i64::MIN);
+        self.hand_over_due(Linger { least: age, most: age }, now, i64::MIN);
     }
 
     /// Sends the batches that have lingered enough, or are large.
     pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
         self.commit();
-        let Linger { least, most } = linger;
-        let fills = self.totals.in_memory() >= self.limits.events / 2
-            || self.totals.queued_bytes >= self.limits.bytes / 2;
-        let most = if fills { least } else { most };
-        let linger = Linger { least, most };
+        let fills = self.totals.in_memory() >= self.settings.limits.events / 2
+            || self.totals.queued_bytes >= self.settings.limits.bytes / 2;
+        let most = if fills { linger.least } else { linger.most };
+        let linger = Linger { most, ..linger };
         for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
             let age = |batch: &OpenBatch| linger.due_age(batch, now_nanos);
             if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
@@ -309,14 +292,11 @@ impl LineBatcher {
                 }
             }
         }
-        if let Some(overflow) = &mut self.overflow {
-            let open = &mut overflow.open;
-            let since = open.since;
-            if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| least, now)
-                && let Err(batch) = overflow.spool.try_keep(open.take().close())
-            {
-                (open.batch, open.since) = (batch.into(), since.or(Some(now)));
-            }
+        if let Some(Overflow { open, spool }) = &mut self.overflow
+            && open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| linger.least, now)
+            && let Some(place) = spool.try_reserve()
+        {
+            place.keep(open.take().close());
         }
     }
 
@@ -330,7 +310,7 @@ impl LineBatcher {
     }
 
     /// Drops the events that the disk did not take.
-    pub fn drop_overflow(&mut self) {
+    pub(crate) fn drop_overflow(&mut self) {
         if let Some(overflow) = &mut self.overflow {
             let lost = overflow.open.take().events();
             (self.node.ledger).refused_by_spool(LossCause::SpoolFailed, lost);

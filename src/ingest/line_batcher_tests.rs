@@ -141,7 +141,7 @@ fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
 
 /// A command costs the store more than an event, and an event that comes late may come after its minute is closed.
 #[test]
-fn a_batch_lingers_longer_while_it_has_few_events_a_series_of_a_minute_that_goes_on() {
+fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     const SECOND: i64 = 1_000_000_000;
     let linger = Linger { least: Duration::from_millis(50), most: Duration::from_secs(1) };
     let minute_end = Minute::of_nanos(NOW).end_millis() * 1_000_000;
@@ -164,7 +164,7 @@ fn a_batch_lingers_longer_while_it_has_few_events_a_series_of_a_minute_that_goes
     check("a=1 value=u", 1_000_000, 2 * SECOND, linger.most);
     check("a=1 value=u", 1_000_000, SECOND, linger.least);
     check(&many, 1_000_000, 2 * SECOND, linger.least);
-    let of = |series: &str| batcher(1).partitions.of(series, Minute::of_nanos(NOW));
+    let of = |series: &str| batcher(1).settings.partitions.of(series, Minute::of_nanos(NOW));
     let mut others = (2..).map(|number| format!("a={number}"));
     let other = others.find(|other| of(other) == of("a=1")).unwrap();
     check(&format!("{many}{other} value=u"), 1_000_000, 2 * SECOND, linger.most);

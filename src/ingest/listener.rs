@@ -24,10 +24,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 const DISK_MAX: Duration = Duration::from_secs(10);
 /// The pause at the end while recorders or the disk are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// The shortest interval of the log line about a full queue.
-const UNREAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Returns the longest time that a read of a socket may wait, so that no batch gets older than `linger`.
+/// Returns the longest wait of a read, so that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
@@ -35,26 +33,22 @@ pub fn read_timeout(linger: Duration) -> Duration {
 
 /// The thread that reads one socket.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct Listener {
-    /// The socket.
     pub receiver: Receiver,
-    /// The limits of the sources, if there are any.
     pub rates: Option<Arc<SourceRates>>,
-    /// The batches of the datagrams.
     pub batcher: LineBatcher,
     /// The time that an event waits for others while the store keeps up.
     pub linger: Linger,
-    /// The node, whose clock it reads.
     pub node: Arc<Node>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Its heartbeat.
     pub heartbeat: Heartbeat,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
 }
 
-/// The state of a socket whose senders wait for room.
+/// Whether the senders of the socket wait for room, and when that was logged.
+#[derive(Default)]
 struct Waiting {
     now: bool,
     logged: Throttle,
@@ -70,7 +64,7 @@ impl Listener {
             least: self.linger.least.saturating_sub(2 * interval),
             most: self.linger.most.saturating_sub(2 * interval),
         };
-        let mut waiting = Waiting { now: false, logged: Throttle::new(UNREAD_INTERVAL) };
+        let mut waiting = Waiting::default();
         while !self.stop.is_cancelled() {
             if self.receiver.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
@@ -88,8 +82,7 @@ impl Listener {
             }
             if now - swept >= interval {
                 swept = now;
-                let now_nanos = self.node.clock.now_nanos();
-                self.batcher.hand_over_due(linger, now, now_nanos);
+                self.batcher.hand_over_due(linger, now, self.node.clock.now_nanos());
             }
             if now - reported >= REPORT_INTERVAL {
                 reported = now;
@@ -112,7 +105,7 @@ impl Listener {
         if wait && waiting.logged.is_due() {
             tracing::warn!(
                 address = self.receiver.address().map(tracing::field::display),
-                "the queue is full: who sends to this socket waits until the store takes events; {}",
+                "the queue is full: the senders to this socket wait until the store takes events; {}",
                 Cause::QueueFills.remedy()
             );
         }
@@ -128,16 +121,15 @@ impl Listener {
                 source = datagram.source.address().map(tracing::field::display),
                 bytes = datagram.bytes.len(),
                 begins = %beginning(datagram.bytes),
-                "a datagram"
+                "received a datagram"
             );
-            let rates = self.rates.as_ref();
-            let lines_max = match rates.and_then(|rates| Some((rates, datagram.source.address()?)))
+            let lines_max = if let Some(rates) = &self.rates
+                && let Some(source) = datagram.source.address()
             {
-                Some((rates, source)) => {
-                    let lines = pieces(datagram.bytes, datagram.truncated).count();
-                    rates.take(source.ip(), lines, now)
-                }
-                None => usize::MAX,
+                let lines = pieces(datagram.bytes, datagram.truncated).count();
+                rates.take(source.ip(), lines, now)
+            } else {
+                usize::MAX
             };
             self.batcher.add(datagram, lines_max, now_nanos);
             datagrams += 1;
@@ -146,7 +138,7 @@ impl Listener {
         self.batcher.commit();
     }
 
-    /// Counts the kernel's drops, and logs a rejected line of each reason: rarely, or more often at the level debug.
+    /// Counts the kernel's drops, and logs a rejected line of each reason.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
@@ -158,12 +150,12 @@ impl Listener {
 
     /// Reads the datagrams that the kernel holds, within [`DRAIN_MAX`], and sends all batches.
     fn drain(mut self) {
-        if !self.receiver.outlives() {
+        if !self.receiver.outlives {
             self.receiver.refuse_senders();
         }
         let mut now = Instant::now();
         let until = now + DRAIN_MAX;
-        while !self.receiver.outlives() && now < until {
+        while !self.receiver.outlives && now < until {
             self.heartbeat.beat();
             match self.receiver.poll() {
                 Ok(true) => {

@@ -93,12 +93,12 @@ fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
 }
 
 #[test]
-fn the_rest_of_its_own_socket_is_read_and_handed_over() {
+fn unread_datagrams_of_its_own_socket_are_read_and_sent() {
     assert_eq!(rest_of_a_socket(false), (DATAGRAMS, 2 * 200, 0));
 }
 
 #[test]
-fn the_rest_of_a_socket_that_outlives_the_process_is_left() {
+fn unread_datagrams_of_a_socket_that_outlives_the_process_are_left() {
     assert_eq!(rest_of_a_socket(true), (0, 0, 200));
 }
 
@@ -130,7 +130,9 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     let metrics = Arc::clone(&stopped.metrics);
     // It does not get to its orders, of which there is no room for more.
     let (keeper, spool) = Keeper::of_a_mib(home.path(), &stopped.listener.node, &metrics);
-    while spool.try_keep(Batch::default()).is_ok() {}
+    while let Some(place) = spool.try_reserve() {
+        place.keep(Batch::default());
+    }
     let stopped = stopped.with_spool(spool);
     let lines: Vec<_> = (0..20).map(|at| format!("a=1 value=u {at}")).collect();
     stopped.send(&lines);

@@ -4,19 +4,15 @@
 //! partition. A [`Recorder`] is a task for each partition: it takes one batch at a time and retries until the store
 //! confirms it. A channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes
 //! the next transaction cheaper per event. All batches together are bounded. Events beyond the bound go to the disk, and the
-//! [`Unspooler`] sends them to the recorders later, or they are dropped and counted.
+//! `Unspooler` sends them to the recorders later, or they are dropped and counted.
 
 mod address;
-mod caps;
-mod coverage;
-mod dedup;
 mod holder;
 mod line_batcher;
 mod listener;
 mod rates;
 mod receive;
 mod recorder;
-mod replay;
 mod sockets;
 mod unspooler;
 
@@ -27,24 +23,24 @@ use tokio::sync::oneshot;
 
 use crate::event::Batch;
 
-pub use address::{ListenAddress, SocketFile};
-pub use caps::CapSettings;
-pub use dedup::DedupBudget;
-pub use holder::{Table, explained, holder};
+pub use address::ListenAddress;
+pub(crate) use holder::{Table, explained, holder};
 pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::{Receiver, Source};
-pub use recorder::{Recorder, RecorderSettings};
-pub use replay::ReplayWindow;
-pub use sockets::{Inherited, Opened, SocketError, Sockets, inherited};
-pub use unspooler::Unspooler;
+pub use recorder::{Budget, CapSettings, Recorder, RecorderSettings};
+pub(crate) use sockets::{Inherited, Opened, Sockets, inherited};
+pub(crate) use unspooler::Unspooler;
 
 /// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and later events
 /// join the open one, where events of a series meet.
 pub const QUEUED_BATCHES: usize = 1;
+/// The first and the longest pause of a worker before it tries again.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A datagram that was read.
+/// A datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
     /// Its bytes, up to the limit.
@@ -56,13 +52,13 @@ pub struct Received<'a> {
 }
 
 impl<'a> From<&'a str> for Received<'a> {
-    /// A whole datagram from nowhere.
+    /// A whole datagram without a source.
     fn from(text: &'a str) -> Self {
         Self { bytes: text.as_bytes(), truncated: false, source: Source::default() }
     }
 }
 
-/// A batch on its way to a recorder.
+/// A batch for a recorder.
 #[derive(Debug)]
 pub struct Delivery {
     /// The events, all of the recorder's partition.
@@ -94,21 +90,11 @@ impl ArrivalStamps {
             next if next > now && next - now <= AHEAD_MAX => next,
             _ => now,
         };
-        let mut last = self.0.load(Ordering::Relaxed);
-        loop {
-            let stamp = next(last);
-            match self.0.compare_exchange_weak(last, stamp, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return stamp,
-                Err(current) => last = current,
-            }
-        }
+        let update = |last| Some(next(last));
+        let last = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+        next(last.unwrap_or_else(|last| last))
     }
 }
-
-/// The shortest pause of a worker before it tries again.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-/// The longest.
-const RETRY_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! [`SourceRates`]: the number of lines that each source address may still send.
 //!
 //! Each active source has a token bucket in a table of fixed size that all listeners of a node share. A full bucket is equivalent to
-//! none, so only full ones make room for other sources: made-up addresses evict no active source. When a set of the table is full,
-//! further sources share one bucket. A hash with a secret key chooses the sets.
+//! none, so only full ones make room for other sources: made-up addresses evict no active source. If a set of the table is full,
+//! further sources share one bucket. A hash with a secret key chooses the set.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -16,7 +16,6 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const BURST_NANOS: u64 = NANOS_PER_SECOND;
 /// The sets of the table; a power of two.
 const SETS: u64 = 8192;
-/// The sources of a set.
 const WAYS: usize = 8;
 
 /// The token buckets, in 1.6 MiB.
@@ -34,7 +33,7 @@ struct Set {
     sources: [u128; WAYS],
     /// When the bucket of each source is full again, in nanoseconds since `began`.
     full: [u64; WAYS],
-    /// The same for all other sources together.
+    /// When the shared bucket of all other sources is full again.
     shared: u64,
 }
 
@@ -50,10 +49,9 @@ impl SourceRates {
         }
     }
 
-    /// Takes up to `lines` from a source's bucket. Returns how many it may send.
+    /// Takes at most `lines` from a source's bucket, and returns their number.
     pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
         let now = now.saturating_duration_since(self.began).as_nanos();
-        // 584 years.
         let now = u64::try_from(now).unwrap_or(u64::MAX / 2);
         let source = key(source);
         let place = usize::try_from(self.hasher.hash_one(source) % SETS).unwrap_or_default();
@@ -133,7 +131,7 @@ mod tests {
     /// Many made-up addresses send a line each. A source that sends all the time keeps its bucket, whole and no more; a
     /// new one finds room as soon as theirs are full again.
     #[test]
-    fn made_up_addresses_evict_nobody() {
+    fn made_up_addresses_evict_no_active_source() {
         let rates = SourceRates::new(10, Instant::now());
         let honest = v4(u32::MAX);
         let mut passed = 0;

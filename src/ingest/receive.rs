@@ -3,16 +3,17 @@
 //! Datagrams that arrive close together wait a little to be read together, since a wake-up costs more than a read. The receiver also
 //! counts the kernel's drops, and knows when to retry a socket that failed.
 //!
-//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. The few other system
-//! calls that need it are here, too.
+//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. The few other calls that
+//! need it are here, too.
 
 #![expect(
     unsafe_code,
-    reason = "recvmmsg, SO_RCVBUFFORCE and SO_MEMINFO have no safe wrapper that fits, and that a descriptor was passed \
-              to this process is known from the environment alone"
+    reason = "recvmmsg and SO_MEMINFO have no safe wrapper that fits, and only the environment tells that a descriptor was \
+              passed to this process"
 )]
 
 use std::io;
+use std::io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -31,7 +32,6 @@ use crate::node::Throttle;
 const BATCH: usize = 64;
 /// The bytes between the rooms of two datagrams: at powers of two all would share few places of the processor's caches.
 const STAGGER: usize = 33 * 64;
-/// The size of an address.
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
 /// Linux' number of the socket option for a socket's memory, and the place of the drop counter in it.
@@ -45,8 +45,6 @@ const REST_MAX: Duration = Duration::from_millis(1);
 const BYTES_PER_NANO: u64 = 3;
 /// The pause before a socket that failed is read again: first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// The shortest interval of log lines about a socket that fails.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A socket and the buffers for its datagrams.
 #[derive(Debug)]
@@ -58,22 +56,20 @@ pub struct Receiver {
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
-    /// The source addresses of these datagrams.
     names: Vec<libc::sockaddr_storage>,
-    /// How long datagrams wait for others that come close behind.
+    /// The wait of datagrams for others that come close behind.
     rest: Duration,
     /// The last read with datagrams.
     arrived: Instant,
-    /// The kernel's counter of drops at the last look; `None` when another receiver of the socket looks, or the kernel does not
-    /// say.
+    /// The last value of the kernel's counter of drops; `None`: another receiver of the socket counts, or the kernel does not tell.
     pub(super) drops_seen: Option<u32>,
-    /// The datagrams with wrong checksums of the whole host then.
-    wrong_seen: Option<u64>,
-    /// When a socket that failed is read again, and the pause before that.
+    /// The host's datagrams with wrong checksums at that time.
+    wrong_seen: u64,
+    /// The time of the next read of a socket that failed, and the pause before it.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
     /// Whether the socket outlives the process, and the next one reads it.
-    pub(super) outlives: bool,
+    pub(crate) outlives: bool,
     is_unix: bool,
     /// The file of a Unix socket that this process has bound. The last receiver of the socket that stops removes it.
     pub(super) file: Option<Arc<SocketFile>>,
@@ -99,7 +95,7 @@ impl Receiver {
             drops_seen: kernel_drops(&socket),
             wrong_seen: wrong_checksums(),
             retry: None,
-            logged: Throttle::new(LOG_INTERVAL),
+            logged: Throttle::default(),
             outlives: false,
             is_unix,
             file: None,
@@ -114,14 +110,13 @@ impl Receiver {
         self
     }
 
-    /// Returns whether senders wait while the socket is not read, so that nothing is lost.
-    #[must_use]
-    pub const fn makes_senders_wait(&self) -> bool {
+    /// Returns whether senders wait while the socket is not read, so that no datagram is lost.
+    pub(crate) const fn makes_senders_wait(&self) -> bool {
         self.is_unix
     }
 
     /// Refuses further datagrams of a Unix socket's senders. Earlier ones can still be read.
-    pub fn refuse_senders(&mut self) {
+    pub(crate) fn refuse_senders(&mut self) {
         self.file = None;
         if self.is_unix {
             // It cannot fail while the socket is open.
@@ -129,15 +124,7 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the socket outlives the process, and the next one reads it.
-    #[must_use]
-    pub const fn outlives(&self) -> bool {
-        self.outlives
-    }
-
-    /// Returns where it receives.
-    #[must_use]
-    pub fn address(&self) -> Option<ListenAddress> {
+    pub(crate) fn address(&self) -> Option<ListenAddress> {
         ListenAddress::of(&self.socket)
     }
 
@@ -146,8 +133,8 @@ impl Receiver {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// The same, but rests before if datagrams were read just now, so that more come together. Where they come at longer
-    /// intervals, each is read at once.
+    /// Like [`Self::wait`], but sleeps before if datagrams were read just now, so that more come together. Datagrams at longer
+    /// intervals are read at once.
     pub fn gather(&mut self) -> io::Result<bool> {
         // A single read would delay all datagrams behind it.
         let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
@@ -166,15 +153,14 @@ impl Receiver {
         self.receive(libc::MSG_DONTWAIT)
     }
 
-    /// Returns whether it is too early to read the socket again.
-    #[must_use]
-    pub fn is_resting(&self, now: Instant) -> bool {
+    /// Returns whether it is too early to read a socket that failed.
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Notes the result of a read; `failing` is the number of sockets that cannot be read. Returns whether datagrams arrived, or
+    /// Handles the result of a read; `failing` is the number of sockets that cannot be read. Returns whether datagrams arrived, or
     /// `None` after a failure.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         read: io::Result<bool>,
         failing: &AtomicUsize,
@@ -207,21 +193,13 @@ impl Receiver {
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
         match self.receive_batch(flags) {
-            // EAGAIN: the timeout, or nothing there. ECONNREFUSED: an ICMP error of something sent before.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock
-                        | io::ErrorKind::TimedOut
-                        | io::ErrorKind::Interrupted
-                        | io::ErrorKind::ConnectionRefused
-                ) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(error),
-            // Another thread has the senders refused.
-            Ok(()) if self.is_unix && self.is_end() => {
+            // EAGAIN: the timeout, or no datagram. ECONNREFUSED: an ICMP error of an earlier send.
+            Err(error) => match error.kind() {
+                WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
+                _ => Err(error),
+            },
+            // A Unix socket that refuses senders ends a waiting read like this. A real one has no event.
+            Ok(()) if self.is_unix && matches!(*self.lengths, [(0, _)]) => {
                 self.lengths.clear();
                 Ok(false)
             }
@@ -232,21 +210,8 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the empty datagram is the end of a Unix socket that refuses senders: it ends a waiting read once, and never a
-    /// read that does not wait. A real empty datagram at that moment is lost.
-    fn is_end(&self) -> bool {
-        if !matches!(*self.lengths, [(0, _)]) {
-            return false;
-        }
-        let mut poll =
-            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: there is one pollfd, as the call says, and it outlives the call, which waits for nothing.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready == 1 && poll.revents & libc::POLLRDHUP != 0
-    }
-
-    /// Returns whether the socket was shut down: it then returns empty datagrams without a source for ever. Real ones are hardly
-    /// ever empty, so this system call is rare.
+    /// Returns whether the socket was shut down: each read then returns an empty datagram without a source. Real ones are hardly ever
+    /// empty, so this system call is rare.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -303,18 +268,19 @@ impl Receiver {
         })
     }
 
-    /// Returns how many datagrams the kernel dropped since the last call: the receive buffer was full, or their checksum wrong.
-    /// Logs when a larger buffer does not help. Called once a second the difference is right, although the kernel's counter has 32
-    /// bits and wraps.
-    pub fn take_kernel_drops(&mut self) -> u32 {
-        let before = self.drops_seen;
-        self.drops_seen = before.and(kernel_drops(&self.socket)).or(before);
-        let drops = before.zip(self.drops_seen);
-        let drops = drops.map_or(0, |(before, seen)| seen.wrapping_sub(before));
-        // Read in any case: earlier datagrams are no reason of later drops.
-        let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
-        let wrong = wrong_before.zip(self.wrong_seen);
-        let wrong = wrong.map_or(0, |(before, seen)| seen.saturating_sub(before));
+    /// Returns the number of datagrams that the kernel dropped since the last call: the receive buffer was full, or their checksum
+    /// wrong. Logs when a larger buffer does not help. Must be called often, since the kernel's counter has 32 bits and wraps.
+    pub(crate) fn take_kernel_drops(&mut self) -> u32 {
+        let Some(before) = self.drops_seen else {
+            return 0;
+        };
+        let seen = kernel_drops(&self.socket).unwrap_or(before);
+        self.drops_seen = Some(seen);
+        let drops = seen.wrapping_sub(before);
+        // In any case: earlier datagrams are no reason of later drops.
+        let wrong_before = self.wrong_seen;
+        self.wrong_seen = wrong_checksums().max(wrong_before);
+        let wrong = self.wrong_seen - wrong_before;
         if drops > 0 && wrong >= u64::from(drops) {
             tracing::error!(
                 address = self.address().map(tracing::field::display),
@@ -329,12 +295,12 @@ impl Receiver {
     }
 }
 
-/// The address that a datagram claims to come from. It is decoded on demand, which is rare.
+/// The claimed source address of a datagram, decoded on demand, which is rare.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Source<'a>(Option<&'a libc::sockaddr_storage>);
 
 impl Source<'_> {
-    /// Returns the address that the kernel wrote, if it is one of the internet.
+    /// Returns the address, if it is one of the internet.
     #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         let mut storage = SockAddrStorage::zeroed();
@@ -346,7 +312,7 @@ impl Source<'_> {
     }
 }
 
-/// Returns the datagrams that the kernel dropped in the whole life of the socket, if it says.
+/// Returns the datagrams that the kernel dropped in the whole life of the socket, if it tells.
 fn kernel_drops(socket: &Socket) -> Option<u32> {
     let mut info = [0_u32; SK_MEMINFO_VARS];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
@@ -363,43 +329,12 @@ fn kernel_drops(socket: &Socket) -> Option<u32> {
     (result == 0).then(|| info[SK_MEMINFO_DROPS])
 }
 
-/// Sets the receive buffer beyond the system's limit, which needs `CAP_NET_ADMIN`.
-pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(size_of_val(&bytes)).map_err(io::Error::other)?;
-    // SAFETY: the kernel reads a c_int from the pointer, and its size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            (&raw const bytes).cast(),
-            len,
-        )
-    };
-    (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
-}
-
-/// Returns the datagrams with a wrong checksum that this host received since it started, if it says. The kernel counts these among
-/// the drops of their sockets, too.
-fn wrong_checksums() -> Option<u64> {
-    let read = |name| std::fs::read_to_string(format!("/proc/self/net/{name}"));
-    let ipv6 = read("snmp6").ok().and_then(|text| in_snmp6(&text));
-    Some(in_snmp(&read("snmp").ok()?)? + ipv6.unwrap_or_default())
-}
-
-/// Reads a line of names, and one of values.
-fn in_snmp(text: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let mut counters = names.split(' ').zip(values.split(' '));
-    let (_, value) = counters.find(|(name, _)| *name == "InCsumErrors")?;
-    value.parse().ok()
-}
-
-/// Reads a line for each name.
-fn in_snmp6(text: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix("Udp6InCsumErrors"))?;
-    value.trim().parse().ok()
+/// Returns the datagrams with a wrong checksum that this host received since it started, 0 if it does not tell. The kernel counts these
+/// among the drops of their sockets, too.
+fn wrong_checksums() -> u64 {
+    let ipv4 = procfs::net::snmp().map(|counters| counters.udp_in_csum_errors);
+    let ipv6 = procfs::net::snmp6().map(|counters| counters.udp_in_csum_errors);
+    ipv4.unwrap_or_default() + ipv6.unwrap_or_default()
 }
 
 /// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.
@@ -409,7 +344,7 @@ pub(super) fn passed() -> io::Result<Vec<(RawFd, OwnedFd)>> {
         return Ok(Vec::new());
     }
     let descriptors = sd_notify::listen_fds()?;
-    // SAFETY: `listen_fds` found each of them open. LISTEN_PID says that they were opened for this process before it
+    // SAFETY: `listen_fds` found each of them open. By LISTEN_PID they were opened for this process before it
     // began, so no other code in it owns them, and TAKEN that no earlier call has taken them.
     let own = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
     Ok(descriptors.map(|number| (number, own(number))).collect())

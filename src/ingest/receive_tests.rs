@@ -90,7 +90,7 @@ fn the_drops_of_the_kernel_are_counted_once() {
 }
 
 #[test]
-fn nothing_waits_for_others_where_each_comes_alone() {
+fn single_datagrams_are_read_at_once() {
     const REST: Duration = Duration::from_secs(30);
     let (receiver, sender) = pair(8);
     let mut receiver = receiver.without_batches();
@@ -104,7 +104,7 @@ fn nothing_waits_for_others_where_each_comes_alone() {
 }
 
 #[test]
-fn what_comes_close_behind_waits_as_long_as_a_quarter_of_the_buffer_allows() {
+fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
     const REST: Duration = Duration::from_millis(200);
     let receiver = |domain, bytes| {
         let socket = Socket::new(domain, socket2::Type::DGRAM, None).unwrap();
@@ -129,11 +129,5 @@ fn what_comes_close_behind_waits_as_long_as_a_quarter_of_the_buffer_allows() {
 
 #[test]
 fn the_counters_of_the_kernel_are_read() {
-    let snmp = "Tcp: InErrs\nTcp: 5\nUdp: InDatagrams RcvbufErrors InCsumErrors MemErrors\n\
-                Udp: 100 7 3 0\nUdpLite: InCsumErrors\nUdpLite: 9\n";
-    assert_eq!(in_snmp(snmp), Some(3));
-    let snmp6 = "Udp6RcvbufErrors                \t4\nUdp6InCsumErrors                \t2\n";
-    assert_eq!(in_snmp6(snmp6), Some(2));
-    assert_eq!((in_snmp(""), in_snmp6("")), (None, None));
-    assert!(wrong_checksums().is_some(), "Linux has these counters");
+    assert!(procfs::net::snmp().is_ok(), "Linux has these counters");
 }

@@ -3,12 +3,14 @@
 //! It begins a batch when the store has confirmed the last one, and retries a failed attempt: recording is idempotent, so it does
 //! not matter whether the store carried the attempt out. When the store may have forgotten something, it records the batches of the
 //! last seconds again. It stops when all listeners have closed its channel and everything in it is recorded; when `abort` is
-//! cancelled it spools or drops what is left.
+//! cancelled it spools or drops the remaining events.
 //!
 //! The node lags from a failure, an answer that takes too long, or a store that forgot, until the queue is drained.
 
 mod attempt;
-mod parts;
+mod coverage;
+mod known;
+mod replay;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,18 +20,17 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::attempt::Outcome;
-use self::parts::{APPENDED, Origin, Part, TOLD, transactions};
-use super::caps::{CapSettings, Caps};
-use super::coverage::Coverage;
-use super::dedup::{Dedup, DedupBudget};
-use super::replay::{Replay, ReplayWindow};
+use self::attempt::{APPENDED, Bounds, Outcome, TOLD, own, transactions};
+pub use self::known::CapSettings;
+use self::known::Known;
+pub use self::replay::Budget;
+use self::replay::Replay;
 use super::{Delivery, RETRY_MAX, RETRY_MIN};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Batch, OverflowSeries, Partition, Precision, Window};
 use crate::node::{Heartbeat, Node};
 use crate::spool::Spool;
-use crate::store::{Recording, StoreError};
+use crate::store::{RecordRequest, Recording, StoreError};
 use crate::telemetry::Metrics;
 
 /// Below this cap of users series are near it often enough to know their users.
@@ -39,7 +40,7 @@ const IDLE_BEAT: Duration = Duration::from_secs(1);
 /// One in this number of failures is logged, about every ten seconds.
 const FAILURES_PER_LOG: u32 = 8;
 
-/// How a recorder behaves.
+/// The settings of a [`Recorder`].
 #[derive(Debug, Clone, Copy)]
 pub struct RecorderSettings {
     /// The ages that are accepted, checked again when a batch had to wait.
@@ -50,32 +51,27 @@ pub struct RecorderSettings {
     pub caps: CapSettings,
     /// A node that waits longer than this for an answer lags. Well below the grace, after which other nodes seal the minute.
     pub lagging_after: Duration,
+    /// The time for which a shared store may forget confirmed events, so that the recorder keeps them.
+    pub replay_window: Duration,
 }
 
 /// The task that records the batches of one partition in the store.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct Recorder {
-    /// Its partition.
     pub partition: Partition,
-    /// How it behaves.
     pub settings: RecorderSettings,
-    /// The batches to record.
     pub batches: mpsc::Receiver<Delivery>,
-    /// Where it records them.
     pub store: Arc<dyn Recording>,
-    /// The series that takes the events of series beyond the cap.
     pub overflow: OverflowSeries,
-    /// Where an abort leaves batches; `None`: it drops them.
+    /// Takes the batches that an abort leaves; `None`: they are dropped.
     pub spool: Option<Spool>,
     /// The memory for known users.
-    pub dedup: Arc<DedupBudget>,
-    /// The limits of the batches that it keeps.
-    pub replay: Arc<ReplayWindow>,
-    /// The node, whose clock it reads and whose ledger it keeps.
+    pub dedup: Arc<Budget>,
+    /// The memory for the batches of the replay window.
+    pub replay: Arc<Budget>,
     pub node: Arc<Node>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Its heartbeat.
     pub heartbeat: Heartbeat,
     /// When cancelled, it stops waiting for the store.
     pub abort: CancellationToken,
@@ -85,34 +81,22 @@ pub struct Recorder {
 struct State {
     known: Known,
     replay: Replay,
+    bounds: &'static Bounds,
     /// Whether this node lags in the partition.
     lags: bool,
     /// The failed attempts since the store took a transaction.
     failures: u32,
 }
 
-/// The recorder's knowledge of the store's sets.
-struct Known {
-    /// The store's generation, in which this is known.
-    generation: u64,
-    caps: Caps,
-    /// `None`: the store finds new users itself.
-    dedup: Option<Dedup>,
-    coverage: Coverage,
-}
-
-impl Known {
-    /// Drops the knowledge of a store of another generation.
-    fn follow(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            self.caps.clear();
-            if let Some(dedup) = &mut self.dedup {
-                dedup.clear();
-            }
-            self.coverage.renew_all();
-        }
-    }
+/// The origin of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From a listener: its events are in the ledger's queue.
+    Queue,
+    /// From the disk: its events are in the queue, too, and on the disk until they are recorded.
+    Spool,
+    /// Recorded before: its events have left the ledger.
+    Replay,
 }
 
 impl Recorder {
@@ -123,14 +107,14 @@ impl Recorder {
         let store = self.store.capabilities();
         let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
         let is_told = is_near_cap || !store.finds_new_users;
+        let users = is_told.then(|| Arc::clone(&self.dedup));
+        let overflow = self.overflow.clone();
+        // A store in this process loses nothing before the process does.
+        let replay_window = self.settings.replay_window * u32::from(store.is_remote);
         let mut state = State {
-            known: Known {
-                generation: 0,
-                caps: Caps::new(self.partition, self.settings.caps, self.overflow.clone()),
-                dedup: is_told.then(|| Dedup::new(Arc::clone(&self.dedup))),
-                coverage: Coverage::default(),
-            },
-            replay: Replay::new(Arc::clone(&self.replay)),
+            known: Known::new(self.partition, self.settings.caps, overflow, users),
+            replay: Replay::new(replay_window, Arc::clone(&self.replay)),
+            bounds: if is_told { &TOLD } else { &APPENDED },
             lags: false,
             failures: 0,
         };
@@ -142,11 +126,7 @@ impl Recorder {
                 Err(_idle) => {}
             }
             // Busy or idle: the knowledge of a minute expires on time.
-            let now = Instant::now();
-            if let Some(dedup) = &mut state.known.dedup {
-                dedup.expire(now);
-            }
-            state.known.caps.expire(now);
+            state.known.expire(Instant::now());
             // In this order: the store may have been away for longer than the window.
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
@@ -173,13 +153,13 @@ impl Recorder {
         }
     }
 
-    /// Records the batches of the last seconds again unless the store is the one that confirmed them. Until that is done the node
+    /// Records the batches of the last seconds again unless this store confirmed them. Until then the node
     /// lags. A batch that was recorded again longer ago than the window is not recorded a third time.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {
             let generation = self.store.generation(self.partition);
-            let Some(batch) = state.replay.take_forgotten(generation) else {
+            let Some(kept) = state.replay.take_forgotten(generation) else {
                 break;
             };
             if batches == 0 {
@@ -191,10 +171,10 @@ impl Recorder {
             }
             batches += 1;
             self.set_lags(&mut state.lags, true);
-            self.record(state, &batch, Origin::Replay).await;
-            self.metrics.events_replayed.inc_by(batch.events() as u64);
+            self.record(state, &kept.batch, Origin::Replay).await;
+            self.metrics.events_replayed.inc_by(kept.batch.events() as u64);
             let now = Instant::now();
-            state.replay.put_last(batch, generation, now);
+            state.replay.put_back(kept, generation, now);
             if self.store.generation(self.partition) == generation {
                 state.replay.expire(generation, now);
             }
@@ -205,27 +185,25 @@ impl Recorder {
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
         let mut is_recorded = true;
-        let bounds = if state.known.dedup.is_some() { &TOLD } else { &APPENDED };
-        for parts in transactions(batch, bounds) {
-            is_recorded &= self.record_parts(state, batch, parts, origin).await;
+        for requests in transactions(batch, state.bounds) {
+            is_recorded &= self.record_requests(state, requests, origin).await;
         }
         self.metrics.record_seconds.observe(began.elapsed().as_secs_f64());
         is_recorded
     }
 
-    /// Records the parts in one transaction, however often it has to try. Returns false when it was aborted.
-    async fn record_parts<'a>(
+    /// Records the requests in one transaction, however often it has to try. Returns false when it was aborted.
+    async fn record_requests<'a>(
         &'a self,
         state: &mut State,
-        batch: &'a Batch,
-        mut parts: Vec<Part<'a>>,
+        mut requests: Vec<RecordRequest<'a>>,
         origin: Origin,
     ) -> bool {
         loop {
             let answer = {
                 self.heartbeat.beat();
                 let lags_at = Instant::now() + self.settings.lagging_after;
-                let attempt = self.attempt(&mut state.known, batch, &mut parts, origin);
+                let attempt = self.attempt(&mut state.known, &mut requests, origin);
                 let mut attempt = pin!(self.heartbeat.during(attempt));
                 loop {
                     tokio::select! {
@@ -250,15 +228,14 @@ impl Recorder {
                     return true;
                 }
                 Some(Err(error)) => {
-                    let pause = self.failed(state, &error);
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => continue,
-                        () = self.abort.cancelled() => {}
+                    let pause = tokio::time::sleep(self.failed(state, &error));
+                    if self.abort.run_until_cancelled(pause).await.is_some() {
+                        continue;
                     }
                 }
                 None => {}
             }
-            self.leave(batch, &parts, origin).await;
+            self.leave(&requests, origin).await;
             return false;
         }
     }
@@ -284,10 +261,10 @@ impl Recorder {
         }
     }
 
-    /// Spools the parts, or drops them if there is no spool.
-    async fn leave(&self, batch: &Batch, parts: &[Part<'_>], origin: Origin) {
+    /// Spools the events, or drops them if there is no spool.
+    async fn leave(&self, requests: &[RecordRequest<'_>], origin: Origin) {
         let ledger = &self.node.ledger;
-        let events = parts.iter().map(Part::events).sum();
+        let events = requests.iter().map(|request| request.occurrences.len()).sum();
         match (origin, &self.spool) {
             (Origin::Replay, _) => {}
             (Origin::Spool, _) => ledger.stay_spooled(events),
@@ -295,10 +272,17 @@ impl Recorder {
             (Origin::Queue, Some(spool)) => {
                 ledger.to_be_spooled(events);
                 let mut rest = Batch::default();
-                let lost = parts.iter().map(|part| part.copy(batch, &mut rest)).sum();
-                ledger.refused_by_spool(LossCause::SpoolFailed, lost);
-                if let Err(rest) = spool.keep(rest).await {
-                    ledger.refused_by_spool(LossCause::SpoolFailed, rest.events());
+                for request in requests {
+                    for event in request.occurrences {
+                        let user = request.batch.user(event);
+                        if !rest.push(request.minute, own(request), user, event.timestamp) {
+                            ledger.refused_by_spool(LossCause::SpoolFailed, 1);
+                        }
+                    }
+                }
+                match spool.reserve().await {
+                    Some(place) => place.keep(rest),
+                    None => ledger.refused_by_spool(LossCause::SpoolFailed, rest.events()),
                 }
             }
         }

@@ -1,126 +1,75 @@
 //! [`Sockets`]: all sockets of a program, passed by a service manager or bound here, each with its receivers.
 //!
 //! A socket that a service manager passes (`LISTEN_FDS`, `sd_listen_fds(3)`) outlives the process: while the service restarts the
-//! kernel keeps what arrives in it, and the next process reads that. So a node that stops leaves what it has not read.
+//! kernel keeps arriving datagrams in it, and the next process reads them. So a node that stops leaves unread datagrams.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow, bail};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::address::{ListenAddress, SocketFile, bind_unix};
 use super::holder::{Table, explained};
-use super::receive::{Receiver, force_receive_buffer, passed};
+use super::receive::{Receiver, passed};
 use crate::diagnosis::Cause;
 
-/// The sockets of a program.
 #[derive(Debug, Clone, Copy)]
-pub struct Sockets<'a> {
-    /// Where to receive.
-    pub listen: &'a [ListenAddress],
-    /// The receive buffer of a UDP socket, in bytes.
-    pub receive_buffer: u64,
+pub(crate) struct Sockets<'a> {
+    pub(crate) listen: &'a [ListenAddress],
+    /// In bytes.
+    pub(crate) receive_buffer: u64,
     /// The permissions of the file of a Unix socket.
-    pub socket_mode: u32,
-    /// The longest time that a read waits.
-    pub read_timeout: Duration,
+    pub(crate) socket_mode: u32,
+    pub(crate) read_timeout: Duration,
     /// The threads that read each socket. They share it: a single sender is one flow, which several sockets would not
     /// spread.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// The longest datagram that is read whole, in bytes.
-    pub datagram_max: usize,
+    pub(crate) datagram_max: usize,
     /// The name of the service manager's units: `eds` of `eds.socket`.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
 }
 
-/// Sockets that can be read.
 #[derive(Debug, Default)]
-pub struct Opened {
+pub(crate) struct Opened {
     /// One for each thread and socket.
-    pub receivers: Vec<Receiver>,
-    /// Where they receive, with the ports that the system chose.
-    pub addresses: Vec<ListenAddress>,
+    pub(crate) receivers: Vec<Receiver>,
+    /// With the ports that the system chose.
+    pub(crate) addresses: Vec<ListenAddress>,
     /// The receive buffers of the UDP sockets together.
-    pub buffer_bytes: u64,
+    pub(crate) buffer_bytes: u64,
     /// The datagrams that the kernel dropped from the inherited sockets before this process read them.
-    pub drops_before: u64,
+    pub(crate) drops_before: u64,
 }
 
 /// A socket that the service manager passed, known to be one for datagrams.
 #[derive(Debug)]
-pub struct Inherited {
+pub(crate) struct Inherited {
     socket: Socket,
     address: ListenAddress,
 }
 
-/// Why a socket cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// The variables are not numbers, or name descriptors that are not open.
-    #[error("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {0}")]
-    Descriptors(io::Error),
-    /// The service manager passes something else.
-    #[error(
-        "the service manager passes descriptor {descriptor}, which is {kind}; eds takes sockets for datagrams only, which \
-         ListenDatagram= of a .socket unit makes of an address with a port or of an absolute path"
-    )]
-    NotForEvents {
-        /// Its number.
-        descriptor: i32,
-        /// The kind of descriptor.
-        kind: &'static str,
-    },
-    /// The configuration does not have the address of a passed socket.
-    #[error(
-        "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. \
-         Nobody would read that socket: set ListenDatagram= of {unit}.socket to input.listen (systemctl edit {unit}.socket; \
-         systemctl restart {unit}.socket), or do without it: systemctl disable --now {unit}.socket; systemctl start \
-         {unit}.service"
-    )]
-    NotNamed {
-        /// Where the socket is.
-        address: ListenAddress,
-        /// The addresses of the configuration.
-        listen: Vec<ListenAddress>,
-        /// The name of the units.
-        unit: &'static str,
-    },
-    /// A passed socket refuses its settings.
-    #[error("cannot use the socket at {address} that the service manager passes: {source}")]
-    Unusable {
-        /// Where the socket is.
-        address: ListenAddress,
-        /// Why.
-        source: io::Error,
-    },
-    /// It cannot be bound.
-    #[error("cannot listen on {address} (input.listen): {source}")]
-    Bind {
-        /// Where.
-        address: ListenAddress,
-        /// Why.
-        source: io::Error,
-    },
-    /// The system does not tell where it is, or gives no descriptor more.
-    #[error("cannot use a socket: {0}")]
-    Io(#[from] io::Error),
-}
-
 /// Takes the sockets that the service manager passed to this process; none without such a manager. Call it before the
 /// process opens anything, so that all open descriptors are the manager's. Later calls get none.
-pub fn inherited() -> Result<Vec<Inherited>, SocketError> {
-    let descriptors = passed().map_err(SocketError::Descriptors)?;
-    descriptors
-        .into_iter()
-        .map(|(descriptor, owned)| {
-            let socket = Socket::from(owned);
-            let address = address_for_events(&socket)
-                .map_err(|kind| SocketError::NotForEvents { descriptor, kind })?;
-            Ok(Inherited { socket, address })
-        })
-        .collect()
+pub(crate) fn inherited() -> anyhow::Result<Vec<Inherited>> {
+    let descriptors = passed().map_err(|error| {
+        anyhow!("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {error}")
+    })?;
+    let inherited = descriptors.into_iter().map(|(descriptor, owned)| {
+        let socket = Socket::from(owned);
+        let address = address_for_events(&socket).map_err(|kind| {
+            anyhow!(
+                "the service manager passes descriptor {descriptor}, which is {kind}; eds takes sockets for datagrams only, \
+                 which ListenDatagram= of a .socket unit makes of an address with a port or of an absolute path"
+            )
+        })?;
+        Ok(Inherited { socket, address })
+    });
+    inherited.collect()
 }
 
 /// Returns the address where a socket receives, or its kind if it cannot receive events.
@@ -144,75 +93,77 @@ fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
 
 impl Sockets<'_> {
     /// Takes the inherited sockets, and binds the others.
-    pub fn open(&self, mut inherited: Vec<Inherited>) -> Result<Opened, SocketError> {
+    pub(crate) fn open(&self, mut inherited: Vec<Inherited>) -> anyhow::Result<Opened> {
         if let Some(stray) = inherited.iter().find(|socket| !self.listen.contains(&socket.address))
         {
-            let (address, listen) = (stray.address.clone(), self.listen.to_vec());
-            return Err(SocketError::NotNamed { address, listen, unit: self.unit });
+            let (unit, address, listen) = (self.unit, &stray.address, self.listen);
+            bail!(
+                "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. No \
+                 process would read that socket: set ListenDatagram= of {unit}.socket to input.listen (systemctl edit \
+                 {unit}.socket; systemctl restart {unit}.socket), or do without it: systemctl disable --now {unit}.socket; \
+                 systemctl start {unit}.service"
+            );
         }
         let mut opened = Opened::default();
         for address in self.listen {
-            let mut is_inherited = false;
             // Several may share an address (`ReusePort=`).
-            for Inherited { socket, .. } in
-                inherited.extract_if(.., |passed| passed.address == *address)
-            {
-                is_inherited = true;
-                self.prepare(&socket, address)
-                    .map_err(|source| SocketError::Unusable { address: address.clone(), source })?;
-                let drops = self.add_receivers(socket, None, true, &mut opened)?;
+            let passed: Vec<_> =
+                inherited.extract_if(.., |passed| passed.address == *address).collect();
+            if passed.is_empty() {
+                let (socket, file) = self.bind(address)?;
+                self.add_receivers(&socket, file, false, &mut opened)?;
+            }
+            for Inherited { socket, .. } in passed {
+                self.prepare(&socket, address).map_err(|error| {
+                    anyhow!("cannot use the socket at {address} that the service manager passes: {error}")
+                })?;
+                let drops = self.add_receivers(&socket, None, true, &mut opened)?;
                 opened.drops_before += u64::from(drops);
                 if drops > 0 {
                     tracing::warn!(
                         %address,
                         datagrams = drops,
-                        "the kernel dropped datagrams from this socket before this process read it; the processes before it have \
-                         counted them up to their end, and what was dropped since then is counted here only"
+                        "the kernel dropped datagrams from this socket before this process read it; earlier processes have \
+                         counted those until their end, and only this one counts those since then"
                     );
                 }
-            }
-            if !is_inherited {
-                let (socket, file) = self.bind(address)?;
-                self.add_receivers(socket, file, false, &mut opened)?;
             }
         }
         Ok(opened)
     }
 
-    /// Adds a receiver for each thread. Returns the earlier drops of the kernel.
+    /// Adds a receiver for each thread. Returns the earlier drops of the kernel, which the first of them counts from.
     fn add_receivers(
         &self,
-        socket: Socket,
+        socket: &Socket,
         file: Option<SocketFile>,
         outlives: bool,
         opened: &mut Opened,
-    ) -> io::Result<u32> {
-        let buffer_bytes = buffer_bytes(&socket)?;
+    ) -> anyhow::Result<u32> {
         let file = file.map(Arc::new);
-        for _ in 1..self.threads {
-            let mut receiver = Receiver::new(socket.try_clone()?, self.datagram_max);
-            receiver.drops_seen = None;
+        let mut drops = None;
+        for thread in 0..self.threads {
+            let clone = socket.try_clone().context("cannot use a socket")?;
+            let mut receiver = Receiver::new(clone, self.datagram_max);
             (receiver.outlives, receiver.file) = (outlives, file.clone());
+            if thread == 0 {
+                drops = receiver.drops_seen;
+                opened.addresses.extend(receiver.address());
+                if !receiver.makes_senders_wait() {
+                    opened.buffer_bytes += buffer_bytes(socket)?;
+                }
+            } else {
+                receiver.drops_seen = None;
+            }
             opened.receivers.push(receiver);
         }
-        let mut receiver = Receiver::new(socket, self.datagram_max);
-        (receiver.outlives, receiver.file) = (outlives, file);
-        opened.addresses.extend(receiver.address());
-        if !receiver.makes_senders_wait() {
-            opened.buffer_bytes += buffer_bytes;
-        }
-        let drops = receiver.drops_seen.unwrap_or_default();
-        opened.receivers.push(receiver);
-        Ok(drops)
+        Ok(drops.unwrap_or_default())
     }
 
     /// Binds a socket to an address, with its file if it is a Unix socket. Warns when the kernel gives a smaller receive buffer
     /// than asked for. `[::]` receives IPv4 as well, unless `listen` has an IPv4 address with its port: the kernel does not allow
     /// both.
-    pub fn bind(
-        &self,
-        address: &ListenAddress,
-    ) -> Result<(Socket, Option<SocketFile>), SocketError> {
+    fn bind(&self, address: &ListenAddress) -> anyhow::Result<(Socket, Option<SocketFile>)> {
         let bound = match address {
             ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
             ListenAddress::Unix(path) => {
@@ -223,7 +174,7 @@ impl Sockets<'_> {
             socket.set_read_timeout(Some(self.read_timeout))?;
             Ok((socket, file))
         });
-        bound.map_err(|source| SocketError::Bind { address: address.clone(), source })
+        bound.map_err(|error| anyhow!("cannot listen on {address} (input.listen): {error}"))
     }
 
     fn bind_udp(&self, address: SocketAddr) -> io::Result<Socket> {
@@ -269,9 +220,10 @@ impl Sockets<'_> {
         let asked = self.receive_buffer;
         let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
         let is_enough = is_passed && buffer_bytes(socket)? >= asked;
-        if !is_enough && force_receive_buffer(socket, size).is_err() {
+        let size = usize::try_from(size).unwrap_or_default();
+        // Beyond the system's limit, which needs CAP_NET_ADMIN.
+        if !is_enough && set_socket_recv_buffer_size_force(socket, size).is_err() {
             // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: try it on another.
-            let size = usize::try_from(size).unwrap_or_default();
             let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
             trial.set_recv_buffer_size(size)?;
             if !is_passed || buffer_bytes(&trial)? > buffer_bytes(socket)? {
@@ -362,7 +314,7 @@ mod tests {
         let listen = [1, 0].map(|at: usize| all[at].address.clone());
         let opened = sockets(&listen).open(all).unwrap();
         assert_eq!(opened.addresses, listen);
-        assert!(opened.receivers.iter().all(Receiver::outlives));
+        assert!(opened.receivers.iter().all(|receiver| receiver.outlives));
         assert_eq!(opened.receivers.len(), 2);
     }
 

@@ -57,10 +57,10 @@ impl Site {
         std::fs::write(self.segment(1), bytes).unwrap();
     }
 
-    /// Starts it; `meanwhile` happens after the directory is opened, and before it reads.
-    fn start(&self, meanwhile: impl FnOnce()) -> tokio::task::JoinHandle<()> {
+    /// Starts it; `before_read` runs after the directory is opened.
+    fn start(&self, before_read: impl FnOnce()) -> tokio::task::JoinHandle<()> {
         let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.node, &self.metrics);
-        meanwhile();
+        before_read();
         tokio::task::spawn_blocking(move || keeper.run());
         let unspooler = Unspooler {
             spool,
@@ -132,7 +132,7 @@ async fn a_segment_that_cannot_be_read_is_left_to_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_segment_that_somebody_moved_away_is_skipped() {
+async fn a_segment_that_was_moved_away_is_skipped() {
     let site = Site::new();
     site.leave_a_segment();
     let running = site.start(|| std::fs::remove_file(site.segment(1)).unwrap());
@@ -153,7 +153,7 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
     let running = site.start(|| ());
     let second = site.segment(2);
     site.until(|site| site.node.ledger.totals().in_memory() > 0).await;
-    // The first is read; what is opened here is the second, while it is being read.
+    // The first segment is read, and the second is being read.
     let open = move || std::fs::OpenOptions::new().write(true).open(second);
     let opening = tokio::time::timeout(SOON, tokio::task::spawn_blocking(open));
     let writer = opening.await.unwrap().unwrap().unwrap();
@@ -161,7 +161,7 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
     let next = tokio::time::timeout(SOON, site.batches.recv()).await;
     drop(writer);
     site.stop.cancel();
-    let next = next.expect("its place is kept for nobody").unwrap();
+    let next = next.expect("its place stays unused").unwrap();
     next.done.unwrap().send(()).unwrap();
     running.await.unwrap();
     assert!(site.node.ledger.totals().is_balanced());

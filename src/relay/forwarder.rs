@@ -151,7 +151,7 @@ impl Forwarder {
                 self.report(receiver.take_kernel_drops());
             }
         }
-        if !receiver.outlives() {
+        if !receiver.outlives {
             receiver.refuse_senders();
             let until = Instant::now() + DRAIN_MAX;
             while Instant::now() < until && receiver.poll().is_ok_and(|arrived| arrived) {

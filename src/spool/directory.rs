@@ -3,7 +3,7 @@
 //! The files are numbered. A file never changes once the next one exists. A lock keeps other processes out. All calls block;
 //! only the keeper's thread makes them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,32 +19,27 @@ const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
 /// The minimum number of segments within the size limit, so that space is freed before all events are read.
 const SEGMENTS_MIN: u64 = 4;
 const EXTENSION: &str = "spool";
-/// The extension of a segment that could not be read completely. It is ignored from then on.
+/// The extension of a segment that could not be read completely, and is ignored.
 const DAMAGED: &str = "damaged";
 const LOCK: &str = "lock";
 
-/// The settings of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpoolSettings {
+pub(crate) struct SpoolSettings {
     /// The directory, which no other node uses.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// The limit on the bytes of all segments.
-    pub bytes_max: u64,
+    pub(crate) bytes_max: u64,
 }
 
-/// A segment file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
-    /// Its number, for [`Spool::done`](super::Spool::done).
-    pub number: u64,
-    /// Its path.
-    pub path: PathBuf,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) path: PathBuf,
     /// The number of events that this process wrote into it; `None` if an earlier process wrote it.
-    pub events: Option<u64>,
+    pub(crate) events: Option<u64>,
     bytes: u64,
 }
 
-/// The numbers of events that were kept or lost.
+/// Numbers of events.
 #[derive(Debug, Default)]
 pub(super) struct Appended {
     pub(super) kept: usize,
@@ -62,11 +57,11 @@ pub(super) struct Directory {
     segment_bytes: u64,
     /// The size of all segments.
     bytes: u64,
-    /// The number of the next segment.
     next: u64,
     growing: Option<(File, Segment)>,
     closed: VecDeque<Segment>,
-    taken: BTreeMap<u64, Segment>,
+    /// The number of segments whose events are being recorded.
+    taken: usize,
     is_unsynced: bool,
     sync_failed: Option<io::Error>,
     /// Kept open, so that a sync needs no further descriptor.
@@ -89,7 +84,7 @@ impl Directory {
         let lock = files::open_lock(&path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => anyhow!(
-                "{shown} (input.spool_dir) is in use by another process; give each node a directory of its own"
+                "{shown} (input.spool_dir) is in use by another process; give each node another directory"
             ),
             TryLockError::Error(error) => failed(error),
         })?;
@@ -105,10 +100,11 @@ impl Directory {
             last = last.max(number);
             if found == path_of(&path, number) {
                 let bytes = entry.metadata().map_err(failed)?.len();
-                closed.push(Segment { number, path: found, events: None, bytes });
+                closed.push(Segment { path: found, events: None, bytes });
             }
         }
-        closed.sort_unstable_by_key(|segment| segment.number);
+        // The numbers have the same length.
+        closed.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(Self {
             bytes_max: settings.bytes_max,
             segment_bytes: SEGMENT_BYTES.min(settings.bytes_max / SEGMENTS_MIN),
@@ -116,7 +112,7 @@ impl Directory {
             next: last.saturating_add(1),
             growing: None,
             closed: closed.into(),
-            taken: BTreeMap::new(),
+            taken: 0,
             is_unsynced: false,
             sync_failed: None,
             opened,
@@ -125,17 +121,15 @@ impl Directory {
         })
     }
 
-    /// Returns the size of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns whether there is no segment, not even one whose events are being recorded.
     pub(super) fn is_empty(&self) -> bool {
-        !self.has_more() && self.taken.is_empty()
+        !self.has_more() && self.taken == 0
     }
 
-    /// Returns whether there is a segment to take.
     pub(super) fn has_more(&self) -> bool {
         self.growing.is_some() || !self.closed.is_empty()
     }
@@ -176,11 +170,13 @@ impl Directory {
             let begun = self.begin()?;
             self.growing.insert(begun)
         };
-        let written = file.write_all(&frame.bytes);
+        let magic = if segment.bytes == 0 { MAGIC } else { &[] };
+        let written = file.write_all(magic).and_then(|()| file.write_all(&frame.bytes));
         if written.is_ok() {
-            segment.bytes += frame.bytes.len() as u64;
+            let bytes = (magic.len() + frame.bytes.len()) as u64;
+            segment.bytes += bytes;
+            self.bytes += bytes;
             segment.events = segment.events.map(|events| events + frame.events as u64);
-            self.bytes += frame.bytes.len() as u64;
         } else {
             // A partial frame would hide all frames behind it.
             let _ = file.set_len(segment.bytes);
@@ -193,26 +189,18 @@ impl Directory {
     }
 
     fn begin(&mut self) -> io::Result<(File, Segment)> {
-        let number = self.next;
-        let path = path_of(&self.path, number);
-        let mut file = files::create(&path)?;
+        let path = path_of(&self.path, self.next);
+        let file = files::create(&path)?;
         self.next += 1;
-        if let Err(error) = file.write_all(MAGIC) {
-            let _ = fs::remove_file(&path);
-            return Err(error);
-        }
         // Without a sync of the directory the file may be gone after a crash of the machine.
         self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
-        let bytes = MAGIC.len() as u64;
-        self.bytes += bytes;
-        Ok((file, Segment { number, path, events: Some(0), bytes }))
+        Ok((file, Segment { path, events: Some(0), bytes: 0 }))
     }
 
     fn close(&mut self) {
         if let Some((file, segment)) = self.growing.take() {
-            if segment.events == Some(0) {
-                // A full disk may have room for the header of each new segment, and for no event.
-                self.bytes -= segment.bytes;
+            if segment.bytes == 0 {
+                // A full disk may have room for new files, and for no event.
                 let _ = fs::remove_file(segment.path);
                 return;
             }
@@ -231,26 +219,24 @@ impl Directory {
         self.sync_failed.take().map_or(Ok(()), Err)
     }
 
-    /// Takes the oldest segment.
     pub(super) fn take(&mut self) -> Option<Segment> {
         if self.closed.is_empty() {
             self.close();
         }
         let segment = self.closed.pop_front()?;
-        self.taken.insert(segment.number, segment.clone());
+        self.taken += 1;
         Some(segment)
     }
 
     /// Deletes a segment that was taken, or renames it if it is to be kept.
-    pub(super) fn done(&mut self, number: u64, keep: bool) -> io::Result<()> {
-        let Some(Segment { path, bytes, .. }) = self.taken.remove(&number) else {
-            return Ok(());
-        };
-        self.bytes -= bytes;
+    pub(super) fn done(&mut self, segment: &Segment, keep: bool) -> io::Result<()> {
+        self.taken -= 1;
+        self.bytes -= segment.bytes;
+        let path = &segment.path;
         let removed = if keep {
-            fs::rename(&path, path.with_extension(DAMAGED))
+            fs::rename(path, path.with_extension(DAMAGED))
         } else {
-            fs::remove_file(&path)
+            fs::remove_file(path)
         };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

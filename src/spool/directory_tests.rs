@@ -1,4 +1,4 @@
-//! The segment files: order, bound, lock, and what is left after a crash.
+//! The segment files: order, bound, lock, and crashes.
 
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ fn never(_: &io::Error) -> bool {
 fn read(path: &Path) -> Vec<i64> {
     let bytes = fs::read(path).unwrap();
     let mut timestamps = Vec::new();
-    segment::read(&bytes, |kept| timestamps.push(kept.timestamp)).unwrap();
+    segment::read(&bytes, |_, _, timestamp| timestamps.push(timestamp)).unwrap();
     timestamps
 }
 
@@ -35,13 +35,13 @@ fn drain(directory: &mut Directory) -> Vec<i64> {
     let mut all = Vec::new();
     while let Some(segment) = directory.take() {
         all.extend(read(&segment.path));
-        directory.done(segment.number, false).unwrap();
+        directory.done(&segment, false).unwrap();
     }
     all
 }
 
 #[test]
-fn what_is_appended_is_taken_in_order_and_then_gone() {
+fn appended_events_are_taken_in_order_and_removed() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     assert!(directory.is_empty());
@@ -55,7 +55,7 @@ fn what_is_appended_is_taken_in_order_and_then_gone() {
 }
 
 #[test]
-fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
+fn the_next_process_takes_earlier_segments_and_appends_new_ones() {
     let home = TempDir::new().unwrap();
     let mut first = open(&home, 1 << 20);
     assert_eq!(first.append(&batch(0..10), never).kept, 10);
@@ -94,7 +94,7 @@ fn the_bound_holds_and_room_comes_back() {
         .sum();
     assert_eq!(directory.bytes(), on_disk);
     let oldest = directory.take().unwrap();
-    directory.done(oldest.number, false).unwrap();
+    directory.done(&oldest, false).unwrap();
     assert_eq!(directory.append(&batch(0..1000), never).kept, 1000);
 }
 
@@ -110,7 +110,7 @@ fn a_second_process_is_kept_out_until_the_first_ends() {
 }
 
 #[test]
-fn nobody_else_may_read_it() {
+fn only_the_user_may_read_the_directory() {
     use std::os::unix::fs::PermissionsExt;
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
@@ -121,7 +121,7 @@ fn nobody_else_may_read_it() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_to_is_named() {
+fn an_unwritable_directory_is_named() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("file");
     fs::write(&file, "").unwrap();
@@ -132,12 +132,13 @@ fn a_place_that_cannot_be_written_to_is_named() {
 }
 
 #[test]
-fn a_segment_that_could_not_be_read_is_kept_apart() {
+fn an_unreadable_segment_is_renamed() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     directory.append(&batch(0..10), never);
-    let Segment { number, path, .. } = directory.take().unwrap();
-    directory.done(number, true).unwrap();
+    let damaged = directory.take().unwrap();
+    directory.done(&damaged, true).unwrap();
+    let path = damaged.path;
     assert!(!path.exists());
     assert!(path.with_extension("damaged").exists());
     drop(directory);
@@ -145,7 +146,7 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
     assert!(directory.is_empty());
     directory.append(&batch(10..20), never);
     let next = directory.take().unwrap();
-    directory.done(next.number, true).unwrap();
+    directory.done(&next, true).unwrap();
     assert_eq!(read(&path.with_extension("damaged")), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
@@ -154,7 +155,7 @@ fn events_written_before_the_disk_failed_are_kept() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     assert_eq!(directory.append(&batch(0..10), never).kept, 10);
-    // Nobody can write into a directory that is gone; the file that is open still takes what comes.
+    // No file can be created in a removed directory.
     let path = directory.take().unwrap().path;
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
     let appended = directory.append(&batch(10..20), never);
@@ -163,7 +164,7 @@ fn events_written_before_the_disk_failed_are_kept() {
 }
 
 #[test]
-fn a_segment_into_which_nothing_went_leaves_no_file() {
+fn an_empty_segment_leaves_no_file() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
     directory.growing = Some(directory.begin().unwrap());

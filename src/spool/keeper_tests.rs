@@ -30,13 +30,13 @@ impl Running {
         assert!(batch.push(Minute::of_nanos(0), "a=1", "user", 0));
         self.node.ledger.take_in(&Intake { spooled: 1, ..Intake::default() });
         self.spool.begin_spilling();
-        self.spool.keep(batch).await.unwrap();
+        self.spool.reserve().await.unwrap().keep(batch);
     }
 
-    /// What the unspooler does when something was to be written.
+    /// Takes a segment as the unspooler does.
     async fn take_what_arrived(&self) -> Option<Segment> {
         let arrived = tokio::time::timeout(Duration::from_secs(30), self.spool.arrived());
-        arrived.await.expect("nobody is notified of events");
+        arrived.await.expect("the notification is missing");
         self.spool.take().await
     }
 }
@@ -54,7 +54,7 @@ async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
 }
 
 #[tokio::test]
-async fn new_events_go_behind_what_is_on_disk_until_the_last_of_it_is_taken() {
+async fn new_events_are_spooled_until_the_last_segment_is_taken() {
     let running = Running::start();
     running.overflow().await;
     assert!(running.spool.is_spilling());
@@ -63,7 +63,7 @@ async fn new_events_go_behind_what_is_on_disk_until_the_last_of_it_is_taken() {
     let partition = crate::event::Partitions::new(std::num::NonZeroU16::MIN)
         .of("a=1", crate::event::Minute::MIN);
     assert!(running.node.partitions.of(partition).lags);
-    running.spool.done(taken.number, false).await;
+    running.spool.done(taken, false).await;
     assert_eq!(running.spool.take().await, None);
     assert!(!running.node.partitions.of(partition).lags);
 }

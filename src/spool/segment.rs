@@ -5,7 +5,6 @@
 //! encoded by postcard. A process that dies while it writes leaves a truncated frame; a crash of the machine leaves zeros or a
 //! truncated header. The reader skips these, and frames with a wrong checksum; only a corrupt length hides the frames behind it.
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::event::Batch;
@@ -20,19 +19,8 @@ const PAYLOAD_MAX: usize = PAYLOAD_BYTES + 256 * 1024;
 /// The approximate size of an event without its user's name.
 const EVENT_BYTES: usize = 12;
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Group<'a> {
-    #[serde(borrow)]
-    series: &'a str,
-    events: Vec<Event<'a>>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Event<'a> {
-    timestamp: i64,
-    #[serde(borrow)]
-    user: &'a str,
-}
+/// The timestamps and users of each series.
+type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
 
 /// A frame of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,17 +29,6 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// The number of its events.
     pub events: usize,
-}
-
-/// An event of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept<'a> {
-    /// The canonical series.
-    pub series: &'a str,
-    /// The user.
-    pub user: &'a str,
-    /// Nanoseconds since the epoch.
-    pub timestamp: i64,
 }
 
 /// The result of reading a segment.
@@ -70,77 +47,62 @@ pub struct Contents {
 #[error("it does not begin as a segment of this version does")]
 pub struct NotASegment;
 
-/// A frame that is not full yet.
-#[derive(Debug, Default)]
-struct Filling<'a> {
-    groups: Vec<Group<'a>>,
-    bytes: usize,
-    events: usize,
-}
-
 /// Returns the frames of a batch, and the number of events that could not be encoded.
 #[must_use]
 pub fn frames(batch: &Batch) -> (Vec<Frame>, usize) {
-    let mut frames = Vec::new();
-    let mut unwritten = 0;
-    let mut close = |filling: Filling<'_>| match filling.frame() {
-        Some(frame) => frames.push(frame),
-        None => unwritten += filling.events,
+    let (mut frames, mut encoded) = (Vec::new(), 0);
+    let (mut payload, mut bytes) = (Payload::new(), 0);
+    let mut close = |payload: &mut Payload<'_>| {
+        let frame = frame(&std::mem::take(payload));
+        encoded += frame.as_ref().map_or(0, |frame| frame.events);
+        frames.extend(frame);
     };
-    let mut filling = Filling::default();
     for group in batch.groups() {
-        for occurrence in &group.occurrences {
-            if filling.bytes >= PAYLOAD_BYTES {
-                close(std::mem::take(&mut filling));
+        let series = &*group.series;
+        payload.push((series, Vec::new()));
+        bytes += series.len();
+        for event in &group.occurrences {
+            if bytes >= PAYLOAD_BYTES {
+                close(&mut payload);
+                payload.push((series, Vec::new()));
+                bytes = series.len();
             }
-            let (timestamp, user) = (occurrence.timestamp, batch.user(occurrence));
-            filling.push(&group.series, Event { timestamp, user });
-        }
-    }
-    if filling.events > 0 {
-        close(filling);
-    }
-    (frames, unwritten)
-}
-
-impl<'a> Filling<'a> {
-    fn push(&mut self, series: &'a str, event: Event<'a>) {
-        self.bytes += event.user.len() + EVENT_BYTES;
-        self.events += 1;
-        match self.groups.last_mut() {
-            Some(last) if std::ptr::eq(last.series, series) => last.events.push(event),
-            _ => {
-                self.bytes += series.len();
-                self.groups.push(Group { series, events: vec![event] });
+            let user = batch.user(event);
+            bytes += user.len() + EVENT_BYTES;
+            if let Some((_, events)) = payload.last_mut() {
+                events.push((event.timestamp, user));
             }
         }
     }
-
-    fn frame(&self) -> Option<Frame> {
-        let mut bytes = postcard::to_extend(&self.groups, vec![0; HEADER]).ok()?;
-        let payload = bytes.get(HEADER..)?;
-        if payload.len() > PAYLOAD_MAX {
-            return None;
-        }
-        let len = u32::try_from(payload.len()).ok()?.to_le_bytes();
-        let sum = checksum(len, payload).to_le_bytes();
-        bytes.get_mut(..4)?.copy_from_slice(&len);
-        bytes.get_mut(4..HEADER)?.copy_from_slice(&sum);
-        Some(Frame { bytes, events: self.events })
+    if !payload.is_empty() {
+        close(&mut payload);
     }
+    (frames, batch.events() - encoded)
 }
 
-fn checksum(len: [u8; 4], payload: &[u8]) -> u64 {
+fn frame(payload: &Payload<'_>) -> Option<Frame> {
+    let mut bytes = postcard::to_extend(payload, vec![0; HEADER]).ok()?;
+    let (start, encoded) = bytes.split_first_chunk_mut::<HEADER>()?;
+    *start = header(encoded).filter(|_| encoded.len() <= PAYLOAD_MAX)?;
+    Some(Frame { bytes, events: payload.iter().map(|(_, events)| events.len()).sum() })
+}
+
+fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
+    let len = u32::try_from(payload.len()).ok()?.to_le_bytes();
     let mut hash = Xxh3::new();
     hash.update(&len);
     hash.update(payload);
-    hash.digest()
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&len);
+    header[4..].copy_from_slice(&hash.digest().to_le_bytes());
+    Some(header)
 }
 
-/// Reads a segment and calls `each` for every event. Accepts any bytes.
+/// Reads a segment and calls `each` for every event, with its series, user and timestamp in nanoseconds since the epoch. Accepts any
+/// bytes.
 pub fn read<'a>(
     segment: &'a [u8],
-    mut each: impl FnMut(Kept<'a>),
+    mut each: impl FnMut(&'a str, &'a str, i64),
 ) -> Result<Contents, NotASegment> {
     let mut contents = Contents::default();
     let begun = segment.len() < MAGIC.len() && MAGIC.starts_with(segment);
@@ -149,8 +111,9 @@ pub fn read<'a>(
         return Ok(contents);
     }
     let mut rest = segment.strip_prefix(MAGIC).ok_or(NotASegment)?;
-    while let Some((len, sum, after)) = header(rest) {
-        let payload_len = u32::from_le_bytes(len) as usize;
+    while let Some((start, after)) = rest.split_first_chunk::<HEADER>() {
+        let &[a, b, c, d, ..] = start;
+        let payload_len = u32::from_le_bytes([a, b, c, d]) as usize;
         if is_unwritten(rest) {
             break;
         }
@@ -163,16 +126,16 @@ pub fn read<'a>(
             break;
         };
         rest = next;
-        let is_intact = checksum(len, payload) == sum;
-        let groups = is_intact.then(|| postcard::from_bytes::<Vec<Group<'a>>>(payload).ok());
-        let Some(groups) = groups.flatten() else {
+        let is_intact = header(payload) == Some(*start);
+        let series = is_intact.then(|| postcard::from_bytes::<Payload<'a>>(payload).ok());
+        let Some(all) = series.flatten() else {
             contents.damaged += 1;
             continue;
         };
-        for Group { series, events } in groups {
+        for (series, events) in all {
             contents.events += events.len() as u64;
-            for Event { timestamp, user } in events {
-                each(Kept { series, user, timestamp });
+            for (timestamp, user) in events {
+                each(series, user, timestamp);
             }
         }
     }
@@ -183,12 +146,6 @@ pub fn read<'a>(
 /// Returns whether all bytes are zero: the file system allocated them before the machine crashed.
 fn is_unwritten(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
-}
-
-fn header(bytes: &[u8]) -> Option<([u8; 4], u64, &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<4>()?;
-    let (sum, rest) = rest.split_first_chunk::<8>()?;
-    Some((*len, u64::from_le_bytes(*sum), rest))
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ fn segment(frames: &[Frame]) -> Vec<u8> {
 
 fn read_all(segment: &[u8]) -> (Vec<(String, String, i64)>, Contents) {
     let mut events = Vec::new();
-    let contents = read(segment, |kept| {
-        events.push((kept.series.to_owned(), kept.user.to_owned(), kept.timestamp));
+    let contents = read(segment, |series, user, timestamp| {
+        events.push((series.to_owned(), user.to_owned(), timestamp));
     });
     (events, contents.unwrap())
 }
@@ -32,7 +32,7 @@ fn numbered(count: i64) -> Vec<(String, String, i64)> {
 }
 
 #[test]
-fn what_is_written_is_read_in_order() {
+fn written_events_are_read_in_order() {
     let events = numbered(1000);
     let (frames, unwritten) = frames(&batch(&events));
     assert_eq!((frames.len(), unwritten), (1, 0));
@@ -63,7 +63,7 @@ fn the_longest_names_are_kept() {
 }
 
 #[test]
-fn a_torn_tail_costs_its_own_frame_at_whatever_byte() {
+fn only_the_torn_frame_is_lost() {
     let (first, _) = frames(&batch(&numbered(10)));
     let (second, _) = frames(&batch(&numbered(3)));
     let whole = segment(&[first.clone(), second].concat());
@@ -76,7 +76,7 @@ fn a_torn_tail_costs_its_own_frame_at_whatever_byte() {
 }
 
 #[test]
-fn a_damaged_frame_costs_itself_alone() {
+fn only_the_damaged_frame_is_lost() {
     let (first, _) = frames(&batch(&numbered(10)));
     let (second, _) = frames(&batch(&numbered(3)));
     let mut bytes = segment(&[first.clone(), second].concat());
@@ -86,7 +86,7 @@ fn a_damaged_frame_costs_itself_alone() {
 }
 
 #[test]
-fn a_length_that_was_never_written_is_damage_and_no_torn_tail() {
+fn a_corrupt_length_is_damage_and_no_torn_tail() {
     let (first, _) = frames(&batch(&numbered(10)));
     let (second, _) = frames(&batch(&numbered(3)));
     let mut bytes = segment(&[first.clone(), second.clone(), first.clone()].concat());
@@ -97,7 +97,7 @@ fn a_length_that_was_never_written_is_damage_and_no_torn_tail() {
 }
 
 #[test]
-fn what_a_dying_machine_leaves_is_a_torn_tail() {
+fn zeros_and_truncated_headers_are_a_torn_tail() {
     let (frames, _) = frames(&batch(&numbered(10)));
     let whole = segment(&frames);
     for zeros in [1, 11, 12, 5000] {
@@ -115,8 +115,8 @@ fn what_a_dying_machine_leaves_is_a_torn_tail() {
 
 #[test]
 fn another_file_is_no_segment() {
-    assert_eq!(read(b"eds spool 2\n", |_| ()), Err(NotASegment));
-    assert_eq!(read(b"eds spoon", |_| ()), Err(NotASegment));
+    assert_eq!(read(b"eds spool 2\n", |_, _, _| ()), Err(NotASegment));
+    assert_eq!(read(b"eds spoon", |_, _, _| ()), Err(NotASegment));
 }
 
 proptest! {
@@ -136,8 +136,8 @@ proptest! {
     #[test]
     fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let with_magic: Vec<u8> = MAGIC.iter().copied().chain(bytes.clone()).collect();
-        let _ = read(&bytes, |_| ());
-        let contents = read(&with_magic, |_| ()).unwrap();
+        let _ = read(&bytes, |_, _, _| ());
+        let contents = read(&with_magic, |_, _, _| ()).unwrap();
         prop_assert_eq!(contents.events, 0);
     }
 

@@ -9,8 +9,8 @@ type Event = (String, String, i64);
 
 fn events(segment: &[u8]) -> Result<(Vec<Event>, Contents), NotASegment> {
     let mut events = Vec::new();
-    let contents = read(segment, |kept| {
-        events.push((kept.series.to_owned(), kept.user.to_owned(), kept.timestamp));
+    let contents = read(segment, |series, user, timestamp| {
+        events.push((series.to_owned(), user.to_owned(), timestamp));
     })?;
     Ok((events, contents))
 }

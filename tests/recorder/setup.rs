@@ -5,9 +5,7 @@ use std::num::NonZeroU16;
 use event_data_service::event::{
     Batch, Minute, OverflowSeries, Partition, Partitions, Precision, Window,
 };
-use event_data_service::ingest::{
-    CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
-};
+use event_data_service::ingest::{Budget, CapSettings, Delivery, Recorder, RecorderSettings};
 use event_data_service::node::{Clock, Intake, LedgerTotals, Node, Rng};
 use event_data_service::store::Recording;
 use event_data_service::store::redis::{self, Layout, RedisStore};
@@ -106,13 +104,14 @@ pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<N
             precision: Precision::Nanoseconds,
             caps: setup.caps,
             lagging_after: HOUR,
+            replay_window: setup.replay_window,
         },
         batches: queue,
         store: setup.store,
-        overflow: OverflowSeries::always(partition()),
+        overflow: OverflowSeries::new(&partitions(), partition()),
         spool: None,
-        dedup: Arc::new(DedupBudget::new(setup.dedup_users)),
-        replay: Arc::new(ReplayWindow::new(setup.replay_window, 1 << 20)),
+        dedup: Arc::new(Budget::of_users(setup.dedup_users)),
+        replay: Arc::new(Budget::new(1 << 20)),
         node: Arc::clone(&node),
         metrics: Arc::new(Metrics::new(Arc::clone(&node))),
         heartbeat: node.progress.watch("recorder"),

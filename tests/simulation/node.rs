@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use event_data_service::event::{OverflowSeries, Precision, Window};
 use event_data_service::flush::{Destination, Flush};
-use event_data_service::ingest::{
-    CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
-};
+use event_data_service::ingest::{Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings};
 use event_data_service::telemetry::Metrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -147,13 +145,14 @@ impl Node {
                 write_counts_max: plan.write_counts_max,
             }
         });
-        let replay = Arc::new(ReplayWindow::new(plan.replay_window, 1 << 20));
-        let budget = Arc::new(DedupBudget::new(plan.dedup_users));
+        let replay = Arc::new(Budget::new(1 << 20));
+        let budget = Arc::new(Budget::of_users(plan.dedup_users));
         let settings = RecorderSettings {
             window: window(plan.max_age),
             precision: Precision::Nanoseconds,
             caps: CapSettings { series_max: plan.series_max, users_max: plan.users_max },
             lagging_after: (plan.flush.grace / 4).min(Duration::from_secs(1)),
+            replay_window: plan.replay_window,
         };
         let (senders, recorders): (Vec<_>, Vec<_>) = world
             .partitions()
@@ -165,7 +164,7 @@ impl Node {
                     settings,
                     batches: receiver,
                     store: Arc::clone(&recorded_to),
-                    overflow: OverflowSeries::always(partition),
+                    overflow: OverflowSeries::new(&world.partitions(), partition),
                     spool: None,
                     dedup: Arc::clone(&budget),
                     replay: Arc::clone(&replay),

@@ -1,18 +1,80 @@
-//! One attempt to record: admission of series, rejection of users, and the transaction.
+//! The requests of a transaction, and one attempt to record them: admission of series, rejection of users, and the transaction.
 
-use std::collections::BTreeMap;
-
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
-use super::parts::{Origin, Part};
-use super::{Known, Recorder};
-use crate::event::{Batch, Minute, Rejection};
-use crate::ingest::dedup::{Fingerprint, KnownUser};
+use super::known::Known;
+use super::{Origin, Recorder};
+use crate::event::{Batch, Group, Minute, Occurrence, Rejection};
 use crate::node::{Example, Found};
-use crate::store::{RecordRequest, Records, StoreError};
+use crate::store::{REQUEST_BYTES_MAX, RecordRequest, Records, StoreError};
 
-/// The result of an attempt.
+/// The limits of a transaction, and the size of its requests.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    events: usize,
+    /// The number of times that a user's name is sent.
+    user_times: usize,
+    /// The bytes of an event without the user's name.
+    event_bytes: usize,
+}
+
+/// For a store whose recorders name new users. A transaction blocks it for a few ms.
+pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
+/// For a store that finds new users itself.
+pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
+
+impl Bounds {
+    /// Returns the bytes of a request: its events, and the name of its series, which counts again up to the bytes of its events.
+    fn request_bytes(&self, series: &str, events: usize) -> usize {
+        let again = (self.user_times * series.len()).min(events);
+        series.len() + again + events
+    }
+}
+
+#[derive(Default)]
+struct Open<'a> {
+    requests: Vec<RecordRequest<'a>>,
+    events: usize,
+    bytes: usize,
+}
+
+/// Splits a batch into the requests of transactions within the limits. An event beyond them has its own transaction.
+pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<RecordRequest<'a>>> {
+    let request = |group: &'a Group, occurrences: &'a [Occurrence]| RecordRequest {
+        minute: group.minute,
+        series: &group.series,
+        overflowed_from: None,
+        new_users: None,
+        occurrences,
+        batch,
+    };
+    let mut all = Vec::new();
+    let mut open = Open::default();
+    for group in batch.groups() {
+        let (mut from, mut event_bytes) = (0, 0);
+        for (at, event) in group.occurrences.iter().enumerate() {
+            let of_event = bounds.event_bytes + bounds.user_times * Batch::user_bytes(event);
+            let bytes = open.bytes + bounds.request_bytes(&group.series, event_bytes + of_event);
+            if open.events > 0 && (open.events == bounds.events || bytes > REQUEST_BYTES_MAX) {
+                if at > from {
+                    open.requests.push(request(group, &group.occurrences[from..at]));
+                }
+                all.push(std::mem::take(&mut open).requests);
+                (from, event_bytes) = (at, 0);
+            }
+            event_bytes += of_event;
+            open.events += 1;
+        }
+        open.bytes += bounds.request_bytes(&group.series, event_bytes);
+        open.requests.push(request(group, &group.occurrences[from..]));
+    }
+    if open.events > 0 {
+        all.push(open.requests);
+    }
+    all
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The store has all of the transaction.
@@ -24,151 +86,117 @@ pub(super) enum Outcome {
 }
 
 impl Recorder {
-    /// Rejects events that are too old and users for whom there is no room, which leave `parts`, and records the others.
+    /// Rejects events that are too old and users for whom there is no room, which leave `requests`, and records the others.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
-        batch: &'a Batch,
-        parts: &mut Vec<Part<'a>>,
+        requests: &mut Vec<RecordRequest<'a>>,
         origin: Origin,
     ) -> Result<Outcome, StoreError> {
         // The batch may have waited for the one before it, or for the store; and counts expire, so events that are too old could
         // be counted twice.
-        self.reject_too_old(parts, origin);
-        if parts.is_empty() {
+        self.reject_too_old(requests, origin);
+        if requests.is_empty() {
             return Ok(Outcome::Emptied);
         }
         let generation = self.store.generation(self.partition);
         let is_same_store = || self.store.generation(self.partition) == generation;
         known.follow(generation);
-        let (mut requests, users) = self.admitted(known, batch, parts, origin).await?;
+        let began = Instant::now();
+        self.admit(known, requests, began).await?;
+        self.reject_users(known, requests, origin).await?;
         if !is_same_store() {
             return Ok(Outcome::Replaced);
         }
         if requests.is_empty() {
             return Ok(Outcome::Emptied);
         }
-        // Requests of the overflow series next to each other become one command.
-        requests.sort_by_key(|request| request.overflowed_from.is_some());
         let before = origin == Origin::Replay;
-        let (seen, brought) = known.coverage.with(&requests, before, Instant::now());
-        let records = Records { generation, requests: &requests, seen: &seen };
+        let (seen, brought) = known.coverage.with(requests, before, Instant::now());
+        let records = Records { generation, requests, seen: &seen };
         let repeated = self.store.record(self.partition, &records).await?;
-        // A replaced store may lack the users that dedup left out.
-        let left_out = known.dedup.as_ref().is_some_and(|dedup| !dedup.is_empty());
-        if !is_same_store() && left_out {
+        // A replaced store may lack the known users, which the requests leave out.
+        if !is_same_store() && known.has_users() {
             return Ok(Outcome::Replaced);
         }
-        let now = Instant::now();
-        known.coverage.confirmed(&seen, now);
+        known.coverage.confirmed(&seen, Instant::now());
         self.metrics.events_seen.inc_by(brought);
-        self.confirmed(&requests, repeated, origin);
-        if let Some(dedup) = &mut known.dedup {
-            dedup.insert(&users, now);
-            for request in &requests {
-                dedup.touch(request.minute, now);
-            }
-        }
+        self.confirmed(requests, repeated, origin);
+        known.confirmed(requests, began);
         Ok(Outcome::Done)
     }
 
-    fn reject_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
+    fn reject_too_old(&self, requests: &mut Vec<RecordRequest<'_>>, origin: Origin) {
         let now = self.node.clock.now_nanos();
-        parts.retain(|part| {
-            let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
+        requests.retain(|request| {
+            let last_instant = request.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
             if !keep {
-                let series = &part.group.series;
-                self.rejected(Rejection::TooOld, part.events(), series, origin);
+                self.rejected(Rejection::TooOld, request.occurrences.len(), own(request), origin);
             }
             keep
         });
     }
 
-    /// Asks which series and users are admitted, and rejects the other users. Returns the requests, and their new users.
-    async fn admitted<'a>(
+    /// Asks which series are admitted, and names the series and the new users of each request. Requests of an overflow series are
+    /// next to each other, so that they become one command.
+    async fn admit<'a>(
         &'a self,
         known: &mut Known,
-        batch: &'a Batch,
-        parts: &mut Vec<Part<'a>>,
-        origin: Origin,
-    ) -> Result<(Vec<RecordRequest<'a>>, Vec<KnownUser>), StoreError> {
-        let Known { caps, dedup, .. } = known;
-        let keys = parts.iter().map(Part::key);
-        caps.ask(&*self.store, keys, Instant::now()).await?;
-        let wanted = parts.iter().map(|part| {
-            let (minute, series) = part.key();
-            let is_refused = caps.refuses(minute, series);
-            let overflow = is_refused.then(|| self.overflow.of(minute));
-            part.request(batch, overflow, dedup.as_ref())
-        });
-        let wanted: Vec<_> = wanted.collect();
-        let refused_of_overflow = self.refused_of_overflow(known, &wanted).await?;
-        let Known { caps, dedup, .. } = known;
-        let nobody = HashSet::new();
-        let mut requests = Vec::with_capacity(wanted.len());
-        let mut all_users: Vec<KnownUser> = Vec::new();
-        let mut at = 0;
-        for (request, fingerprints) in wanted {
-            let mut add = |request: RecordRequest<'a>, users: Vec<Fingerprint>| {
-                all_users.extend(users.into_iter().map(|user| (request.minute, user)));
-                requests.push(request);
-            };
-            let minute = request.minute;
-            let own;
-            let refused = if request.overflowed_from.is_some() {
-                refused_of_overflow.get(&minute).unwrap_or(&nobody)
-            } else if caps.has_room(minute, request.series, new_most(&request)) {
-                &nobody
-            } else {
-                let users = distinct(users(&request));
-                let asked = caps.users_refused(&*self.store, minute, request.series, &users);
-                own = asked.await?;
-                &own
-            };
-            if refused.is_empty() {
-                add(request, fingerprints);
-                at += 1;
-                continue;
-            }
-            let part = parts[at];
-            let left = part.without(batch, refused);
-            let events = part.events() - left.iter().map(Part::events).sum::<usize>();
-            self.rejected(Rejection::TooManyUsers, events, request.series, origin);
-            let overflow = request.overflowed_from.map(|_| self.overflow.of(minute));
-            for part in &left {
-                let (request, users) = part.request(batch, overflow, dedup.as_ref());
-                add(request, users);
-            }
-            let next = at + left.len();
-            parts.splice(at..=at, left);
-            at = next;
+        requests: &mut [RecordRequest<'a>],
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        let wanted = requests.iter().map(|request| (request.minute, own(request)));
+        known.ask(&*self.store, wanted, now).await?;
+        for request in requests.iter_mut() {
+            let own = own(request);
+            let is_refused = known.refuses(request.minute, own);
+            request.overflowed_from = is_refused.then_some(own);
+            request.series = if is_refused { self.overflow.of(request.minute) } else { own };
+            request.new_users = known.new_users(request);
         }
-        Ok((requests, all_users))
+        requests.sort_by_key(|request| request.overflowed_from.map(|_| request.minute));
+        Ok(())
     }
 
-    /// Returns the users for whom the overflow series of their minute has no room. It may have thousands of requests with a user each,
-    /// so it asks for all users together.
-    async fn refused_of_overflow<'a>(
+    /// Rejects the users for whom their series has no room. An overflow series may have thousands of requests with a user each, so it
+    /// asks for all users of a series together.
+    async fn reject_users(
         &self,
         known: &mut Known,
-        wanted: &[(RecordRequest<'a>, Vec<Fingerprint>)],
-    ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
-        let mut of_minutes: BTreeMap<Minute, Vec<&RecordRequest<'a>>> = BTreeMap::new();
-        for (request, _) in wanted.iter().filter(|(request, _)| request.overflowed_from.is_some()) {
-            of_minutes.entry(request.minute).or_default().push(request);
-        }
-        let mut refused = BTreeMap::new();
-        for (minute, requests) in of_minutes {
-            let overflow = self.overflow.of(minute);
-            let most = requests.iter().map(|request| new_most(request)).sum();
-            if !known.caps.has_room(minute, overflow, most) {
-                let users = distinct(requests.iter().flat_map(|request| users(request)));
-                let asked = known.caps.users_refused(&*self.store, minute, overflow, &users);
-                refused.insert(minute, asked.await?);
+        requests: &mut Vec<RecordRequest<'_>>,
+        origin: Origin,
+    ) -> Result<(), StoreError> {
+        let mut refused = HashMap::new();
+        for of_series in requests.chunk_by(|a, b| target(a) == target(b)) {
+            let (minute, series) = target(&of_series[0]);
+            if !known.has_room(minute, series, of_series.iter().map(new_most).sum()) {
+                let users = distinct(of_series.iter().flat_map(users));
+                let users = known.users_refused(&*self.store, minute, series, &users).await?;
+                if !users.is_empty() {
+                    refused.insert((minute, series), users);
+                }
             }
         }
-        Ok(refused)
+        if refused.is_empty() {
+            return Ok(());
+        }
+        // No await: an abort spools or drops `requests`.
+        for request in std::mem::take(requests) {
+            let Some(users) = refused.get(&target(&request)) else {
+                requests.push(request);
+                continue;
+            };
+            let first = requests.len();
+            requests.extend(without(&request, users));
+            for request in &mut requests[first..] {
+                request.new_users = known.new_users(request);
+            }
+            let left = requests[first..].iter().map(|request| request.occurrences.len());
+            let events = request.occurrences.len() - left.sum::<usize>();
+            self.rejected(Rejection::TooManyUsers, events, request.series, origin);
+        }
+        Ok(())
     }
 
     /// Moves queued events to the rejected ones. Their sources are not known here.
@@ -183,7 +211,7 @@ impl Recorder {
         }
     }
 
-    /// Counts confirmed events, and those that the store had before.
+    /// Counts confirmed and repeated events.
     fn confirmed(&self, requests: &[RecordRequest<'_>], repeated: u64, origin: Origin) {
         let count = |request: &RecordRequest<'_>| request.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
@@ -215,6 +243,34 @@ impl Recorder {
     }
 }
 
+/// Returns the series of a request's events.
+pub(super) fn own<'a>(request: &RecordRequest<'a>) -> &'a str {
+    request.overflowed_from.unwrap_or(request.series)
+}
+
+/// Returns the minute and the series that a request is recorded under.
+const fn target<'a>(request: &RecordRequest<'a>) -> (Minute, &'a str) {
+    (request.minute, request.series)
+}
+
+/// Returns the requests that are left of a request without the events of these users.
+fn without<'a>(
+    request: &RecordRequest<'a>,
+    users: &HashSet<&str>,
+) -> impl Iterator<Item = RecordRequest<'a>> {
+    let RecordRequest { minute, series, overflowed_from, occurrences, batch, .. } = *request;
+    let left = occurrences.split(|event| users.contains(batch.user(event)));
+    let left = left.filter(|occurrences| !occurrences.is_empty());
+    left.map(move |occurrences| RecordRequest {
+        minute,
+        series,
+        overflowed_from,
+        new_users: None,
+        occurrences,
+        batch,
+    })
+}
+
 /// Returns the users that may be new, some of them several times if the store finds new users itself.
 fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     let (new, batch) = (request.new_users.as_deref(), request.batch);
@@ -223,14 +279,102 @@ fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     new.into_iter().flatten().copied().chain(all)
 }
 
-/// Returns each user once, in order.
 fn distinct<'a>(users: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = HashSet::new();
     users.filter(|user| seen.insert(*user)).collect()
 }
 
-/// Returns the maximum number of new users.
 fn new_most(request: &RecordRequest<'_>) -> u64 {
     let new = request.new_users.as_ref().map(Vec::len);
     new.unwrap_or(request.occurrences.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_without_some_users_keeps_the_events_of_all_others() {
+        let mut batch = Batch::default();
+        for (at, user) in (0..).zip(["a", "b", "b", "c", "a", "c"]) {
+            assert!(batch.push(Minute::of_nanos(0), "s=1", user, at));
+        }
+        let request = RecordRequest {
+            minute: Minute::of_nanos(0),
+            series: "s=1",
+            overflowed_from: None,
+            new_users: None,
+            occurrences: &batch.groups()[0].occurrences,
+            batch: &batch,
+        };
+        let left = |users: &[&str]| -> Vec<Vec<i64>> {
+            let users = users.iter().copied().collect();
+            let stamps = |left: RecordRequest<'_>| {
+                left.occurrences.iter().map(|event| event.timestamp).collect()
+            };
+            without(&request, &users).map(stamps).collect()
+        };
+        assert_eq!(left(&["b"]), [vec![0], vec![3, 4, 5]]);
+        assert_eq!(left(&["a"]), [vec![1, 2, 3], vec![5]]);
+        assert!(left(&["a", "b", "c"]).is_empty());
+    }
+
+    #[test]
+    fn a_transaction_is_bounded_by_events_and_by_bytes_and_no_event_is_left_out() {
+        let name = |number: usize, bytes: usize| format!("s={number:0bytes$}");
+        for (series, events, bytes) in
+            [(1, 20_000, 8), (1000, 1, 1000), (40, 500, 60_000), (3, 2, 8)]
+        {
+            let mut batch = Batch::default();
+            for number in 0..series * events {
+                let at = i64::try_from(number).unwrap();
+                let series = name(number % series, bytes);
+                assert!(batch.push(Minute::of_nanos(0), &series, "user", at));
+            }
+            for bounds in [TOLD, APPENDED] {
+                let all = transactions(&batch, &bounds);
+                let mut seen = 0;
+                for parts in &all {
+                    let events: usize = parts.iter().map(|request| request.occurrences.len()).sum();
+                    let request_bytes = |request: &RecordRequest<'_>| {
+                        let events = request.occurrences.len()
+                            * (bounds.event_bytes + bounds.user_times * 4);
+                        bounds.request_bytes(request.series, events)
+                    };
+                    let bytes: usize = parts.iter().map(request_bytes).sum();
+                    assert!((1..=bounds.events).contains(&events) && bytes <= REQUEST_BYTES_MAX);
+                    seen += events;
+                }
+                assert_eq!(seen, batch.events());
+                let least = batch.events().div_ceil(bounds.events);
+                assert!(all.len() >= least);
+            }
+        }
+    }
+
+    #[test]
+    fn a_transaction_has_at_most_the_bytes_of_a_request_or_one_event() {
+        // Two events of this series fit exactly.
+        let fits = REQUEST_BYTES_MAX - 2 * APPENDED.event_bytes;
+        for (bytes, expected) in
+            [(fits, vec![2]), (fits + 1, vec![1, 1]), (REQUEST_BYTES_MAX + 1, vec![1, 1])]
+        {
+            let (mut batch, series) = (Batch::default(), "s".repeat(bytes));
+            for at in [1, 2] {
+                assert!(batch.push(Minute::of_nanos(0), &series, "user", at));
+            }
+            let all = transactions(&batch, &APPENDED);
+            let events = |parts: &Vec<RecordRequest<'_>>| -> usize {
+                parts.iter().map(|request| request.occurrences.len()).sum()
+            };
+            assert_eq!(all.iter().map(events).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_series_counts_again_up_to_the_bytes_of_its_events() {
+        assert_eq!(TOLD.request_bytes("s=1234", 1000), 6 + 2 * 6 + 1000);
+        assert_eq!(TOLD.request_bytes("s=1234", 5), 6 + 5 + 5);
+        assert_eq!(APPENDED.request_bytes("s=1234", 1000), 6 + 1000);
+    }
 }

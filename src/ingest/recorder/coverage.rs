@@ -17,7 +17,7 @@ use crate::store::{RecordRequest, Seen};
 
 /// The limit of counted minutes: a day.
 const MINUTES_MAX: usize = 1440;
-/// The interval at which the store is asked to keep a total for longer: less than half of the shortest time for which it keeps one.
+/// The interval of renewals of a total: less than half of the shortest time for which a store keeps it.
 const RENEWED_FOR: Duration = Duration::from_secs(30);
 
 /// The totals of one recorder.
@@ -71,7 +71,6 @@ impl Coverage {
         (seen.collect(), all)
     }
 
-    /// Takes over totals that the store has confirmed.
     pub(super) fn confirmed(&mut self, seen: &[Seen], now: Instant) {
         for seen in seen {
             let total = self.minutes.entry(seen.minute).or_default();
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_told_the_total_of_what_it_has_confirmed() {
+    fn the_store_gets_the_total_of_confirmed_events() {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
         let first = [("x", 2), ("y", 1), ("x", 1), ("y", 1), ("x", 2)];
         let expected = (vec![seen(5, 3, true)], 3);
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_told_to_keep_it_now_and_then_and_whenever_it_may_have_forgotten() {
+    fn a_total_is_renewed_periodically_and_after_a_change_of_generation() {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
         coverage.confirmed(&[seen(5, 1, true)], now);
         let renews =
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_minutes_make_room_and_are_counted_no_more() {
+    fn the_oldest_minutes_make_room_and_are_not_counted() {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
         let most = i64::try_from(MINUTES_MAX).unwrap();
         for number in 0..=most {

@@ -1,0 +1,213 @@
+//! [`Replay`]: the batches of the last seconds, to be recorded again; and [`Budget`], a limit of memory.
+//!
+//! Redis replicates asynchronously: a replica that is promoted may lack the last writes that its master confirmed.
+//! Recording is idempotent, so a recorder keeps its last batches for a while (`store.replay_window`), and records all of them again
+//! when the store may have forgotten something.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::event::Batch;
+
+/// The maximum bytes of a known user: 17 for each place in a table, of which 7 in 16 are used right after it grew.
+const USER_BYTES_MAX: usize = 40;
+
+/// Memory that all recorders of a node may use together, in bytes.
+#[derive(Debug)]
+pub struct Budget {
+    max: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    /// Creates a budget of `max` bytes.
+    #[must_use]
+    pub const fn new(max: usize) -> Self {
+        Self { max, used: AtomicUsize::new(0) }
+    }
+
+    /// Creates a budget for this number of known users (`input.dedup_users`).
+    #[must_use]
+    pub const fn of_users(users: usize) -> Self {
+        Self::new(users.saturating_mul(USER_BYTES_MAX))
+    }
+
+    /// Returns false, and reserves nothing, if the budget has less left.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let fits = used.saturating_add(bytes) <= self.max;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The last batches of one recorder.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// The time for which batches are kept after they were recorded.
+    window: Duration,
+    budget: Arc<Budget>,
+    /// In order of confirmation.
+    batches: VecDeque<Kept>,
+}
+
+/// A batch with reserved memory.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) batch: Batch,
+    budget: Arc<Budget>,
+    /// The last confirmation.
+    confirmed: Instant,
+    generation: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.budget.release(self.batch.bytes());
+    }
+}
+
+impl Replay {
+    pub(super) const fn new(window: Duration, budget: Arc<Budget>) -> Self {
+        Self { window, budget, batches: VecDeque::new() }
+    }
+
+    /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false if memory is short and
+    /// batches were dropped before their time. It drops none because of its age: the recording may have waited for a store that
+    /// forgot the earlier ones.
+    pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
+        if self.window.is_zero() {
+            return true;
+        }
+        let mut in_time = true;
+        while !self.budget.reserve(batch.bytes()) {
+            in_time = false;
+            if self.batches.pop_front().is_none() {
+                return false;
+            }
+        }
+        let budget = Arc::clone(&self.budget);
+        self.batches.push_back(Kept { batch, budget, confirmed: now, generation });
+        in_time
+    }
+
+    /// Drops batches that the store of this generation confirmed longer ago than the window. It has answered since then.
+    pub(super) fn expire(&mut self, generation: u64, now: Instant) {
+        self.batches.retain(|kept| {
+            kept.generation != generation || now.duration_since(kept.confirmed) <= self.window
+        });
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.batches.iter().map(|kept| kept.batch.events() as u64).sum()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Takes the first batch that another generation than this one confirmed.
+    pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Kept> {
+        let at = self.batches.iter().position(|kept| kept.generation != generation)?;
+        self.batches.remove(at)
+    }
+
+    /// Puts back a batch as confirmed now: the store that confirmed it again may forget it, too.
+    pub(super) fn put_back(&mut self, kept: Kept, generation: u64, now: Instant) {
+        let mut kept = kept;
+        (kept.generation, kept.confirmed) = (generation, now);
+        self.batches.push_back(kept);
+    }
+}
+
+#[cfg(test)]
+impl Budget {
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) const fn max(&self) -> usize {
+        self.max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Minute;
+
+    fn replay(window: Duration, bytes: usize) -> Replay {
+        Replay::new(window, Arc::new(Budget::new(bytes)))
+    }
+
+    fn batch(user: &str) -> Batch {
+        let mut batch = Batch::default();
+        assert!(batch.push(Minute::of_nanos(0), "a=1", user, 0));
+        batch
+    }
+
+    #[test]
+    fn a_batch_is_kept_for_the_window_and_no_longer() {
+        let mut replay = replay(Duration::from_secs(10), 1 << 20);
+        let now = Instant::now();
+        assert!(replay.keep(batch("u"), 1, now));
+        assert!(replay.keep(batch("v"), 1, now + Duration::from_secs(6)));
+        replay.expire(1, now + Duration::from_secs(11));
+        assert_eq!(replay.len(), 1);
+        assert_eq!(replay.budget.used(), batch("v").bytes());
+    }
+
+    #[test]
+    fn the_oldest_batch_goes_when_memory_is_short() {
+        let bytes = batch("u").bytes();
+        let mut replay = replay(Duration::from_secs(10), 2 * bytes);
+        let now = Instant::now();
+        assert!(replay.keep(batch("u"), 1, now));
+        assert!(replay.keep(batch("v"), 1, now));
+        assert!(!replay.keep(batch("w"), 1, now));
+        assert_eq!(replay.len(), 2);
+    }
+
+    #[test]
+    fn an_empty_window_keeps_no_batch() {
+        let mut replay = replay(Duration::ZERO, 1 << 20);
+        assert!(replay.keep(batch("u"), 1, Instant::now()));
+        assert_eq!(replay.len(), 0);
+    }
+
+    /// The store is replaced in the middle of a replay that takes longer than the window.
+    #[test]
+    fn a_batch_recorded_again_before_the_window_is_not_recorded_a_third_time() {
+        let second = Duration::from_secs(1);
+        let mut replay = replay(10 * second, 1 << 20);
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            replay.keep(batch("u"), 1, now);
+        }
+        let mut again = |replay: &mut Replay, generation| {
+            let batch = replay.take_forgotten(generation)?;
+            now += second;
+            replay.put_back(batch, generation, now);
+            replay.expire(generation, now);
+            Some(())
+        };
+        for _ in 0..15 {
+            again(&mut replay, 2).unwrap();
+        }
+        // The five others, and the batches of the last ten seconds.
+        let recorded = std::iter::from_fn(|| again(&mut replay, 3)).count();
+        assert_eq!(recorded, 5 + 11);
+        // The server is the same.
+        assert!(again(&mut replay, 3).is_none());
+    }
+}
