@@ -250,10 +250,14 @@ impl Worker {
     /// Returns the partitions that have work, or where this node has to check in.
     async fn due_partitions(&self) -> Vec<Partition> {
         let Shared { store, partitions, outputs, states, node, .. } = &*self.shared;
-        let FlushSettings { interval, grace, .. } = self.settings();
+        let settings = self.settings();
+        let FlushSettings { interval, grace, .. } = settings;
         let now = Instant::now();
-        let (filling, others): (Vec<_>, Vec<_>) =
-            partitions.iter().partition(|partition| states.of(*partition).ask_times.fills(now));
+        let (filling, others): (Vec<_>, Vec<_>) = partitions.iter().partition(|&partition| {
+            let mut state = states.of(partition);
+            state.settling.look(store.generation(partition), now, &settings);
+            state.ask_times.fills(now)
+        });
         let have_work = store.have_work(&others, outputs).await;
         // The next call finds the same error.
         let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
