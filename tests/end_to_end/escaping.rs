@@ -53,7 +53,9 @@ fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
 
 fn send(node: &Node, lines: &[String]) {
     let mut sender = Sender::paced_by(node);
-    lines.iter().for_each(|line| sender.send_unrecorded(line));
+    for line in lines {
+        sender.send_unrecorded(line);
+    }
     sender.wait_received();
     node.wait_recorded();
 }

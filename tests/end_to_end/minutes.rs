@@ -80,11 +80,9 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
     let old = || nodes[0].json("/api/v1/status")["partitions"]["old"].take();
     let waiting = old()["waiting"].as_u64();
     assert!(waiting > Some(1000), "old minutes came first: {waiting:?} are left");
-    wait_for(
-        "the end of the archive is estimated",
-        || old(),
-        |old| old["done_in_seconds"].as_u64() > Some(0),
-    );
+    wait_for("the end of the archive is estimated", old, |old| {
+        old["done_in_seconds"].as_u64() > Some(0)
+    });
 
     for node in &mut nodes {
         assert!(node.terminate().success());

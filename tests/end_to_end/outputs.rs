@@ -83,7 +83,7 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
     });
     let ready = one.get("/readyz").unwrap();
     assert_eq!(ready.status, 200);
-    let warning = "output backup: takes no points";
+    let warning = "output backup: accepts no points";
     assert!(ready.body.contains(warning), "{}", ready.body);
 
     other.writes.set(Mode::Pass);

@@ -87,7 +87,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
     assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
 
     site.wait_exact(&sender.expected.points(), SOON);
-    wait_for("nothing is open", || counts(&nodes[0].json("/api/v1/live")), |live| live.is_empty());
+    wait_for("nothing is open", || counts(&nodes[0].json("/api/v1/live")), BTreeMap::is_empty);
     for node in &nodes {
         assert_eq!(counts(&node.json(MINUTES)), expected(|_| true));
         let of_y = node.json(&format!("{MINUTES}&product=y"));

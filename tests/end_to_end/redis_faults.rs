@@ -154,7 +154,7 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 6000);
     let port = other.address().port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-    wait_for("it has the other's data", || site.redis.keys(), |keys| keys.is_empty());
+    wait_for("it has the other's data", || site.redis.keys(), Vec::is_empty);
     site.redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     site.wait_exact(&sender.expected.points(), BACK);
     let metrics = node.metrics();

@@ -135,7 +135,7 @@ fn the_process_has_its_metrics_under_the_usual_names() {
     assert!(metrics.count("process_threads") > 2);
     let cpu = || node.metrics().value("process_cpu_seconds_total");
     let first = cpu();
-    wait_for("it takes CPU time", || cpu(), |&now| now > first);
+    wait_for("it takes CPU time", cpu, |&now| now > first);
 }
 
 #[test]
@@ -184,12 +184,12 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let ended = SystemTime::now() - Duration::from_secs(600);
     let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
     sender.send(format!("a=b value=c {ended_ns}"));
-    wait_for("it is old", || age(), |&age| (540.0..700.0).contains(&age));
+    wait_for("it is old", age, |&age| (540.0..700.0).contains(&age));
     let first = age();
-    wait_for("it gets older", || age(), |&age| age > first + 2.0);
+    wait_for("it gets older", age, |&age| age > first + 2.0);
     site.writes.set(Mode::Pass);
     site.wait_exact(&sender.expected.points(), SOON);
-    wait_for("nothing is old", || age(), |&age| age == 0.0);
+    wait_for("nothing is old", age, |&age| age == 0.0);
 }
 
 /// As `docs/monitoring.md` has it: 970 of 1000 events a minute are below 0.99, and 995 are not.

@@ -9,12 +9,12 @@ use crate::store_redis::prelude::*;
 #[tokio::test]
 async fn every_way_to_a_server_and_a_database_of_its_own() {
     let server = RedisServer::start(&[]);
-    let unix = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
+    let mut unix = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
     let mut other = tcp(&server);
-    other.redis.database = 3;
+    (unix.redis.database, other.redis.database) = (1, 3);
+    do_everything(&store(&unix)).await.expect("by a Unix socket");
     do_everything(&store(&other)).await.expect("in a database of its own");
     assert_eq!(server.keys(), [""; 0], "nothing in database 0");
-    do_everything(&store(&unix)).await.expect("by a Unix socket");
     let store = store(&tcp(&server));
     do_everything(&store).await.expect("by TCP");
     let address = server.address().to_string();

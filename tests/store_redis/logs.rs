@@ -14,7 +14,7 @@ const RESPONSE: Duration = Duration::from_secs(1);
 async fn logs_with_long_names_are_read_over_a_slow_way() {
     let server = RedisServer::start(&[]);
     let proxy = TcpProxy::start(server.address());
-    let mut settings = at(redis_link::Address::Server(proxy.address().into()));
+    let mut settings = at(Address::Server(proxy.address().into()));
     settings.layout = Layout::Log;
     settings.redis.timeouts.response = RESPONSE;
     let store = store(&settings);

@@ -123,7 +123,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
     for call in 0..9 {
         let line = TcpProxy::start(server.address());
         let mut settings = impatient(tcp(&server));
-        settings.redis.address = redis_link::Address::Server(line.address().into());
+        settings.redis.address = Address::Server(line.address().into());
         settings.prefix = format!("eds{call}");
         let store = store(&settings);
         record(&store, minute(), &["s=1"], 1).await.unwrap();
@@ -155,7 +155,7 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     let server = RedisServer::start(&[]);
     let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));
-    settings.redis.address = redis_link::Address::Server(line.address().into());
+    settings.redis.address = Address::Server(line.address().into());
     let store = Arc::new(store(&settings));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
     line.set(Traffic::Stall);
@@ -188,7 +188,7 @@ async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
     let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));
-    settings.redis.address = redis_link::Address::Server(line.address().into());
+    settings.redis.address = Address::Server(line.address().into());
     // Longer than that error takes.
     settings.redis.timeouts.connect = 2 * IN_TIME;
     line.set(Traffic::Stall);

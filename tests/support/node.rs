@@ -422,7 +422,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn last_ledger(&self) -> String {
         let log = self.log();
-        log.lines().rfind(|line| line.contains(" stopped ")).expect("it says so").to_owned()
+        log.lines().rfind(|line| line.contains(" stopped")).expect("it says so").to_owned()
     }
 
     pub(crate) fn log(&self) -> String {

@@ -6,8 +6,8 @@ use std::num::NonZeroU16;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Bucket, Claim, ClaimRequest, Compaction, Draining as _, Known, OutputName,
-    RecordRequest, Recording as _, Records, SealRequest, Seen, Store as _, StoreError,
+    AdmitRequest, Claim, ClaimRequest, Compaction, Draining as _, Known, OutputName, RecordRequest,
+    Recording as _, Records, SealRequest, Seen, Store as _, StoreError,
 };
 use testing::prelude::*;
 use tokio::sync::mpsc::UnboundedSender;

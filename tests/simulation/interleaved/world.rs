@@ -164,7 +164,9 @@ impl World {
 
     pub(super) fn end(mut self) {
         for node in &mut self.nodes {
-            TASKS.into_iter().for_each(|task| node.abort(task));
+            for task in TASKS {
+                node.abort(task);
+            }
         }
         for held in self.redis.held() {
             self.redis.release(&held, false, false);
@@ -211,7 +213,7 @@ impl World {
         for node in &self.nodes {
             for task in TASKS {
                 let waits = |it: &&Held| it.node == node.number && Kind::of(it).task() == task;
-                if node.is_busy(task) && !awaited.iter().any(|it| waits(it)) {
+                if node.is_busy(task) && !awaited.iter().any(waits) {
                     let number = node.number;
                     return Err(format!("n{number} neither asks nor ends to {task:?}: {held:?}"));
                 }
