@@ -37,7 +37,7 @@ const NUMBERS: i64 = 1000;
 
 /// Timestamps for lines that have none. In nanoseconds no two of a relay are equal, unless its clock was set back, so that two events
 /// of a user in one datagram stay two; nor are two of relays with different numbers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Stamps {
     arrivals: ArrivalStamps,
     number: i64,
@@ -46,7 +46,7 @@ pub(crate) struct Stamps {
 
 impl Stamps {
     pub(crate) fn new(number: u16, precision: Precision) -> Self {
-        Self { arrivals: ArrivalStamps::default(), number: i64::from(number) % NUMBERS, precision }
+        Self { number: i64::from(number) % NUMBERS, precision, ..Self::default() }
     }
 
     fn stamp(&self, now_nanos: i64) -> i64 {

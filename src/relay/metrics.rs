@@ -75,12 +75,11 @@ impl Collector for RoutesCollector {
         ] {
             one(to, name, help, &ConstGauge::new(level))?;
         }
-        let rejected = Rejection::ALL.iter().zip(totals.rejected);
-        let rejected = rejected
-            .map(|(reason, lines)| ([("reason", reason.label())], ConstCounter::new(lines)));
-        family(to, "lines_rejected", "Rejected lines", rejected)?;
-        let dropped = by_loss(passthrough).map(|(loss, lines)| ([("reason", loss)], lines));
-        family(to, "rest_dropped", "Dropped passthrough lines", dropped)?;
+        let rejected = Rejection::ALL.iter().map(|reason| reason.label()).zip(totals.rejected);
+        let by_reason = |(reason, lines)| ([("reason", reason)], ConstCounter::new(lines));
+        family(to, "lines_rejected", "Rejected lines", rejected.map(by_reason))?;
+        let dropped = Loss::LABELS.into_iter().zip(passthrough.dropped);
+        family(to, "rest_dropped", "Dropped passthrough lines", dropped.map(by_reason))?;
 
         let nodes = || routes.nodes.iter().zip(&totals.nodes);
         let counts = |count: fn(&Destination) -> u64| {
@@ -88,12 +87,8 @@ impl Collector for RoutesCollector {
                 ([("to", node.name())], ConstCounter::new(count(events)))
             })
         };
-        family(
-            to,
-            "datagrams_sent",
-            "Datagrams sent to a node",
-            counts(|events| events.datagrams),
-        )?;
+        let help = "Datagrams sent to a node";
+        family(to, "datagrams_sent", help, counts(|events| events.datagrams))?;
         let help = "Reports of the kernel that no process listens at a node's address";
         family(to, "refusals", help, counts(|events| events.refusals))?;
         family(to, "events_sent", "Events sent to a node", counts(|events| events.sent))?;
@@ -104,13 +99,9 @@ impl Collector for RoutesCollector {
             .map(|(node, _)| ([("to", node.name())], ConstGauge::new(u64::from(node.is_up()))));
         family(to, "node_up", "1 while the kernel reports no error for a node", up)?;
         let dropped = nodes().flat_map(|(node, events)| {
-            by_loss(events).map(|(loss, lines)| ([("to", node.name()), ("reason", loss)], lines))
+            let dropped = Loss::LABELS.into_iter().zip(events.dropped.map(ConstCounter::new));
+            dropped.map(|(reason, lines)| ([("to", node.name()), ("reason", reason)], lines))
         });
         family(to, "events_dropped", "Events not sent to a node", dropped)
     }
-}
-
-/// Returns the number of dropped lines by reason.
-fn by_loss(destination: &Destination) -> impl Iterator<Item = (&'static str, ConstCounter<u64>)> {
-    Loss::LABELS.into_iter().zip(destination.dropped.map(ConstCounter::new))
 }

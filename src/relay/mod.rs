@@ -58,9 +58,10 @@ pub(crate) struct PassthroughHttp {
 }
 
 /// The destination of passthrough lines.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) enum Passthrough {
     /// Lines are discarded and counted.
+    #[default]
     Nowhere,
     /// A UDP address, to which lines are sent byte for byte.
     Udp(Arc<Outlet>),
@@ -87,7 +88,7 @@ impl Passthrough {
 }
 
 /// The destinations of a relay, and the state that its parts share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Routes {
     /// The nodes, which all receive every event.
     pub(crate) nodes: Vec<Arc<Outlet>>,
@@ -103,15 +104,8 @@ pub(crate) struct Routes {
 
 impl Routes {
     pub(crate) fn new(nodes: Vec<Arc<Outlet>>, passthrough: Passthrough, stamps: Stamps) -> Self {
-        Self {
-            ledger: Mutex::new(Ledger::new(nodes.len())),
-            nodes,
-            passthrough,
-            stamps,
-            notices: Notices::default(),
-            progress: Progress::default(),
-            listeners_failing: AtomicUsize::new(0),
-        }
+        let ledger = Mutex::new(Ledger::new(nodes.len()));
+        Self { nodes, passthrough, stamps, ledger, ..Self::default() }
     }
 
     /// Returns the number of lines by outcome, all at the same moment.

@@ -30,7 +30,7 @@ const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 /// The minimum time between two look-ups.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outlet {
     name: String,
     /// The addresses at which this relay listens. It never sends to them.
@@ -66,13 +66,7 @@ impl Outlet {
     /// Returns an outlet to this `HOST:PORT` for a relay that listens at these addresses. An address can be sent to at once, a
     /// name after its first look-up.
     pub(crate) fn new(name: &str, listens: &[ListenAddress]) -> Self {
-        let outlet = Self {
-            name: name.to_owned(),
-            listens: listens.to_vec(),
-            state: Mutex::default(),
-            failed: Notify::new(),
-            is_loop: AtomicBool::new(false),
-        };
+        let outlet = Self { name: name.to_owned(), listens: listens.to_vec(), ..Self::default() };
         if let Ok(address) = name.parse() {
             outlet.connect(address);
         }

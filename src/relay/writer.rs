@@ -108,13 +108,13 @@ impl Batch for Lines {
 }
 
 /// A bounded queue of lines, in the pieces in which they are written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     pieces: Mutex<Pieces>,
     bytes_max: usize,
     filled: Notify,
-    /// Whether the server accepts lines.
-    is_up: AtomicBool,
+    /// Whether the server did not accept the last write.
+    is_down: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -126,13 +126,11 @@ struct Pieces {
 
 impl Queue {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        let is_up = AtomicBool::new(true);
-        Self { pieces: Mutex::default(), bytes_max, filled: Notify::new(), is_up }
+        Self { bytes_max, ..Self::default() }
     }
 
-    /// Returns whether the server accepted the last write.
     pub(super) fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Relaxed)
+        !self.is_down.load(Ordering::Relaxed)
     }
 
     /// Adds lines. Returns whether there was room; an empty queue has room.
@@ -232,7 +230,7 @@ pub(crate) async fn write_queue(
             pause = PAUSES.0;
         }
         delivery.into_unsettled().for_each(|lines| queue.put_back(lines));
-        queue.is_up.store(result.is_ok(), Ordering::Relaxed);
+        queue.is_down.store(result.is_err(), Ordering::Relaxed);
         let Err(error) = result else {
             continue;
         };
