@@ -23,7 +23,7 @@ use crate::event::Rejection;
 pub enum Severity {
     /// Data is lost, or waits for an operator.
     Critical,
-    /// An operator should look at it.
+    /// An operator should check it.
     Warning,
     /// No action is needed.
     Note,

@@ -74,7 +74,7 @@ fn find_in_process<R>(
     found.into_iter().map(|finding| finding.at(&place)).collect()
 }
 
-/// Returns whether a node rejects so many lines that an operator should check it.
+/// Returns whether a node rejects many lines, which is a warning.
 pub(super) fn rejects_much(node: &NodeReport) -> bool {
     let recent = &node.details.recent;
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
@@ -84,7 +84,7 @@ pub(super) fn rejects_much(node: &NodeReport) -> bool {
 fn find_in_work(status: &Status, node: &NodeReport) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
-    // A Redis that is unfit for all nodes is a finding of its own.
+    // A Redis that is unfit for all nodes is a separate finding.
     let store_error = report.store_error.as_ref().filter(|_| are_servers_well(status));
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),

@@ -187,7 +187,7 @@ macro_rules! totals {
         }
 
         impl $name {
-            /// Returns how much the counts grew, with the present level.
+            /// Returns the growth of the counts, with the present level.
             pub(crate) const fn since(&self, then: &Self) -> Self {
                 Self { $($count: self.$count.saturating_sub(then.$count),)* $level: self.$level }
             }

@@ -163,8 +163,8 @@ fn processes<R: Default + Serialize + DeserializeOwned>(
 }
 
 /// Returns the share of events that a node saw of all minutes but the first and the last, relative to the node that saw most of
-/// each. A minute counts if one process of the node ran throughout: the present one, or one that saw events of the minutes
-/// before and after, too. So a node that was down for a while is not reported for losing events.
+/// each. A minute counts if one process of the node ran throughout: the present process, or a process that also saw events
+/// of the minutes before and after. So a node that was down for a while is not reported for losing events.
 fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
     let name = node.process.name.as_str();
     let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
@@ -327,7 +327,6 @@ fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
     causes.into_values().collect()
 }
 
-/// Returns the amounts in words.
 fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     let words = |loss: &CauseStatus| {
         let what = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);

@@ -34,20 +34,20 @@ pub fn status_line(
         }
         let dropped: u64 = now.dropped.iter().sum();
         if dropped > 0 {
-            let _ = write!(line, ", {dropped} dropped in all");
+            let _ = write!(line, ", {dropped} dropped since the start");
         }
         // The backlog is absent while it is unknown.
         if let Some(pending) = metrics.backlog_pending.get(&[]) {
             let _ = write!(line, "; {} open", pending.get());
             for output in &outputs {
                 if let Some(unsent) = metrics.backlog_unsent.get(&of_output(output)) {
-                    let _ = write!(line, ", {} wait for {output}", unsent.get());
+                    let _ = write!(line, ", {} unsent to {output}", unsent.get());
                 }
             }
-            line.push_str(" (minutes times partitions)");
+            line.push_str(" (minutes per partition)");
         }
         if metrics.store_up.get() == 0 {
-            line.push_str("; the store takes nothing");
+            line.push_str("; the store is unavailable");
         } else if node.partitions.lagging() > 0 {
             let _ = write!(line, "; lags in {} partitions", node.partitions.lagging());
         }

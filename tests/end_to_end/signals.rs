@@ -60,7 +60,7 @@ fn a_node_and_a_relay_report_how_they_are() {
     node.set_environment("NOTIFY_SOCKET", &path);
     node.run();
     wait("READY=1", None);
-    wait("STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 wait for ", None);
+    wait("STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 unsent to ", None);
     wait("; 1 open", Some(node.udp()));
     node.terminate();
     wait("STATUS=draining", None);

@@ -38,7 +38,7 @@ use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// The longest window, in minutes, if the store keeps so many.
+/// The longest window in minutes, if the retention allows it.
 const WINDOW_MAX: i64 = 1440;
 /// The maximum product of a window's minutes and the partitions.
 const PLACES_MAX: i64 = 200_000;
@@ -57,7 +57,7 @@ pub(crate) struct Queries {
     reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
-    /// The lists of all nodes, and those that only this node has, since another list is in their slot.
+    /// The lists of all nodes, and the lists of this node, for slots that are taken.
     lists: [Lists; 2],
     turns: Turns,
     metrics: Arc<Metrics>,
