@@ -443,7 +443,7 @@ impl Worker {
             from = time_text(rollback.from_ms),
             to = time_text(rollback.to_ms),
             events = rollback.events,
-            "the store lost confirmed data of this period; these events of this node cannot be recorded again; published \
+            "the store forgot confirmed data of this period; these events of this node cannot be recorded again; published \
              minutes keep their values; `eds loss` lists the minutes"
         );
     }
