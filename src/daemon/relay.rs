@@ -145,7 +145,7 @@ fn view(
 ) -> anyhow::Result<RelayView> {
     let http_connections = Gauge::default();
     let register = config.store.as_ref().map(|(redis, prefix)| {
-        let register = Register::of_relay(redis.clone(), prefix, &config.name);
+        let register = Register::new(redis.clone(), prefix, "relays", &config.name);
         let register = Arc::new(register.context(build::STORE_KEYS)?);
         let losses = LossReporter::new(register.clone(), Arc::default(), None);
         anyhow::Ok((register, losses))

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::event::Minute;
     use crate::status::Expected;
-    use crate::store::{Registry, StoreError, Survey, Surveyed};
+    use crate::store::{Registry, Store, StoreError, Survey, Surveyed};
 
     const PANIC: &str = "this store cannot be looked at twice";
 
@@ -169,11 +169,18 @@ mod tests {
     struct Panicking(AtomicBool);
 
     #[async_trait]
-    impl Survey for Panicking {
-        fn place(&self) -> String {
-            "nowhere".to_owned()
+    impl Store for Panicking {
+        async fn check(&self) -> Result<(), StoreError> {
+            Ok(())
         }
 
+        fn describe(&self) -> String {
+            "nowhere".to_owned()
+        }
+    }
+
+    #[async_trait]
+    impl Survey for Panicking {
         fn registry(&self) -> Arc<dyn Registry> {
             unreachable!("an observer reads no registry")
         }
@@ -181,7 +188,7 @@ mod tests {
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {
             assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
             let why = StoreError::unavailable("refused");
-            Surveyed::nothing(self.place(), &why)
+            Surveyed::nothing(self.describe(), &why)
         }
     }
 

@@ -269,7 +269,7 @@ impl NodeReporter {
             ..memory.history.process(self.store.registry().identity())
         };
         let details = NodeDetails {
-            store: self.store.place(),
+            store: self.store.describe(),
             store_error: store_error.map(|error| error.to_string()),
             settings_error,
             recorded_per_second,

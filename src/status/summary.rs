@@ -80,7 +80,7 @@ impl Observer {
         let survey = self.store.survey(&minutes, Minute::of_nanos(old_before));
         let seen = timeout(SURVEYED_WITHIN, survey).await.unwrap_or_else(|_elapsed| {
             let why = StoreError::unavailable("no answer in time");
-            Surveyed::nothing(self.store.place(), &why)
+            Surveyed::nothing(self.store.describe(), &why)
         });
         let own = self.own.as_ref().and_then(|latest| latest.borrow().clone());
         let own = own.map(|(at, own)| Report::new(own.process, own.details, at.elapsed()));

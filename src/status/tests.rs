@@ -331,7 +331,7 @@ fn the_state_of_a_node_is_reported() {
             it.details.store_error = Some("store cannot be used: x".to_owned());
         }),
         ("node-settings", Critical, &["flush.grace", "eds settings show"], |it| {
-            it.details.settings_error = Some("flush.grace = 5s, and this one 6s".to_owned());
+            it.details.settings_error = Some("flush.grace = 5s, and this node 6s".to_owned());
         }),
         ("node-lags", Warning, &["11 s"], |it| it.details.lag_seconds = 11),
         ("queue-fills", Warning, &["50 %"], |it| {

@@ -75,7 +75,7 @@ pub enum StoreError {
     #[error("store cannot be used: {}", .0.reason())]
     Refused(Diagnosis),
     /// The store lacks what this node has seen in it; the call had no effect. The node has to [`attest`](Draining::attest) first.
-    #[error("the store went back to what it was before, or is another one")]
+    #[error("the store lost data or was replaced")]
     Forgot,
     /// The claim is no longer this node's; the call had no effect.
     #[error("the claim was taken over by another node")]
@@ -144,8 +144,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns a number that changes whenever the store may have forgotten confirmed events: with the connection. 0 before the first
-    /// connection, and where none is needed.
-    fn generation(&self, partition: Partition) -> u64;
+    /// connection, and for a store that does not forget.
+    fn generation(&self, _partition: Partition) -> u64 {
+        0
+    }
 
     /// Returns how this store differs from others.
     fn capabilities(&self) -> Capabilities {

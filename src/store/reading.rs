@@ -40,6 +40,19 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
+/// The items of a page of a list in memory.
+const PAGE: usize = 500;
+
+impl<T> Page<T> {
+    /// Cuts the page at a cursor out of a list.
+    pub(super) fn cut(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Self {
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let next = from.saturating_add(PAGE);
+        let next = (next < all.len()).then_some(next as u64);
+        Self { next, items: all.skip(from).take(PAGE).collect() }
+    }
+}
+
 /// Reads counts, and changes nothing. Each call asks for little, so that no call delays recording or draining.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Serialize, Serializer};
 
-use super::{Backlog, Coverage, Result, StoreError};
+use super::{Backlog, Coverage, Result, Store, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 
@@ -232,10 +232,7 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
 
 /// Surveys of a store as a whole.
 #[async_trait]
-pub trait Survey: Send + Sync + std::fmt::Debug {
-    /// Returns the address of the store, without secrets.
-    fn place(&self) -> String;
-
+pub trait Survey: Store {
     /// Returns the registry of the processes that share the store.
     fn registry(&self) -> Arc<dyn Registry>;
 

@@ -39,7 +39,7 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
         if key.starts_with("output.") {
             // One text says all of an output.
             let [theirs, ours] = [&theirs, &ours].map(|value| value.trim_matches('"'));
-            let there = format!("outputs = \"default {url} api=v1 database=eds\", and this one");
+            let there = format!("outputs = \"default {url} api=v1 database=eds\", and this node");
             assert!(there.contains(theirs), "{there}");
             other.assert_refused(&[&there, ours, "on every node"]);
         } else {
@@ -111,7 +111,8 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     for node in [&one, &two] {
         eventually("it is not ready, with both values", SOON, || {
             let answer = node.get("/readyz").unwrap();
-            let words = ["flush.grace = \\\"1s\\\", and this one \\\"2s\\\"", "eds settings apply"];
+            let words =
+                ["flush.grace = \\\"1s\\\", and this node \\\"2s\\\"", "eds settings apply"];
             let all = words.iter().all(|words| answer.body.contains(words));
             when(answer.status == 503 && all, answer.body)
         });
@@ -213,7 +214,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
         said.contains("store.layout = \"sets\", and this configuration \"log\"")
             && said.contains(why)
     };
-    assert!(code == Some(1) && is_refused(&said, "1 nodes live, the first one"), "{said}");
+    assert!(code == Some(1) && is_refused(&said, "1 nodes are running, the first one"), "{said}");
 
     node.set("store.layout", "sets");
     node.set("flush.grace", "9m");

@@ -47,7 +47,8 @@ async fn nodes_with_other_partitions() {
     store(&tcp(&server)).check().await.unwrap();
     let differs =
         Settings { partitions: Partitions::new(NonZeroU16::new(32).unwrap()), ..tcp(&server) };
-    refuses(&differs, "store.partitions = 1, and this one 32", "set store.partitions_before").await;
+    refuses(&differs, "store.partitions = 1, and this node 32", "set store.partitions_before")
+        .await;
     // Another prefix is another cluster.
     let other = Settings { prefix: "other".to_owned(), ..differs };
     store(&other).check().await.unwrap();

@@ -81,7 +81,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
 
     // Reverted, but not after it has begun.
     let words = refusal(old.share(&NO_CHANGE, AN_HOUR).await);
-    assert!(words.contains("events of 21000101:10 already"), "{words}");
+    assert!(words.contains("minute 21000101:10 already has events"), "{words}");
     begin(&new, 3, FROM).await.unwrap();
     server.query::<()>(&["FLUSHALL"]);
     let new = node(&server, 3, Some((2, FROM)));
@@ -112,7 +112,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     }
     let near = node_by(node(), 3, Some((2, "20161204:1118")));
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(words.contains("3 nodes live"), "{words}");
+    assert!(words.contains("3 nodes are running"), "{words}");
     let old = node_by(node(), 2, None);
     old.check().await.unwrap();
     let new = node_by(node(), 3, Some((2, FROM)));
@@ -129,7 +129,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     begin(&old, 2, FROM).await.unwrap();
     let new = node(&server, 3, Some((2, FROM)));
     let words = refusal(new.share(&CHANGE, AN_HOUR).await);
-    assert!(words.contains("events of 21000101:10 already"), "{words}");
+    assert!(words.contains("minute 21000101:10 already has events"), "{words}");
     begin(&old, 2, "21000101:11").await.unwrap();
     let settings: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
     assert!(!settings.contains(&"dividing".to_owned()), "{settings:?}");
@@ -140,14 +140,14 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     server.query::<()>(&["SET", key, "old#0123abcd"]);
     server.query::<()>(&["ZADD", "{eds:nodes}", "1", "old"]);
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(words.contains("node old runs a version that knows nothing"), "{words}");
+    assert!(words.contains("node old runs a version that does not support"), "{words}");
     server.query::<()>(&["SET", key, "old#0123abcd 0.1.0"]);
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(words.contains("1 nodes live") && words.contains("must be after"), "{words}");
+    assert!(words.contains("1 nodes are running") && words.contains("must be after"), "{words}");
 
     let with_more = [&CHANGE[..], &[("input.max_age", "2h")]].concat();
     let words = refusal(new.share(&with_more, AN_HOUR).await);
-    assert!(words.contains("nothing else with it"), "{words}");
+    assert!(words.contains("no other setting with it"), "{words}");
 
     // Neither from a wrong number nor during another change.
     for other in [node(&server, 3, None), node(&server, 3, Some((4, FROM)))] {

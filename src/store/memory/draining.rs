@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms, page, series_counts,
+    MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms, series_counts,
 };
 use crate::event::{Minute, Partition};
 use crate::store::{
@@ -221,10 +221,8 @@ impl Draining for MemoryStore {
             return Ok(Page::default());
         };
         let unsent = &minute.unsent[output];
-        Ok(page(
-            unsent.iter().map(|series| series_counts((series, &minute.counts[series]))),
-            cursor,
-        ))
+        let counts = unsent.iter().map(|series| series_counts((series, &minute.counts[series])));
+        Ok(Page::cut(counts, cursor))
     }
 
     /// There are no other nodes.

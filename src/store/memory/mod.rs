@@ -26,9 +26,6 @@ use crate::event::{Minute, Partition, Partitions};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// The items of a [`Page`].
-const PAGE: usize = 500;
-
 /// Sets in this process.
 #[derive(Debug)]
 pub struct MemoryStore {
@@ -149,7 +146,7 @@ impl MemoryStore {
             return Ok(());
         }
         let why = format!(
-            "open minutes and counts that an output lacks take {} bytes and store.memory_max is {}",
+            "open minutes and unsent counts take {} bytes, and store.memory_max is {}",
             state.bytes, self.bytes_max
         );
         Err(StoreError::Full(Diagnosis::new(Cause::MemoryFull, why)))
@@ -223,15 +220,6 @@ fn after_ms(from_ms: i64, span: Duration) -> i64 {
     from_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn page<T>(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Page<T> {
-    let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-    let next = from.saturating_add(PAGE);
-    Page {
-        next: (next < all.len()).then_some(next as u64),
-        items: all.skip(from).take(PAGE).collect(),
-    }
-}
-
 fn series_counts((series, &(unique, cumulative)): (&String, &(u64, u64))) -> SeriesCounts {
     SeriesCounts { series: series.clone(), unique, cumulative }
 }
@@ -240,10 +228,6 @@ fn series_counts((series, &(unique, cumulative)): (&String, &(u64, u64))) -> Ser
 impl Store for MemoryStore {
     async fn check(&self) -> Result<()> {
         self.check_room(&self.lock())
-    }
-
-    fn generation(&self, _partition: Partition) -> u64 {
-        0
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -332,7 +316,7 @@ impl Recording for MemoryStore {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
                 let why = format!(
-                    "minute {} has 268 million users in one of store.partitions, or their names take 4 GiB, which is the most",
+                    "minute {} reached the limit of 268 million users, or 4 GiB of their names, in one of store.partitions",
                     recording.minute
                 );
                 return Err(StoreError::Full(Diagnosis::new(Cause::MemoryCrowded, why)));
@@ -368,7 +352,8 @@ impl CountReader for MemoryStore {
     }
 
     async fn sealed_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<SeriesCounts>> {
-        let counts = |minute: &MinuteState| page(minute.counts.iter().map(series_counts), cursor);
+        let counts =
+            |minute: &MinuteState| Page::cut(minute.counts.iter().map(series_counts), cursor);
         Ok(self.look(bucket, counts))
     }
 
@@ -388,7 +373,7 @@ impl CountReader for MemoryStore {
     }
 
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>> {
-        Ok(self.look(bucket, |minute| page(minute.sets.keys().cloned(), cursor)))
+        Ok(self.look(bucket, |minute| Page::cut(minute.sets.keys().cloned(), cursor)))
     }
 
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>> {
@@ -403,10 +388,6 @@ impl CountReader for MemoryStore {
 
 #[async_trait]
 impl Survey for MemoryStore {
-    fn place(&self) -> String {
-        self.describe()
-    }
-
     fn registry(&self) -> Arc<dyn Registry> {
         Arc::new(Alone(self.node.clone()))
     }

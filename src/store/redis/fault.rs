@@ -1,7 +1,6 @@
 //! Faults of a Redis: whether a server is fit for events, which is checked on every new connection, since it may
 //! lead to another server than the last; and the error of the store for each fault.
 
-use redis::RedisError;
 use redis_link::{Fault, FaultKind, info_field};
 
 use crate::diagnosis::{Cause, Diagnosis};
@@ -16,12 +15,12 @@ const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",
         "KeyDB",
-        "its scripts are those of Redis 6, which drain no minute when memory is short",
+        "its scripts are those of Redis 6, which cannot drain minutes when memory is short",
     ),
     (
         "dragonfly_version",
         "Dragonfly",
-        "its scripts reach no keys but those that are named before, and compaction finds its keys in sets",
+        "its scripts may access declared keys only, and compact.lua finds its keys in sets",
     ),
 ];
 
@@ -59,8 +58,8 @@ pub(super) fn shortage(info: &str) -> Option<String> {
     let percent = used.saturating_mul(100) / most;
     (percent >= QUESTIONS_PERCENT_MAX).then(|| {
         format!(
-            "a Redis server uses {percent} % of its maxmemory, and from {QUESTIONS_PERCENT_MAX} % on there are no \
-             answers but those that it has, so that recording goes on; raise maxmemory, or ask later"
+            "a Redis server uses {percent} % of its maxmemory; from {QUESTIONS_PERCENT_MAX} % on only cached answers are \
+             given, to leave memory for events; raise maxmemory, or ask later"
         )
     })
 }
@@ -122,23 +121,6 @@ impl From<Fault> for StoreError {
             FaultKind::Full => Self::Full(fault.into()),
             _ if fault.is_refusal() => Self::Refused(fault.into()),
             _ => Self::Unavailable(fault.into()),
-        }
-    }
-}
-
-/// The error of a command that did not run through [`redis_link::Redis`].
-pub(super) fn store_error(error: &RedisError) -> StoreError {
-    Fault::of(error).into()
-}
-
-impl StoreError {
-    /// Adds the server to the diagnosis.
-    pub(super) fn at(self, server: &impl std::fmt::Display) -> Self {
-        match self {
-            Self::Unavailable(found) => Self::Unavailable(found.at(server)),
-            Self::Full(found) => Self::Full(found.at(server)),
-            Self::Refused(found) => Self::Refused(found.at(server)),
-            Self::Forgot | Self::ClaimLost => self,
         }
     }
 }

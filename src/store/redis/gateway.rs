@@ -22,8 +22,6 @@ use crate::store::{Bucket, OutputName, Page, Result, StoreError};
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which a server counts as full after it refused a write: longer than a recorder's retry interval.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
-/// The keys of a step of a scan, which blocks Redis for a fraction of a ms.
-const SCANNED_AT_ONCE: usize = 1000;
 
 /// The connection of recording, so that a large batch does not delay a claim.
 pub(super) const RECORDING: Lane = Lane(0);
@@ -219,7 +217,7 @@ impl Gateway {
     pub(super) fn warnings(&self) -> Vec<Diagnosis> {
         let servers = self.redis.servers().into_iter();
         let forgetting = servers.filter(|server| server.forgets()).map(|server| {
-            let why = "when it ends it forgets what it confirmed since its last snapshot";
+            let why = "when it stops it loses all writes since its last snapshot";
             Diagnosis::new(Cause::RedisForgets, why).at(server)
         });
         forgetting.chain(self.outdated_from(Minute::MAX)).collect()
@@ -247,17 +245,18 @@ impl Gateway {
         self.agree().await?;
         self.agreement
             .fingerprint_key()
-            .ok_or_else(|| StoreError::unavailable("no key of fingerprints stands in Redis"))
+            .ok_or_else(|| StoreError::unavailable("Redis has no key of fingerprints"))
     }
 
     /// Checks that this node agrees with the cluster-wide settings, and that all known servers answer on the connections for events
     /// and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
-        let difference = self.difference().await?;
-        difference.map_or(Ok(()), |found| Err(StoreError::Refused(found)))?;
+        if let Some(found) = self.difference().await? {
+            return Err(StoreError::Refused(found));
+        }
         for server in self.redis.servers() {
-            self.ask_server::<()>(&server, RECORDING, cmd("PING")).await?;
+            self.ask_server::<()>(&server, RECORDING, ANY, cmd("PING")).await?;
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
@@ -274,7 +273,7 @@ impl Gateway {
 
     /// The answer of a server to INFO memory.
     async fn memory(&self, server: &Server, lane: Lane) -> Result<String> {
-        self.ask_server(server, lane, cmd("INFO").arg("memory").take()).await
+        self.ask_server(server, lane, ANY, cmd("INFO").arg("memory").take()).await
     }
 
     /// See [`CountReader::shortage`](crate::store::CountReader::shortage).
@@ -313,52 +312,29 @@ impl Gateway {
 
     /// The cluster-wide settings in Redis, whether or not this node agrees with them.
     pub(super) async fn shared(&self) -> Result<Shared> {
-        let key = &self.agreement.key;
-        self.operate(slot(key.as_bytes()), Cmd::hgetall(key)).await
+        self.operate(&self.agreement.key, Cmd::hgetall(&self.agreement.key)).await
     }
 
-    /// Asks the server of this slot for an operator, whether or not the settings agree.
-    pub(super) async fn operate<T: FromRedisValue>(&self, slot: u16, command: Cmd) -> Result<T> {
-        let server = self.redis.server(slot).await?;
-        self.ask_server(&server, DRAINING, command).await
-    }
-
-    /// Hands the names of all keys that match to `take`, in some order, some of them twice. Rests after each step for `rests` times
-    /// the duration of the step.
-    pub(super) async fn scan(
+    /// Asks the server of this key for an operator, whether or not the settings agree.
+    pub(super) async fn operate<T: FromRedisValue>(
         &self,
-        pattern: &str,
-        rests: u32,
-        mut take: impl FnMut(Vec<u8>),
-    ) -> Result<()> {
-        self.redis.server(0).await?;
-        for server in self.redis.servers() {
-            let mut cursor = 0;
-            loop {
-                let began = Instant::now();
-                let mut step = cmd("SCAN");
-                step.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
-                let (next, names): (u64, Vec<Vec<u8>>) =
-                    self.ask_server(&server, READING, step).await?;
-                names.into_iter().for_each(&mut take);
-                cursor = next;
-                if cursor == 0 {
-                    break;
-                }
-                tokio::time::sleep(began.elapsed() * rests).await;
-            }
-        }
-        Ok(())
+        key: &str,
+        command: impl Into<Command<'_>>,
+    ) -> Result<T> {
+        let server = self.redis.server(slot(key.as_bytes())).await?;
+        self.ask_server(&server, DRAINING, ANY, command).await
     }
 
-    async fn ask_server<T: FromRedisValue>(
+    pub(super) async fn ask_server<T: FromRedisValue>(
         &self,
         server: &Server,
         lane: Lane,
-        command: Cmd,
+        generation: u64,
+        command: impl Into<Command<'_>>,
     ) -> Result<T> {
-        let run = async |connection: &mut Connection| command.query_async(connection).await;
-        self.run_on(server, lane, ANY, run).await
+        let command = command.into();
+        let run = async |connection: &mut Connection| command.run(connection).await;
+        self.run_on(server, lane, generation, run).await
     }
 
     /// A watched lane sends no command twice, and readers change no data.
@@ -386,44 +362,56 @@ impl Gateway {
     /// that agreed before does not wait for that server: the other servers of a cluster work while it is unreachable. Nor does
     /// the node have to agree in more than how events are kept: it records while the settings are changed.
     async fn agree(&self) -> Result<()> {
-        let slot = redis_link::slot(self.agreement.key.as_bytes());
-        let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
-        let agrees_now =
-            || has_agreed() && self.agreed.load(Ordering::Acquire) == self.redis.generation(slot);
-        if agrees_now() {
+        let slot = slot(self.agreement.key.as_bytes());
+        let agreed = self.agreed.load(Ordering::Acquire);
+        if agreed != 0 && agreed == self.redis.generation(slot) {
             return Ok(());
         }
-        match self.agree_again(slot, has_agreed()).await {
-            Ok(()) => Ok(()),
-            Err(error @ StoreError::Refused(_)) => {
-                self.agreed.store(0, Ordering::Release);
-                Err(error)
-            }
-            Err(error) => {
+        let again = self.agree_again(slot, agreed != 0).await;
+        match &again {
+            Ok(()) => {}
+            Err(StoreError::Refused(_)) => self.agreed.store(0, Ordering::Release),
+            Err(_) => {
                 self.redis.suspect();
-                if has_agreed() { Ok(()) } else { Err(error) }
+                if self.agreed.load(Ordering::Acquire) != 0 {
+                    return Ok(());
+                }
             }
         }
+        again
     }
 
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<()> {
         let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
-        let connection = async |connection: &mut Connection| Ok(connection.clone());
-        let mut connection = self.run_on(&server, DRAINING, ANY, connection).await?;
+        self.run_on(&server, DRAINING, ANY, async |_: &mut Connection| Ok(())).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,
             Err(_) if has_agreed => return Ok(()),
             Err(_) => self.agreeing.lock().await,
         };
         let generation = self.redis.generation(slot);
-        if self.agreed.load(Ordering::Acquire) != generation {
-            let is_new = !has_agreed;
-            let shared = self.agreement.check(&mut connection, is_new);
-            let shared = shared.await.map_err(|error| error.at(&server))?;
-            self.learn(&shared);
-            self.agreed.store(generation, Ordering::Release);
+        if self.agreed.load(Ordering::Acquire) == generation {
+            return Ok(());
         }
+        let read = || {
+            let read = Cmd::hgetall(&self.agreement.key);
+            self.ask_server::<Shared>(&server, DRAINING, generation, read)
+        };
+        let mut shared = read().await?;
+        if let Some(proposal) = self.agreement.proposal(&shared) {
+            match self.ask_server::<()>(&server, DRAINING, generation, proposal).await {
+                Err(StoreError::Full(_)) if !shared.is_empty() => {}
+                proposed => {
+                    proposed?;
+                    shared = read().await?;
+                }
+            }
+        }
+        let compared = if has_agreed { Compared::Kept } else { Compared::All };
+        self.agreement.check(&shared, compared)?;
+        self.learn(&shared);
+        self.agreed.store(generation, Ordering::Release);
         Ok(())
     }
 }

@@ -105,7 +105,7 @@ impl RedisStore {
     /// A store by these settings. Connects with the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let (redis, prefix) = (settings.redis.clone(), &settings.prefix);
-        let register = Register::new(redis, keys::of_all(prefix, "nodes"), prefix, &settings.node)?;
+        let register = Register::new(redis, prefix, "nodes", &settings.node)?;
         Ok(Self {
             gateway: Gateway::new(settings, register.identity().to_owned())?,
             layout: match settings.layout {

@@ -96,10 +96,8 @@ impl Recording for RedisStore {
         script.arg(request.series);
         let answers: Option<(u64, Vec<i64>)> = at.ask(script).await?;
         let (arrivals, answers) = answers.ok_or_else(|| {
-            let why = format!(
-                "minute {} is not divided into {divided} partitions any more",
-                minute.shown()
-            );
+            let why =
+                format!("minute {} is no longer divided into {divided} partitions", minute.shown());
             StoreError::Refused(Diagnosis::new(Cause::SettingsOutdated, why))
         })?;
         let mut answers = answers.into_iter();
@@ -112,7 +110,7 @@ impl Recording for RedisStore {
             })
             .collect();
         if series.len() != request.series.len() {
-            return Err(StoreError::unavailable("an answer of another length"));
+            return Err(StoreError::unavailable("Redis answered for another number of series"));
         }
         Ok(Admitted { overflow_users, arrivals, series })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::redis::cmd;
 use tokio::time::Instant;
 
-use super::frame::{self, Events, FRAME_BYTES, Piece};
+use super::frame::{self, Event, Events, FRAME_BYTES, Piece};
 use super::{Logs, log_key};
 use crate::store::redis::gateway::At;
 use crate::store::{Result, SeriesCounts, StoreError};
@@ -174,15 +174,18 @@ impl Tally {
     }
 
     fn take(&mut self, numbers: &mut Numbers, bytes: &[u8]) {
-        let is_frame = frame::read(bytes, |piece| match piece {
+        let whole = frame::read(bytes, |piece| match piece {
             Piece::Entry(number, series) => {
                 let place = self.place(series);
                 numbers.insert(number, place);
             }
             Piece::Part(number, from, events) => self.add(numbers, number, from, events),
         });
-        if !is_frame && !std::mem::replace(&mut self.is_foreign, true) {
-            tracing::error!(bytes = bytes.len(), "what is no frame in a log is not counted");
+        if whole.is_none() && !std::mem::replace(&mut self.is_foreign, true) {
+            tracing::error!(
+                bytes = bytes.len(),
+                "a log has a malformed frame, which is not counted"
+            );
         }
     }
 
@@ -199,17 +202,17 @@ impl Tally {
         let Some(&place) = numbers.get(&number) else {
             tracing::error!(
                 number,
-                "a log does not name the series of events, which are not counted"
+                "a log has events without the name of their series, which are not counted"
             );
             return;
         };
         if self.first == 0 {
-            self.events += events.count() as u64;
+            self.events += events.len() as u64;
         }
         for kind in [USERS, EVENTS] {
-            self.make_room(place, kind, events.count());
+            self.make_room(place, kind, events.len());
             let pass = self.first..=self.last;
-            let fingerprints = events.iter().map(|event| match kind {
+            let fingerprints = events.iter().map(Event::of_bytes).map(|event| match kind {
                 USERS => event.user,
                 _ => event.fingerprint(from),
             });
@@ -302,7 +305,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::frame::{Event, Frame};
+    use super::frame::Frame;
     use super::*;
 
     proptest! {

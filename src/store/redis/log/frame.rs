@@ -49,9 +49,9 @@ impl Event {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "each is one half")]
-    fn of_bytes(bytes: [u8; EVENT_BYTES]) -> Self {
+    pub(super) fn of_bytes(bytes: &[u8; EVENT_BYTES]) -> Self {
         let mut both = [0; size_of::<u128>()];
-        both[..EVENT_BYTES].copy_from_slice(&bytes);
+        both[..EVENT_BYTES].copy_from_slice(bytes);
         let both = u128::from_le_bytes(both);
         Self { user: both as u64, time: (both >> u64::BITS) as u64 }
     }
@@ -124,26 +124,12 @@ pub(super) enum Piece<'a> {
 }
 
 /// Encoded events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Events<'a>(&'a [[u8; EVENT_BYTES]]);
+pub(super) type Events<'a> = &'a [[u8; EVENT_BYTES]];
 
-impl Events<'_> {
-    pub(super) const fn count(self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn iter(self) -> impl Iterator<Item = Event> {
-        self.0.iter().copied().map(Event::of_bytes)
-    }
-}
-
-/// Hands the pieces of a frame to `take`. Returns whether the frame was well-formed up to its end.
-pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> bool {
-    let mut rest = frame;
-    read_all(&mut rest, &mut take).is_some()
-}
-
-fn read_all<'a>(rest: &mut &'a [u8], take: &mut impl FnMut(Piece<'a>)) -> Option<()> {
+/// Hands the pieces of a frame to `take`. Returns `None` unless the frame is well-formed up to its end.
+pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> Option<()> {
+    let mut frame = frame;
+    let rest = &mut frame;
     (rest.split_off_first()? == &VERSION).then_some(())?;
     for _ in 0..read_number(rest)? {
         let number = read_number(rest)?;
@@ -161,7 +147,7 @@ fn read_all<'a>(rest: &mut &'a [u8], take: &mut impl FnMut(Piece<'a>)) -> Option
         let bytes = usize::try_from(read_number(rest)?).ok()?;
         let bytes = bytes.checked_mul(EVENT_BYTES)?;
         let (events, _) = rest.split_off(..bytes)?.as_chunks();
-        take(Piece::Part(number, from, Events(events)));
+        take(Piece::Part(number, from, events));
     }
     Some(())
 }
@@ -205,15 +191,15 @@ mod tests {
 
     fn pieces(frame: &[u8]) -> Option<Vec<Owned>> {
         let mut pieces = Vec::new();
-        let is_whole = read(frame, |piece| {
+        let whole = read(frame, |piece| {
             pieces.push(match piece {
                 Piece::Entry(number, series) => Owned::Entry(number, series.to_owned()),
                 Piece::Part(number, from, events) => {
-                    Owned::Part(number, from, events.iter().collect())
+                    Owned::Part(number, from, events.iter().map(Event::of_bytes).collect())
                 }
             });
         });
-        is_whole.then_some(pieces)
+        whole.map(|()| pieces)
     }
 
     /// `format_tests` explains what a change means.

@@ -23,14 +23,13 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
 use self::counting::{Length, ReadBudget};
-use self::frame::Piece;
+use self::frame::{Event, Piece};
 use self::recording::Log;
 use super::gateway::At;
 use super::keys::{Place, Scope};
 use super::layout::{OpenMinutes, SEALING, held, names, pieces, seal};
 use super::millis;
 use super::scripts::{SHARED, Source, scripts};
-use crate::event::Partition;
 use crate::store::{
     Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
 };
@@ -45,8 +44,6 @@ scripts! {
 
 /// The counts that run at the same time, each in bounded memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// The series of a page.
-const PAGE: usize = 500;
 /// The greatest age of counts, as a multiple of the time that counting all partitions takes: readers use at most a tenth of a core,
 /// however large the minute is.
 const AGE_MAX: u32 = 10;
@@ -57,11 +54,9 @@ const UNUSED_FOR: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(super) struct Logs {
     /// The process's own logs, and the number of the next one.
-    own: Taken<Bucket, Log>,
+    own: Taken<Log>,
     next: AtomicU64,
-    /// The generation in which `append.lua` was loaded on the server of a partition.
-    given: Taken<Partition, u64>,
-    sealing: Taken<Bucket, Sealing>,
+    sealing: Taken<Sealing>,
     /// By minute, generation and series. One task at a time reads users.
     users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
     /// The counts of open minutes for readers. One task at a time counts.
@@ -74,10 +69,9 @@ pub(super) struct Logs {
 impl Logs {
     pub(super) fn new(response: Duration) -> Self {
         Self {
-            own: Taken::default(),
+            own: Taken::new(),
             next: AtomicU64::new(0),
-            given: Taken::default(),
-            sealing: Taken::default(),
+            sealing: Taken::new(),
             users: AsyncMutex::default(),
             looks: AsyncMutex::default(),
             counting: Semaphore::new(COUNTED_AT_ONCE),
@@ -121,7 +115,7 @@ impl OpenMinutes for Logs {
                     frame::read(&bytes, |piece| match piece {
                         Piece::Entry(number, text) if text == series => read.number = Some(number),
                         Piece::Part(number, _, events) if read.number == Some(number) => {
-                            users.extend(events.iter().map(|event| event.user));
+                            users.extend(events.iter().map(|event| Event::of_bytes(event).user));
                         }
                         Piece::Entry(..) | Piece::Part(..) => {}
                     });
@@ -178,13 +172,7 @@ impl OpenMinutes for Logs {
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
         let counts = self.look_at(at).await?;
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let page = counts.iter().skip(from).take(PAGE);
-        let next = cursor + PAGE as u64;
-        Ok(Page {
-            items: page.map(|counts| counts.series.clone()).collect(),
-            next: (next < counts.len() as u64).then_some(next),
-        })
+        Ok(Page::cut(counts.iter().map(|counts| counts.series.clone()), cursor))
     }
 
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
@@ -224,24 +212,22 @@ struct Read {
 /// Items that a task takes out while it works with them, and puts back after success: an item that a failure loses is read again, or
 /// begun anew.
 #[derive(Debug)]
-struct Taken<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);
 
-impl<K, V> Default for Taken<K, V> {
-    fn default() -> Self {
+impl<V> Taken<V> {
+    fn new() -> Self {
         Self(Mutex::default())
     }
-}
 
-impl<K: Eq + std::hash::Hash, V> Taken<K, V> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, (V, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Bucket, (V, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &K) -> Option<V> {
+    fn take(&self, key: &Bucket) -> Option<V> {
         self.lock().remove(key).map(|(value, _)| value)
     }
 
-    fn put(&self, key: K, value: V) {
+    fn put(&self, key: Bucket, value: V) {
         let mut all = self.lock();
         all.retain(|_, (_, last_used)| last_used.elapsed() < UNUSED_FOR);
         all.insert(key, (value, Instant::now()));

@@ -39,10 +39,6 @@ impl Logs {
             }
             _ => at,
         };
-        if self.given.take(&partition) != Some(at.generation) {
-            at.run(async |connection: &mut Connection| APPEND.script.load_async(connection).await)
-                .await?;
-        }
         let minutes: Vec<_> = by_minute(records.requests).into_iter().collect();
         for minutes in minutes.chunks(MINUTES_AT_ONCE) {
             let mut left = minutes.to_vec();
@@ -50,7 +46,6 @@ impl Logs {
                 left = self.append_to(at, left, records.seen).await?;
             }
         }
-        self.given.put(partition, at.generation);
         Ok(())
     }
 
@@ -103,9 +98,14 @@ impl Logs {
             cover(&mut transaction, at.place, &at.gateway.process, &seen);
             appended_to.push((at.bucket(), recordings, log, is_new));
         }
-        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it.
+        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it. A
+        // process has new logs on every new connection.
         for script in &scripts {
             transaction.invoke_script(script);
+        }
+        if appended_to.iter().any(|(.., is_new)| *is_new) {
+            at.run(async |connection: &mut Connection| APPEND.script.load_async(connection).await)
+                .await?;
         }
         let answers: Vec<bool> = at.ask(transaction).await?;
         let mut refused = Vec::new();
@@ -114,7 +114,7 @@ impl Logs {
             if is_appended {
                 self.own.put(bucket, log);
             } else if is_new {
-                let message = format!("the new log {:?} is there already", log.name);
+                let message = format!("the new log {:?} already exists", log.name);
                 return Err(StoreError::unavailable(message));
             } else {
                 refused.push((bucket.minute, recordings));
@@ -199,16 +199,16 @@ mod tests {
         let mut found: HashMap<String, usize> = HashMap::new();
         for frame in log.frames(Key(1), &requests.iter().collect::<Vec<_>>()) {
             let mut is_long = false;
-            let is_whole = read(&frame, |piece| match piece {
+            let whole = read(&frame, |piece| match piece {
                 Piece::Entry(number, series) => {
                     is_long |= series.len() > FRAME_BYTES;
                     names.insert(number, series.to_owned());
                 }
                 Piece::Part(number, _, events) => {
-                    *found.entry(names[&number].clone()).or_default() += events.count();
+                    *found.entry(names[&number].clone()).or_default() += events.len();
                 }
             });
-            assert!(is_whole);
+            assert!(whole.is_some());
             let is_bounded = is_long || frame.len() <= FRAME_BYTES;
             assert!(is_bounded, "{} bytes", frame.len());
         }

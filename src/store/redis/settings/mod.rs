@@ -3,25 +3,24 @@
 //! The first node writes its values; each later node compares. A difference in how events are kept makes Redis unusable
 //! for a node; any other keeps a node from closing minutes and sending, but not from recording. With the settings Redis keeps
 //! the format of keys and scripts.
+//!
+//! The number of partitions is one for all nodes, and changes at the beginning of a future minute, so that a node that does not know
+//! the change works until then.
 
-mod division;
-mod leftovers;
 mod repartition;
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use chrono::Utc;
-use redis::{Cmd, pipe};
-use redis_link::Connection;
+use chrono::{DateTime, SecondsFormat, Utc};
+use redis::{Pipeline, pipe};
 use siphasher::sip::SipHasher13;
 
-use self::division::{Division, written};
-pub(super) use self::division::{Shared, Standing, field};
-pub(super) use self::leftovers::RESTS;
 pub use self::repartition::ChangeError;
-use super::{Layout, fault};
+pub(super) use self::repartition::RESTS;
+use super::Layout;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
@@ -36,6 +35,18 @@ const FORMAT_BY: &str = "format_by";
 const FINGERPRINT_KEY: &str = "fingerprint_key";
 /// The key of the configuration that says, with the division, how events are kept.
 const LAYOUT: &str = "store.layout";
+
+/// The keys of the configuration for the division.
+const DIVISION: [&str; 3] =
+    ["store.partitions", "store.partitions_before", "store.partitions_from"];
+
+/// The cluster-wide settings in Redis, by field.
+pub(super) type Shared = BTreeMap<String, String>;
+
+/// The field of a key of the configuration.
+pub(super) fn field(key: &str) -> &str {
+    key.strip_prefix("store.").unwrap_or(key)
+}
 
 /// Which settings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +65,10 @@ pub(super) struct Agreement {
     /// Keys of the configuration with the values of this node.
     pub(super) ours: Vec<(String, String)>,
     division: Division,
+    has_logs: bool,
     /// With the layout `log`: the key of fingerprints, once it is known. The first node chooses it; a node that knows it
     /// writes it again into a Redis that lost it.
-    fingerprint_key: Option<Mutex<Option<Key>>>,
+    fingerprint_key: Mutex<Option<Key>>,
     /// Every event is younger.
     retention: Duration,
 }
@@ -69,92 +81,62 @@ impl Agreement {
         retention: Duration,
     ) -> Self {
         let division = Division::of(partitions);
-        let kept = division::KEYS.into_iter().zip(division.values());
+        let kept = DIVISION.into_iter().zip(division.values());
         let ours = kept.chain([(LAYOUT, layout.name().to_owned())]);
         Self {
             key,
             ours: ours.map(|(key, value)| (key.to_owned(), value)).collect(),
             division,
-            fingerprint_key: (layout == Layout::Log).then(Mutex::default),
+            has_logs: layout == Layout::Log,
+            fingerprint_key: Mutex::default(),
             retention,
         }
     }
 
     /// The key of fingerprints, once this node agreed with all others.
     pub(super) fn fingerprint_key(&self) -> Option<Key> {
-        *lock(self.fingerprint_key.as_ref()?)
+        *self.fingerprint_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the key of fingerprints in Redis.
     pub(super) fn learn_fingerprint_key(&self, shared: &Shared) {
-        let stands = shared.get(FINGERPRINT_KEY);
-        let stands = stands.and_then(|key| u128::from_str_radix(key, 16).ok());
-        if let (Some(known), Some(stands)) = (&self.fingerprint_key, stands.map(Key)) {
-            let before = lock(known).replace(stands);
-            if before.is_some_and(|before| before != stands) {
-                tracing::warn!(
-                    "another key of fingerprints stands in Redis, which had lost it; the counts of the minutes that are open now \
-                     may be too high"
-                );
-            }
+        let found = shared.get(FINGERPRINT_KEY);
+        let Some(found) = found.and_then(|key| u128::from_str_radix(key, 16).ok()).map(Key) else {
+            return;
+        };
+        let mut known = self.fingerprint_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.replace(found).is_some_and(|before| before != found) {
+            tracing::warn!(
+                "Redis lost the key of fingerprints and has a new one; the counts of open minutes may be too high"
+            );
         }
     }
 
-    /// Compares with the settings in Redis, and adds missing ones. A node that is new here must agree
-    /// in everything, a node that agreed before in the division and the layout. Returns the settings in Redis.
-    pub(super) async fn check(&self, connection: &mut Connection, is_new: bool) -> Result<Shared> {
-        let mut shared = self.read(connection).await?;
-        let compared = if is_new { Compared::All } else { Compared::Kept };
-        if unreadable(&shared).is_some() {
-            return self.agreed(shared, compared);
-        }
+    /// Returns the commands that add the settings which Redis lacks; `None`: it has all, or another format. A Redis over its memory
+    /// limit refuses writes, and a node that connects to it must be able to drain it.
+    pub(super) fn proposal(&self, shared: &Shared) -> Option<Pipeline> {
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
-        if self.fingerprint_key.is_some() && !shared.contains_key(FINGERPRINT_KEY) {
+        if self.has_logs && !shared.contains_key(FINGERPRINT_KEY) {
             let key = self.fingerprint_key().unwrap_or_else(|| Key(rand::random()));
             missing.push((FINGERPRINT_KEY.to_owned(), format!("{:032x}", key.0)));
         }
-        // Written only when settings are missing: a Redis over its memory limit refuses writes, and a node that
-        // connects to it must be able to drain it.
-        if !missing.is_empty() {
-            match self.propose(connection, &missing).await {
-                Err(StoreError::Full(_)) if !shared.is_empty() => {}
-                proposed => {
-                    proposed?;
-                    shared = self.read(connection).await?;
-                }
-            }
+        if missing.is_empty() || unreadable(shared).is_some() {
+            return None;
         }
-        self.agreed(shared, compared)
-    }
-
-    fn agreed(&self, shared: Shared, compared: Compared) -> Result<Shared> {
-        let difference = self.difference(&shared, compared);
-        difference.map_or(Ok(shared), |found| Err(StoreError::Refused(found)))
-    }
-
-    async fn read(&self, connection: &mut Connection) -> Result<Shared> {
-        let read = Cmd::hgetall(&self.key);
-        read.query_async(connection).await.map_err(|error| fault::store_error(&error))
-    }
-
-    /// Writes settings of this node, except fields that exist.
-    async fn propose(
-        &self,
-        connection: &mut Connection,
-        missing: &[(String, String)],
-    ) -> Result<()> {
+        let format = [(FORMAT, FORMATS.end().to_string()), (FORMAT_BY, crate::BUILD.to_owned())];
+        let format = format.map(|(key, value)| (key.to_owned(), value));
         let mut pipeline = pipe();
         pipeline.atomic();
-        for (key, value) in missing {
-            pipeline.hset_nx(&self.key, field(key), value).ignore();
+        for (key, value) in missing.into_iter().chain(format) {
+            pipeline.hset_nx(&self.key, field(&key), value).ignore();
         }
-        pipeline
-            .hset_nx(&self.key, FORMAT, FORMATS.end())
-            .ignore()
-            .hset_nx(&self.key, FORMAT_BY, crate::BUILD)
-            .ignore();
-        pipeline.exec_async(connection).await.map_err(|error| fault::store_error(&error))
+        Some(pipeline)
+    }
+
+    /// Refuses a difference in the compared settings.
+    pub(super) fn check(&self, shared: &Shared, compared: Compared) -> Result<()> {
+        self.difference(shared, compared).map_or(Ok(()), |found| Err(StoreError::Refused(found)))
     }
 
     /// The relation of this node's division to that in Redis.
@@ -178,7 +160,7 @@ impl Agreement {
             return Some(self.outdated(from, shared));
         }
         let is_compared = |key: &str| {
-            if division::KEYS.contains(&key) {
+            if DIVISION.contains(&key) {
                 standing == Standing::Apart
             } else {
                 compared == Compared::All || key == LAYOUT
@@ -189,14 +171,14 @@ impl Agreement {
             (theirs != ours && is_compared(key)).then_some((key, theirs, ours))
         });
         let differs: Vec<_> = differs.collect();
-        let each = differs.iter().map(|(key, theirs, ours)| {
-            format!("{key} = {}, and this one {}", shown(theirs), shown(ours))
-        });
-        let reason = each.collect::<Vec<_>>().join("; ");
         if differs.is_empty() {
             return None;
         }
-        let is_divided = differs.iter().any(|(key, ..)| division::KEYS.contains(&key.as_str()));
+        let each = differs.iter().map(|(key, theirs, ours)| {
+            format!("{key} = {}, and this node {}", shown(theirs), shown(ours))
+        });
+        let reason = each.collect::<Vec<_>>().join("; ");
+        let is_divided = differs.iter().any(|(key, ..)| DIVISION.contains(&key.as_str()));
         let cause = if is_divided { Cause::SettingsDivision } else { Cause::Settings };
         let why = format!("the nodes of this Redis use {reason}");
         Some(Diagnosis::new(cause, why))
@@ -230,8 +212,74 @@ fn unreadable(shared: &Shared) -> Option<String> {
     })
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+/// The number of partitions of all minutes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Division {
+    count: u16,
+    /// The former number, and the minute at which it changed.
+    before: Option<(u16, Minute)>,
+}
+
+/// The relation of a node's division to that of all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Every minute that matters has the same number.
+    Same,
+    /// All minutes before this one have the same number.
+    Until(Minute),
+    /// The nodes must not work together.
+    Apart,
+}
+
+impl Division {
+    fn of(partitions: &Partitions) -> Self {
+        Self { count: partitions.count_in(Minute::MAX), before: partitions.before() }
+    }
+
+    /// Reads the division from the settings in Redis; `None`: missing or malformed.
+    fn read(shared: &Shared) -> Option<Self> {
+        let [count, before, from] = DIVISION.map(|key| shared.get(field(key)).map(String::as_str));
+        let before = match (before.unwrap_or_default(), from.unwrap_or_default()) {
+            ("", "") => None,
+            (before, from) => {
+                let from = DateTime::parse_from_rfc3339(from).ok()?.timestamp();
+                let from = Minute::from_epoch_minutes(from.div_euclid(60))?;
+                Some((before.parse().ok()?, from))
+            }
+        };
+        Some(Self { count: count?.parse().ok()?, before })
+    }
+
+    /// The values of [`DIVISION`].
+    fn values(&self) -> [String; 3] {
+        let (before, from) = self
+            .before
+            .map(|(before, from)| (before.to_string(), written(from)))
+            .unwrap_or_default();
+        [self.count.to_string(), before, from]
+    }
+
+    /// The fence that `admit.lua` reads: the minute, the number before it, and the number from it on.
+    fn fence(&self) -> String {
+        let (before, from) = self.before.unwrap_or((self.count, Minute::of_nanos(0)));
+        format!("{}|{before}|{}", from.epoch_minutes(), self.count)
+    }
+
+    /// Returns the relation of this node's division to that of `all`. No minute before `oldest` gets more events.
+    fn to(&self, all: &Self, oldest: Minute) -> Standing {
+        match (self.before, all.before) {
+            _ if self == all => Standing::Same,
+            (None, Some((before, from))) if before == self.count => Standing::Until(from),
+            (Some((_, from)), None) if self.count == all.count && from <= oldest => Standing::Same,
+            _ => Standing::Apart,
+        }
+    }
+}
+
+/// The beginning of a minute in the form of the configuration.
+fn written(minute: Minute) -> String {
+    let at = DateTime::from_timestamp_nanos(minute.start_nanos());
+    at.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// The present minute by this host's clock.
@@ -271,5 +319,62 @@ impl Key {
     /// The fingerprint of a series that events came with.
     pub(super) fn series(self, series: u128) -> u64 {
         self.hasher().hash(&series.to_le_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minute(number: i64) -> Minute {
+        Minute::from_epoch_minutes(number).unwrap()
+    }
+
+    fn division(count: u16, before: Option<(u16, i64)>) -> Division {
+        let before = before.map(|(count, from)| (count, minute(from)));
+        Division { count, before }
+    }
+
+    #[test]
+    fn a_node_goes_on_as_long_as_its_minutes_are_divided_as_those_of_all() {
+        use Standing::{Apart, Same, Until};
+
+        let (thirty_two, sixty_four) = (division(32, None), division(64, None));
+        let change = division(64, Some((32, 1000)));
+        for (ours, all, expected) in [
+            (thirty_two, thirty_two, Same),
+            (thirty_two, sixty_four, Apart),
+            (thirty_two, change, Until(minute(1000))),
+            (change, change, Same),
+            // The change was taken back, or Redis lost it.
+            (change, thirty_two, Apart),
+            // It has other partitions for older minutes.
+            (sixty_four, change, Apart),
+            (division(16, None), change, Apart),
+            (division(64, Some((32, 1001))), change, Apart),
+            (division(128, Some((64, 1000))), change, Apart),
+        ] {
+            assert_eq!(ours.to(&all, minute(0)), expected, "{ours:?} {all:?}");
+        }
+        // The change ends when no older event can come.
+        assert_eq!(change.to(&sixty_four, minute(999)), Apart);
+        assert_eq!(change.to(&sixty_four, minute(1000)), Same);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for division in [division(64, Some((32, 29_392_210))), division(1, None)] {
+            let fields = DIVISION.map(|key| field(key).to_owned());
+            let shared: Shared = fields.into_iter().zip(division.values()).collect();
+            assert_eq!(Division::read(&shared), Some(division));
+        }
+        assert_eq!(written(minute(29_392_210)), "2025-11-19T06:10:00Z");
+        for (count, before, from) in
+            [("", "", ""), ("64", "32", ""), ("64", "", "2025-11-19T10:10:00Z")]
+        {
+            let fields = DIVISION.map(|key| field(key).to_owned());
+            let shared = fields.into_iter().zip([count, before, from].map(str::to_owned));
+            assert_eq!(Division::read(&shared.collect()), None);
+        }
     }
 }

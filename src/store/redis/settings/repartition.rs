@@ -5,17 +5,23 @@
 //! of later minutes in partitions that no node drains. When all fences exist, and no later minute has events, the
 //! settings follow, all at once. A change that ends in between leaves `dividing` in the settings; running the command again continues
 //! the change, and running it with the configuration of the nodes takes it back.
+//!
+//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former number, where no node looks. Their names follow
+//! from no present setting, so all keys are scanned, in small steps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use redis::Cmd;
-use redis_link::slot;
+use redis::{Cmd, cmd, pipe};
+use tokio::time::Instant;
 
-use super::division::{Division, KEYS, field, written};
-use super::{FORMAT, FORMAT_BY, FORMATS, LAYOUT, now, unreadable};
+use super::{
+    DIVISION, Division, FORMAT, FORMAT_BY, FORMATS, LAYOUT, field, now, unreadable, written,
+};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::store::redis::RedisStore;
+use crate::store::redis::gateway::{ANY, READING};
 use crate::store::redis::keys::{PartitionKeys, tags};
 use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 
@@ -23,6 +29,21 @@ use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 const DIVIDING: &str = "dividing";
 /// The least time from the command until the change, beyond how far events may be ahead.
 const LEAD: Duration = Duration::from_secs(10);
+
+/// How much longer than a step of the scan a node rests after it: uses a twentieth of a core of Redis.
+pub(in crate::store::redis) const RESTS: u32 = 20;
+/// The keys of a step of a scan, which blocks Redis for a fraction of a ms.
+const SCANNED_AT_ONCE: usize = 1000;
+/// The entries of a quarantine that are read in a step.
+const PAGE: usize = 500;
+
+/// The leftovers of a partition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Left {
+    waiting: usize,
+    claimed: usize,
+    quarantined: usize,
+}
 
 /// Why settings were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +80,7 @@ impl RedisStore {
         if let Some(theirs) = theirs
             && (theirs != ours || shared.contains_key(DIVIDING))
         {
-            let is_alone = settings.iter().all(|(key, _)| KEYS.contains(key));
+            let is_alone = settings.iter().all(|(key, _)| DIVISION.contains(key));
             self.divide(&theirs, &ours, max_future, is_alone).await?;
         }
         if let Some(theirs) = theirs
@@ -74,18 +95,13 @@ impl RedisStore {
         if theirs.is_none() {
             let format = FORMATS.end().to_string();
             fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
-            return Ok(self.operate(Cmd::hset_multiple(key, &fields)).await?);
+            return Ok(self.gateway.operate(key, Cmd::hset_multiple(key, &fields)).await?);
         }
         if !fields.is_empty() {
-            self.operate::<()>(Cmd::hset_multiple(key, &fields)).await?;
+            self.gateway.operate::<()>(key, Cmd::hset_multiple(key, &fields)).await?;
         }
-        self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
+        self.gateway.operate::<()>(key, Cmd::hdel(key, DIVIDING)).await?;
         Ok(())
-    }
-
-    async fn operate<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T> {
-        let slot = slot(self.gateway.agreement.key.as_bytes());
-        self.gateway.operate(slot, command).await
     }
 
     /// Puts up the fences of `ours`, or refuses and changes nothing.
@@ -121,13 +137,13 @@ impl RedisStore {
                 if until > now().epoch_minutes() {
                     let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
                     return refused(format!(
-                        "events of the minutes before may come until {}, so keep both keys until then",
+                        "events of earlier minutes are accepted until {}; keep both keys until then",
                         written(until)
                     ));
                 }
-                if let Some(left) = self.left_before(theirs, from).await? {
+                if let Some(left) = self.left_of(self.tags_of(theirs), from).await? {
                     return refused(format!(
-                        "of the minutes before there is left: {left}; have it sent, or dropped, first"
+                        "earlier minutes are not finished ({left}); wait until they are sent, or drop them"
                     ));
                 }
                 None
@@ -148,14 +164,14 @@ impl RedisStore {
             let nodes = self.register.reports().await?;
             if let Some(old) = nodes.iter().find(|node| node.version.is_empty()) {
                 return refused(format!(
-                    "node {} runs a version that knows nothing of such a change; upgrade it first",
+                    "node {} runs a version that does not support this change; upgrade it first",
                     old.name
                 ));
             }
             let soonest = chrono::Utc::now() + max_future + LEAD;
             if !nodes.is_empty() && soonest.timestamp() > from.epoch_minutes() * 60 {
                 return refused(format!(
-                    "{} nodes live, and may have events that are input.max_future ahead, so the minute must be after {}",
+                    "{} nodes are running and may have events that are input.max_future ahead, so the minute must be after {}",
                     nodes.len(),
                     soonest.format("%FT%TZ")
                 ));
@@ -164,20 +180,18 @@ impl RedisStore {
         // Other settings, such as the age of events that are too old, keep their old values until all nodes are restarted.
         if theirs != ours && !is_alone {
             return refused(
-                "change nothing else with it; apply the rest before or afterwards".to_owned(),
+                "change no other setting with it; apply the others before or afterwards".to_owned(),
             );
         }
         let key = &self.gateway.agreement.key;
-        self.operate::<()>(Cmd::hset(key, DIVIDING, ours.fence())).await?;
+        self.gateway.operate::<()>(key, Cmd::hset(key, DIVIDING, ours.fence())).await?;
         self.fence(&[theirs, ours], ours).await?;
         if let Some(from) = from
             && let Some(found) = self.admitted(from).await?
         {
             self.fence(&[theirs, ours], theirs).await?;
-            self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
-            return refused(format!(
-                "there are events of {found} already, so it comes too late; choose a later minute"
-            ));
+            self.gateway.operate::<()>(key, Cmd::hdel(key, DIVIDING)).await?;
+            return refused(format!("minute {found} already has events; choose a later minute"));
         }
         Ok(())
     }
@@ -198,8 +212,8 @@ impl RedisStore {
         let nodes = self.register.reports().await?;
         if let Some(first) = nodes.first() {
             return refused(format!(
-                "{} nodes live, the first {}; keep events from them, wait until `eds status` shows no open minute, stop \
-                 all nodes, and run this again (a node that was killed is forgotten after {} s)",
+                "{} nodes are running, the first {}; stop sending to them, wait until `eds status` shows no open minute, stop \
+                 all nodes, and run this again (the report of a killed node expires after {} s)",
                 nodes.len(),
                 first.name,
                 REPORT_KEPT.as_secs()
@@ -210,12 +224,12 @@ impl RedisStore {
             let keys = PartitionKeys::new(tag);
             for key in ["minutes", "claims"] {
                 let count = Cmd::zcard(keys.key(key));
-                unsealed += self.gateway.operate::<usize>(keys.slot, count).await?;
+                unsealed += self.gateway.operate::<usize>(&keys.tag, count).await?;
             }
         }
         if unsealed > 0 {
             return refused(format!(
-                "{unsealed} minutes of partitions are not sealed; start a node with the settings of before, keep events from it, \
+                "{unsealed} minutes of partitions are not sealed; start a node with the former settings, send no events to it, \
                  and stop it when `eds status` shows no open minute"
             ));
         }
@@ -233,12 +247,12 @@ impl RedisStore {
         for tag in all {
             let keys = PartitionKeys::new(tag);
             let put = Cmd::set(keys.key("division"), as_of.fence());
-            self.gateway.operate::<()>(keys.slot, put).await?;
+            self.gateway.operate::<()>(&keys.tag, put).await?;
         }
         Ok(())
     }
 
-    pub(super) fn tags_of(&self, division: &Division) -> Vec<String> {
+    fn tags_of(&self, division: &Division) -> Vec<String> {
         let counts = [Some(division.count), division.before.map(|(count, _)| count)];
         let counts = counts.into_iter().flatten();
         counts.flat_map(|count| tags(&self.gateway.keys.prefix, count)).collect()
@@ -254,4 +268,115 @@ impl RedisStore {
         .await?;
         Ok(found)
     }
+
+    /// Returns the leftovers of minutes before this one in the partitions of these tags.
+    async fn left_of(
+        &self,
+        tags: impl IntoIterator<Item = String>,
+        before: Minute,
+    ) -> Result<Option<String>> {
+        let mut all = BTreeMap::new();
+        for tag in tags {
+            let left = self.left_in(&PartitionKeys::new(tag.clone()), before).await?;
+            all.insert(tag, left);
+        }
+        Ok(described(&all))
+    }
+
+    async fn left_in(&self, keys: &PartitionKeys, before: Minute) -> Result<Left> {
+        let counts = |names: &[String]| {
+            // The entries of a quarantine have a series behind the minute.
+            let minutes = names.iter().filter_map(|name| {
+                let end = name.match_indices(':').nth(1).map_or(name.len(), |(at, _)| at);
+                name[..end].parse::<Minute>().ok()
+            });
+            minutes.filter(|minute| *minute < before).count()
+        };
+        let mut ask = pipe();
+        ask.zrange(keys.key("minutes"), 0, -1).zrange(keys.key("claims"), 0, -1);
+        ask.smembers(keys.key("outputs"));
+        let (waiting, claimed, outputs): (Vec<String>, Vec<String>, Vec<String>) =
+            self.gateway.operate(&keys.tag, ask).await?;
+        let mut left =
+            Left { waiting: counts(&waiting), claimed: counts(&claimed), quarantined: 0 };
+        for output in outputs {
+            let claims = Cmd::zrange(keys.key(&format!("claims:{output}")), 0, -1);
+            let claims: Vec<String> = self.gateway.operate(&keys.tag, claims).await?;
+            left.claimed += counts(&claims);
+            let quarantine = keys.key(&format!("quarantine:{output}"));
+            let mut cursor = Some(0_u64);
+            while let Some(at) = cursor {
+                let mut page = cmd("HSCAN");
+                page.arg(&quarantine).arg(at).arg("COUNT").arg(PAGE);
+                let (next, entries): (u64, Vec<(String, String)>) =
+                    self.gateway.operate(&keys.tag, page).await?;
+                let names: Vec<_> = entries.into_iter().map(|(entry, _)| entry).collect();
+                left.quarantined += counts(&names);
+                cursor = (next != 0).then_some(next);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Returns the leftovers in partitions that this store does not have.
+    pub async fn leftovers(&self, rests: u32) -> Result<Option<Diagnosis>> {
+        let mut tags = BTreeSet::new();
+        self.find("[mcq][ilu]*", rests, |tag, name| {
+            let kind = name.split(':').next().unwrap_or_default();
+            if matches!(kind, "minutes" | "claims" | "quarantine") && !self.gateway.keys.has(tag) {
+                tags.insert(tag.to_owned());
+            }
+        })
+        .await?;
+        let left = self.left_of(tags, Minute::MAX).await?;
+        Ok(left.map(|left| Diagnosis::new(Cause::Leftovers, left)))
+    }
+
+    /// Calls `take` with the tag, in braces, and the further name of each key that matches this pattern, in some order, some of them
+    /// twice. Rests after each step for `rests` times the duration of the step.
+    async fn find(&self, names: &str, rests: u32, mut take: impl FnMut(&str, &str)) -> Result<()> {
+        let gateway = &self.gateway;
+        let beginning = format!("{{{}:", gateway.keys.prefix);
+        let pattern = format!("{beginning}*}}:{names}");
+        gateway.redis.server(0).await?;
+        for server in gateway.redis.servers() {
+            let mut cursor = 0;
+            loop {
+                let began = Instant::now();
+                let mut step = cmd("SCAN");
+                step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
+                let (next, keys): (u64, Vec<Vec<u8>>) =
+                    gateway.ask_server(&server, READING, ANY, step).await?;
+                // Names of keys contain names of series, which come from outside.
+                for key in keys.iter().filter_map(|key| str::from_utf8(key).ok()) {
+                    if let Some((number, name)) =
+                        key.strip_prefix(&beginning).and_then(|rest| rest.split_once("}:"))
+                        && !number.is_empty()
+                        && number.bytes().all(|byte| byte.is_ascii_digit())
+                    {
+                        take(&key[..=beginning.len() + number.len()], name);
+                    }
+                }
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+                tokio::time::sleep(began.elapsed() * rests).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn described(all: &BTreeMap<String, Left>) -> Option<String> {
+    let left: Vec<_> = all.iter().filter(|(_, left)| **left != Left::default()).collect();
+    let sum = |part: fn(&Left) -> usize| left.iter().map(|(_, left)| part(left)).sum::<usize>();
+    let first = left.first()?.0;
+    Some(format!(
+        "minutes waiting: {}, claimed: {}, counts quarantined: {}, in {} partitions, the first {first}",
+        sum(|left| left.waiting),
+        sum(|left| left.claimed),
+        sum(|left| left.quarantined),
+        left.len(),
+    ))
 }

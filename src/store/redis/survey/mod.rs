@@ -84,24 +84,16 @@ pub struct Register {
 }
 
 impl Register {
-    /// The register in this Redis, for the relay of this name. Connects with the first call.
-    pub fn of_relay(
+    /// The register in this Redis, for a process of this kind (`nodes` or `relays`) and name. Connects with the first call.
+    pub fn new(
         settings: redis_link::Settings,
         prefix: &str,
-        name: &str,
-    ) -> Result<Self, SettingsError> {
-        Self::new(settings, keys::of_all(prefix, "relays"), prefix, name)
-    }
-
-    pub(super) fn new(
-        settings: redis_link::Settings,
-        all: String,
-        prefix: &str,
+        kind: &str,
         name: &str,
     ) -> Result<Self, SettingsError> {
         Ok(Self {
             redis: Redis::new(settings, LANES, Arc::new(|_| Ok(())))?,
-            all,
+            all: keys::of_all(prefix, kind),
             losses: keys::of_all(prefix, "losses"),
             identity: format!("{name}#{:08x}", rand::random::<u32>()),
             registered: AtomicBool::new(false),
@@ -297,21 +289,10 @@ impl RedisStore {
         }
         Ok(seen)
     }
-
-    /// How the settings differ from those in Redis.
-    async fn differs(&self) -> Option<Diagnosis> {
-        let agreement = &self.gateway.agreement;
-        let shared = self.register.ask(&agreement.key, Cmd::hgetall(&agreement.key)).await.ok()?;
-        agreement.difference(&shared, Compared::All)
-    }
 }
 
 #[async_trait]
 impl Survey for RedisStore {
-    fn place(&self) -> String {
-        self.register.redis.describe()
-    }
-
     fn registry(&self) -> Arc<dyn Registry> {
         Arc::clone(&self.register) as Arc<dyn Registry>
     }
@@ -319,7 +300,7 @@ impl Survey for RedisStore {
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
         let register = &self.register;
         if let Err(fault) = register.redis.server(0).await {
-            return Surveyed::nothing(self.place(), &fault.into());
+            return Surveyed::nothing(self.describe(), &fault.into());
         }
         let servers = register.redis.servers();
         let servers = servers.iter().map(|server| async {
@@ -337,13 +318,14 @@ impl Survey for RedisStore {
             register.ask(tag, ask_backlog(&place, old_before)).await.map(read_backlog)
         }));
         let relays = keys::of_all(&self.gateway.keys.prefix, "relays");
-        let (reports, relays, backlogs, seen, losses, difference) = futures_util::join!(
+        let agreement = &self.gateway.agreement;
+        let (reports, relays, backlogs, seen, losses, shared) = futures_util::join!(
             register.reports(),
             register.reports_of(&relays),
             backlogs,
             self.seen(minutes),
             register.losses(),
-            self.differs()
+            register.ask(&agreement.key, Cmd::hgetall(&agreement.key))
         );
         Surveyed {
             servers,
@@ -352,7 +334,7 @@ impl Survey for RedisStore {
             backlogs: backlogs.into_iter().collect(),
             seen,
             losses,
-            difference,
+            difference: shared.ok().and_then(|it| agreement.difference(&it, Compared::All)),
             counts_max: self.gateway.process.counts_max
                 * u64::from(self.gateway.partitions.count()),
             in_logs: self.capabilities().finds_new_users,
