@@ -27,35 +27,28 @@ const UNFIT: [(&str, &str, &str); 2] = [
 /// The percentage of a server's memory above which queries are refused, so that events have room.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
-/// Returns the bytes in use and `maxmemory` from an answer to INFO; `None` without a limit.
-fn memory(info: &str) -> Option<(u64, u64)> {
-    let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
-    let most = number("maxmemory").filter(|most| *most > 0)?;
-    Some((used(info), most))
-}
-
-/// Returns the bytes in use, as compared with `maxmemory`, from an answer to INFO.
-pub(super) fn used(info: &str) -> u64 {
-    let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
-    let not_counted = number("mem_not_counted_for_evict").unwrap_or(0);
-    number("used_memory").unwrap_or(0).saturating_sub(not_counted)
+/// Returns the bytes in use, as compared with `maxmemory`, and `maxmemory` from an answer to INFO; 0: no limit.
+pub(super) fn memory(info: &str) -> (u64, u64) {
+    let number = |name: &str| -> u64 {
+        info_field(info, name).and_then(|text| text.parse().ok()).unwrap_or(0)
+    };
+    let used = number("used_memory").saturating_sub(number("mem_not_counted_for_evict"));
+    (used, number("maxmemory"))
 }
 
 /// Checks by an answer to INFO that a server has room for events.
 pub(super) fn check_room(info: &str) -> Result<(), Fault> {
-    match memory(info) {
-        Some((used, most)) if used > most => Err(Fault::new(
-            FaultKind::Full,
-            format!("it uses {used} bytes, and its maxmemory is {most}"),
-        )),
-        _ => Ok(()),
+    let (used, most) = memory(info);
+    if most == 0 || used <= most {
+        return Ok(());
     }
+    Err(Fault::new(FaultKind::Full, format!("it uses {used} bytes, and its maxmemory is {most}")))
 }
 
 /// Returns why queries are refused, by an answer to INFO.
 pub(super) fn shortage(info: &str) -> Option<String> {
-    let (used, most) = memory(info)?;
-    let percent = used.saturating_mul(100) / most;
+    let (used, most) = memory(info);
+    let percent = used.saturating_mul(100).checked_div(most)?;
     (percent >= QUESTIONS_PERCENT_MAX).then(|| {
         format!(
             "a Redis server uses {percent} % of its maxmemory; from {QUESTIONS_PERCENT_MAX} % on only cached answers are \

@@ -1,8 +1,8 @@
 //! The way to the servers: a command goes to the server of its slot, over one of three connections, once all nodes
 //! are known to agree on the cluster-wide settings.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, cmd};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::keys::{Keys, PartitionKeys, Place, Process, Scope};
 use super::scripts::{SHARED, Source, scripts};
 use super::settings::{Agreement, Compared, Key, Shared, Standing};
-use super::{Settings, fault};
+use super::{Settings, fault, lock};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{Bucket, OutputName, Page, Result, StoreError};
@@ -225,9 +225,8 @@ impl Gateway {
 
     /// Why this node may not record events of a minute.
     pub(super) fn outdated_from(&self, minute: Minute) -> Option<Diagnosis> {
-        let outdated = self.outdated.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, found) = outdated.as_ref().filter(|(from, _)| *from <= minute)?;
-        Some(found.clone())
+        let outdated = lock(&self.outdated);
+        outdated.as_ref().filter(|(from, _)| *from <= minute).map(|(_, found)| found.clone())
     }
 
     /// Keeps the key of fingerprints, and when this node is outdated.
@@ -237,7 +236,7 @@ impl Gateway {
             Standing::Until(from) => Some((from, self.agreement.outdated(from, shared))),
             Standing::Same | Standing::Apart => None,
         };
-        *self.outdated.lock().unwrap_or_else(PoisonError::into_inner) = outdated;
+        *lock(&self.outdated) = outdated;
     }
 
     /// The key of the fingerprints of all nodes.
@@ -261,14 +260,10 @@ impl Gateway {
                 .map_err(|fault| fault.at(&server))?;
         }
         // A large batch needs memory, too, and may be refused while a little is left.
-        match &*self.refused() {
+        match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
         }
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<(Instant, StoreError)>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer of a server to INFO memory.
@@ -352,7 +347,7 @@ impl Gateway {
         answer.await.map_err(|fault| {
             let error = StoreError::from(fault);
             if matches!(error, StoreError::Full(_)) {
-                *self.refused() = Some((Instant::now(), error.clone()));
+                *lock(&self.refused) = Some((Instant::now(), error.clone()));
             }
             error
         })

@@ -17,7 +17,7 @@ mod settings;
 mod survey;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -147,7 +147,7 @@ impl Store for RedisStore {
     async fn check(&self) -> Result<()> {
         let checked = self.gateway.check().await;
         let warnings = self.warnings();
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = lock(&self.warned);
         for warning in warnings.iter().filter(|warning| !warned.contains(warning)) {
             tracing::warn!("{warning}");
         }
@@ -168,19 +168,22 @@ impl Store for RedisStore {
     }
 
     fn warnings(&self) -> Vec<Diagnosis> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        self.gateway.warnings().into_iter().chain(left.clone()).collect()
+        self.gateway.warnings().into_iter().chain(lock(&self.left).clone()).collect()
     }
 
     async fn look_for_leftovers(&self) -> Result<()> {
         let left = self.leftovers(RESTS).await?;
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        *lock(&self.left) = left;
         Ok(())
     }
 
     fn describe(&self) -> String {
         self.gateway.redis.describe()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whole milliseconds for scripts: at most a number that Lua holds exactly.

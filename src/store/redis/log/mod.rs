@@ -13,7 +13,7 @@ mod recording;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::redis::{Cmd, pipe};
@@ -28,8 +28,8 @@ use self::recording::Log;
 use super::gateway::At;
 use super::keys::{Place, Scope};
 use super::layout::{OpenMinutes, SEALING, held, names, pieces, seal};
-use super::millis;
 use super::scripts::{SHARED, Source, scripts};
+use super::{lock, millis};
 use crate::store::{
     Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
 };
@@ -219,16 +219,12 @@ impl<V> Taken<V> {
         Self(Mutex::default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Bucket, (V, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take(&self, key: &Bucket) -> Option<V> {
-        self.lock().remove(key).map(|(value, _)| value)
+        lock(&self.0).remove(key).map(|(value, _)| value)
     }
 
     fn put(&self, key: Bucket, value: V) {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         all.retain(|_, (_, last_used)| last_used.elapsed() < UNUSED_FOR);
         all.insert(key, (value, Instant::now()));
     }

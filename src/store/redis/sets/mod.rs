@@ -57,11 +57,6 @@ impl OpenMinutes for Sets {
         Some("unique_user:")
     }
 
-    /// Nothing: admission has returned the users of each series.
-    async fn counts(&self, _: At<'_>) -> Result<Vec<SeriesCounts>> {
-        Ok(Vec::new())
-    }
-
     async fn users(&self, at: At<'_>, series: &str, users: &[&str]) -> Result<SeriesUsers> {
         let key = at.key("unique_user:") + series;
         let mut pipeline = pipe();

@@ -11,7 +11,7 @@ mod repartition;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -20,7 +20,7 @@ use siphasher::sip::SipHasher13;
 
 pub use self::repartition::ChangeError;
 pub(super) use self::repartition::RESTS;
-use super::Layout;
+use super::{Layout, lock};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
@@ -95,7 +95,7 @@ impl Agreement {
 
     /// The key of fingerprints, once this node agreed with all others.
     pub(super) fn fingerprint_key(&self) -> Option<Key> {
-        *self.fingerprint_key.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.fingerprint_key)
     }
 
     /// Keeps the key of fingerprints in Redis.
@@ -104,8 +104,7 @@ impl Agreement {
         let Some(found) = found.and_then(|key| u128::from_str_radix(key, 16).ok()).map(Key) else {
             return;
         };
-        let mut known = self.fingerprint_key.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.replace(found).is_some_and(|before| before != found) {
+        if lock(&self.fingerprint_key).replace(found).is_some_and(|before| before != found) {
             tracing::warn!(
                 "Redis lost the key of fingerprints and has a new one; the counts of open minutes may be too high"
             );

@@ -359,6 +359,7 @@ fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
 fn found(info: &str) -> ServerFound {
     let text = |name: &str| beginning(info_field(info, name).unwrap_or_default(), 40);
     let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+    let (used_memory, maxmemory) = fault::memory(info);
     let is_ok = |name: &str| matches!(info_field(info, name), None | Some("ok"));
     let version = match info_field(info, "valkey_version") {
         Some(_) => format!("Valkey {}", text("valkey_version")),
@@ -367,8 +368,8 @@ fn found(info: &str) -> ServerFound {
     ServerFound {
         version,
         role: text("role"),
-        used_memory: fault::used(info),
-        maxmemory: number("maxmemory"),
+        used_memory,
+        maxmemory,
         policy: text("maxmemory_policy"),
         persistence: Persistence {
             aof: number("aof_enabled") == 1,
