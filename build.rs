@@ -1,7 +1,7 @@
-//! Tells the code which commit it is built from, as `BUILT_FROM`: what `BUILD_COMMIT` says (for a build without the
-//! repository, as in a container), or what is checked out here, or "unknown".
+//! Sets `BUILT_FROM` to the commit of the build: `BUILD_COMMIT` (for a build without the repository, as in a container), or the
+//! commit that is checked out, or "unknown".
 //!
-//! Neither begins with `EDS_`: cargo leaves the first in the environment of what it runs, where a node would take it for a
+//! Neither begins with `EDS_`: cargo leaves the first in the environment of programs that it runs, and a node would refuse it as a
 //! misspelt key.
 
 use std::env;
@@ -16,13 +16,13 @@ fn main() {
     println!("cargo::rustc-env=BUILT_FROM={}", commit.as_deref().unwrap_or("unknown"));
 }
 
-/// The commit of the checkout whose top this directory is; one that merely lies around it says nothing of this code.
+/// Returns the commit of the checkout with this directory as its top; another checkout around it has other code.
 fn checked_out() -> Option<String> {
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != env::current_dir().ok()?.canonicalize().ok()? {
         return None;
     }
-    // The log of HEAD grows with each commit and checkout. A file that is not there would have it built each time.
+    // The log of HEAD grows with each commit and checkout. A missing file would cause a build each time.
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", name])
             && Path::new(&path).exists()

@@ -140,7 +140,7 @@ fn a_known_user_takes_no_more_than_is_documented() {
     let (everybody, sent_again) = taken_by(test, DEDUP_USERS, USERS);
     assert_eq!(sent_again, 0, "the user is known");
     let each = everybody.saturating_sub(nobody) / USERS;
-    let most = documented("bytes, whatever its name");
+    let most = documented("bytes, independent of name");
     eprintln!("a known user: {each} bytes measured, at most {most} documented");
     assert!(each <= most, "{everybody} bytes, {nobody} without users");
     assert!(each >= 10, "{everybody} bytes, {nobody} without users: not what is measured");
