@@ -13,7 +13,6 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
-use crate::daemon::Shown;
 use crate::event::datagram::first_line;
 use crate::event::{LineRules, Parser as LineParser};
 use crate::{daemon, quarantine, text};
@@ -25,8 +24,7 @@ const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 const LOST: u8 = 3;
 
-/// Exact counts of events and of distinct users, per minute and series, from UDP lines that reach any number
-/// of nodes
+/// Exact counts of events and of distinct users, per minute and series, from UDP lines that any number of nodes receive
 #[derive(Parser)]
 #[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
 struct Arguments {
@@ -36,126 +34,99 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Receive events, count them, send the counts: the service. Exit code 3 means that it stopped in order, and that
-    /// events are lost: the last line of the log says how many, and how
+    /// Run a node: receive events, count them, write the counts. Exit code 3: it stopped in order, but events are lost; the
+    /// last line of the log shows how many and why
     Run(Flags),
-    /// Send every event that comes in by UDP to all nodes, and all other lines elsewhere. Exit code 3 means that it stopped
-    /// in order, and that lines are lost
+    /// Run a relay: send every event that arrives by UDP to all nodes, and all other lines elsewhere. Exit code 3: it stopped in
+    /// order, but lines are lost
     Relay(RelayArguments),
-    /// Show the whole path in one process, at once, with nothing to install
+    /// Show the complete path of an event in one process; requires no installation
     Demo,
-    /// Check the configuration and print the effective values with their origins, secrets hidden; with --connect try what it names
+    /// Check the configuration and print the effective values with their origins, without secrets
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(loadgen::Options),
-    /// Ask how nodes, Redis and outputs are: what is wrong, worst first, why, and what to do. Exit code 0: nothing is wrong
+    /// Print the state of nodes, Redis and outputs: problems by severity, with causes and remedies. Exit code 0: healthy
     Status(StatusArguments),
-    /// Look at counts that the output refused; have them sent again, or drop them
-    #[command(subcommand)]
-    Quarantine(QuarantineCommand),
-    /// List what was lost, by minute, node and cause; or acknowledge it, so that status, page and alerts show it no more
-    #[command(args_conflicts_with_subcommands = true)]
+    /// List, retry or drop the counts that an output refused
+    #[command(mut_arg("output", |arg| arg.value_name("NAME").help("Name of the output; required if there are several")))]
+    Quarantine(Operated<quarantine::Action>),
+    /// List losses by minute, process and cause, or acknowledge them, which ends their warnings
+    #[command(mut_args(|arg| arg.global(true)))]
     Loss {
         #[command(subcommand)]
         command: Option<LossCommand>,
         #[command(flatten)]
         flags: Flags,
     },
-    /// Look at what waits for each output, or drop what waits for one that is gone
-    #[command(subcommand)]
-    Outputs(OutputsCommand),
-    /// Look at what must be alike on all nodes, or change it for all of them
-    #[command(subcommand)]
-    Settings(SettingsCommand),
-    /// Ask a node or a relay whether it is ready, as the health check of a container does. Exit code 1: it is not
+    /// List the unsent counts of each output, or drop those of a removed output
+    Outputs(Operated<OutputsCommand>),
+    /// Show or change the cluster-wide settings
+    Settings(Operated<SettingsCommand>),
+    /// Ask a node or a relay whether it is ready, for the health check of a container. Exit code 1: it is not ready
     Healthy {
-        /// Its `http.listen`
+        /// Its http.listen
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8095")]
         address: String,
     },
 }
 
-/// With the configuration of the nodes; without their secrets of the output.
-#[derive(Subcommand)]
-enum SettingsCommand {
-    /// What all nodes must have alike, as it stands in Redis, and where this configuration differs
-    Show(Flags),
-    /// Write what this configuration has, and print each change. Then restart every node with it: until then a node
-    /// goes on recording, and neither closes minutes nor sends
-    Apply(Flags),
+/// A command with the configuration of the nodes. It does not read the secrets of the outputs.
+#[derive(Args)]
+#[command(mut_args(|arg| arg.global(true)))]
+struct Operated<C: Subcommand> {
+    #[command(subcommand)]
+    command: C,
+    #[command(flatten)]
+    flags: Flags,
 }
 
-/// The usage of commands that select counts, which clap shows with its errors.
-const SELECTING: &str =
-    "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
-Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
-
 #[derive(Subcommand)]
-enum QuarantineCommand {
-    /// One line each: minute, series, counts, since when, the first words of the server
-    List(WithFlags<quarantine::List>),
-    /// Everything about each
-    Show(WithFlags<quarantine::Selection>),
-    /// Take counts back: any node sends them again, with the value that they had. For when the server will take
-    /// them; those that it refuses are quarantined again
-    #[command(override_usage = SELECTING)]
-    Retry(WithFlags<quarantine::Change>),
-    /// Print counts, and forget them for good
-    #[command(override_usage = SELECTING)]
-    Drop(WithFlags<quarantine::Change>),
+enum SettingsCommand {
+    /// Print the settings in Redis, and where this configuration differs
+    Show,
+    /// Write the settings of this configuration to Redis, and print each change. Then restart every node with this configuration:
+    /// until its restart a node records events, but neither closes minutes nor sends counts
+    Apply,
 }
 
 #[derive(Subcommand)]
 enum LossCommand {
-    /// Print what was lost and is not acknowledged, and acknowledge it
-    Acknowledge(Flags),
+    /// Print the unacknowledged losses, and acknowledge them
+    Acknowledge,
 }
 
 #[derive(Subcommand)]
 enum OutputsCommand {
-    /// A line for each: how many minutes it lacks, the oldest of them, and how many counts it refused; and whether it is
-    /// configured
-    List(Flags),
-    /// Drop all that waits for an output that no node has any more, its quarantine included, for good
+    /// Print a line for each output: unsent minutes, the oldest of them, quarantined counts, and whether it is configured
+    List,
+    /// Drop the unsent and quarantined counts of an output that no node has in its configuration; this cannot be undone
     Drop {
-        /// Its name
+        /// Name of the output
         name: String,
-        #[command(flatten)]
-        flags: Flags,
     },
-}
-
-/// What a command does, with the configuration of the nodes; without their secrets of the output.
-#[derive(Args)]
-#[command(mut_arg("output", |output| output.value_name("NAME").help("Of this output; needed when there are several")))]
-struct WithFlags<A: Args> {
-    #[command(flatten)]
-    arguments: A,
-    #[command(flatten)]
-    flags: Flags,
 }
 
 #[derive(Args)]
 struct RelayArguments {
     #[command(flatten)]
     flags: RelayFlags,
-    /// Only check the configuration, and print the effective values with their origins, secrets hidden
+    /// Only check the configuration, and print the effective values with their origins, without secrets
     #[arg(long)]
     check: bool,
-    /// With --check: print what each key is for, too
+    /// With --check: also print the purpose of each key
     #[arg(long, requires = "check")]
     explain: bool,
 }
 
-/// With the configuration of the nodes; without their secrets of the output.
 #[derive(Args)]
 struct StatusArguments {
     #[command(flatten)]
     flags: Flags,
-    /// One JSON object, as /api/v1/status has it
+    /// Print one JSON object, as /api/v1/status does
     #[arg(long, conflicts_with = "watch")]
     json: bool,
-    /// Look again every two seconds, on the whole terminal
+    /// Show the status in full screen, and refresh it every two seconds
     #[arg(long)]
     watch: bool,
 }
@@ -164,14 +135,13 @@ struct StatusArguments {
 struct CheckArguments {
     #[command(flatten)]
     flags: Flags,
-    /// Print what each key is for, too
+    /// Also print the purpose of each key
     #[arg(long)]
     explain: bool,
-    /// Try Redis, the outputs, sockets, disk and limits in place of printing values, and say of each what came of it. Exit code 1:
-    /// something would not work
+    /// Test Redis, outputs, sockets, disk and limits instead of printing values, and print the results. Exit code 1: a problem
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
-    /// Say nothing of what is well
+    /// Print problems only
     #[arg(long, conflicts_with = "explain")]
     quiet: bool,
 }
@@ -190,11 +160,7 @@ pub fn main() -> ExitCode {
         // The reader has ended early, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
-            let is_misused = error.is::<ConfigErrors>()
-                || error.is::<daemon::Misused>()
-                || error.is::<daemon::OnlyTheNodeKnows>()
-                || error.is::<daemon::NoTerminal>();
-            let code = if is_misused {
+            let code = if error.is::<ConfigErrors>() || error.is::<daemon::Misused>() {
                 MISUSED
             } else if error.is::<daemon::EventsLost>() {
                 LOST
@@ -217,42 +183,36 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn execute(command: Command) -> anyhow::Result<u8> {
     let code = |is_well: bool| if is_well { 0 } else { FAILED };
     match command {
-        Command::Run(flags) => {
-            let environment: Vec<_> = std::env::vars_os().collect();
-            let (config, _) = config::load(&flags, environment.iter().cloned())?;
-            daemon::run(&config, flags, environment)?;
-        }
+        Command::Run(flags) => daemon::run(move || {
+            config::load(&flags, std::env::vars_os()).map(|(config, _)| config)
+        })?,
         Command::Relay(arguments) => relay(arguments)?,
         Command::Demo => daemon::demo()?,
         Command::Check(arguments) => return check(&arguments).map(code),
         Command::Status(StatusArguments { flags, json, watch }) => {
-            let shown = match (watch, json) {
-                (true, _) => Shown::Live,
-                (false, true) => Shown::Json,
-                (false, false) => Shown::Table,
+            return daemon::status(&operated(&flags)?, json, watch).map(code);
+        }
+        Command::Quarantine(Operated { command, mut flags }) => {
+            let output = flags.output.take();
+            daemon::quarantine(&operated(&flags)?, output.as_deref(), &command)?;
+        }
+        Command::Loss { command, flags } => daemon::loss(&operated(&flags)?, command.is_some())?,
+        Command::Outputs(Operated { command, flags }) => {
+            let dropped = match command {
+                OutputsCommand::List => None,
+                OutputsCommand::Drop { name } => Some(name),
             };
-            return daemon::status(&operated(&flags)?, shown).map(code);
+            daemon::outputs(&operated(&flags)?, dropped.as_deref())?;
         }
-        Command::Quarantine(command) => quarantine(command)?,
-        Command::Loss { command: None, flags } => daemon::loss(&operated(&flags)?, false)?,
-        Command::Loss { command: Some(LossCommand::Acknowledge(flags)), .. } => {
-            daemon::loss(&operated(&flags)?, true)?;
-        }
-        Command::Outputs(OutputsCommand::List(flags)) => daemon::outputs(&operated(&flags)?, None)?,
-        Command::Outputs(OutputsCommand::Drop { name, flags }) => {
-            daemon::outputs(&operated(&flags)?, Some(&name))?;
-        }
-        Command::Settings(SettingsCommand::Show(flags)) => {
-            daemon::settings(&operated(&flags)?, false)?;
-        }
-        Command::Settings(SettingsCommand::Apply(flags)) => {
+        Command::Settings(Operated { command, flags }) => {
+            let is_applied = matches!(command, SettingsCommand::Apply);
             // Other commands accept it to run without a full configuration; here it would become the output of all nodes.
             anyhow::ensure!(
-                flags.output.as_deref() != Some("stdout:"),
-                "--output stdout: would make standard output the output of every node; leave it out (no secret of the \
-                 output is needed here), or write output.url = \"stdout:\" into the configuration"
+                !is_applied || flags.output.as_deref() != Some("stdout:"),
+                "--output stdout: would make standard output the output of every node; remove it (this command needs no secrets \
+                 of outputs), or write output.url = \"stdout:\" into the configuration"
             );
-            daemon::settings(&operated(&flags)?, true)?;
+            daemon::settings(&operated(&flags)?, is_applied)?;
         }
         Command::Healthy { address } => healthy(&address)?,
         Command::Send(options) => {
@@ -266,20 +226,6 @@ fn execute(command: Command) -> anyhow::Result<u8> {
 /// Loads the configuration for a command of operators.
 fn operated(flags: &Flags) -> anyhow::Result<Config> {
     Ok(config::load_without_secrets_of_output(flags, std::env::vars_os())?)
-}
-
-fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
-    use QuarantineCommand::{Drop, List, Retry, Show};
-    use quarantine::Action;
-
-    let (mut flags, action) = match command {
-        List(WithFlags { arguments, flags }) => (flags, Action::List(arguments)),
-        Show(WithFlags { arguments, flags }) => (flags, Action::Show(arguments)),
-        Retry(WithFlags { arguments, flags }) => (flags, Action::Retry(arguments)),
-        Drop(WithFlags { arguments, flags }) => (flags, Action::Drop(arguments)),
-    };
-    let output = flags.output.take();
-    daemon::quarantine(&operated(&flags)?, output.as_deref(), &action)
 }
 
 /// Prints the answer of `/readyz`.
@@ -328,13 +274,13 @@ fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn relay(arguments: RelayArguments) -> anyhow::Result<()> {
-    let environment: Vec<_> = std::env::vars_os().collect();
-    let (config, effective) = config::load_relay(&arguments.flags, environment.iter().cloned())?;
-    if arguments.check {
-        return show(&config.warnings(), &effective, arguments.explain);
+fn relay(RelayArguments { flags, check, explain }: RelayArguments) -> anyhow::Result<()> {
+    let load = move || config::load_relay(&flags, std::env::vars_os());
+    if check {
+        let (config, effective) = load()?;
+        return show(&config.warnings(), &effective, explain);
     }
-    daemon::relay(&config, arguments.flags, environment)
+    daemon::relay(move || load().map(|(config, _)| config))
 }
 
 fn show(warnings: &[String], effective: &Effective, explain: bool) -> anyhow::Result<()> {

@@ -1,37 +1,25 @@
-//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from UDP lines
-//! that reach any number of nodes.
+//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from UDP lines that any number of
+//! nodes receive.
 //!
-//! Every node does two things. It **records**: a UDP line becomes a member of a set in a Redis that all nodes share. It
-//! **flushes**: it claims finished minutes, turns their sets into counts, and writes these to InfluxDB. An event
-//! passes through these modules:
+//! Every node **records**: a UDP line becomes a member of a set in a Redis that all nodes share. And it **flushes**: it claims minutes
+//! that have ended, turns their sets into counts, and writes these to InfluxDB. An event passes through these modules:
 //!
 //! ```text
 //! datagram ─▶ ingest::Listener ─▶ ingest::Recorder ─▶ store::Store ─▶ flush::Worker ─▶ output::Output
 //! ```
 //!
 //! - [`event`] defines an event: a line, its series, its minute, its partition. It is pure.
-//! - [`ingest`] reads datagrams from the sockets, parses them into batches, and records these until the store confirms. The
-//!   [`spool`] keeps events on disk that do not fit into memory.
-//! - [`store`] is the shared memory of a minute, in Redis or within the process. Its scripts check every change.
-//! - [`flush`] claims a minute, seals its counts, sends them, and acknowledges them or puts them into the quarantine.
+//! - [`ingest`] reads datagrams, parses them into batches, and records these until the store confirms. The [`spool`] keeps events
+//!   that do not fit into memory on disk.
+//! - [`store`] holds the minutes, in Redis or within the process. Its scripts check every change.
+//! - [`flush`] claims a minute, seals its counts, sends them, and acknowledges or quarantines them.
 //! - [`output`] writes points to InfluxDB or to standard output, and classifies its errors.
+//! - [`relay`] is a separate program in front of the nodes: it sends every event to all nodes, and all other lines elsewhere.
 //!
-//! [`relay`] is a separate program in front of the nodes: it sends every event to all nodes, and all other lines elsewhere.
-//!
-//! The other modules serve these:
-//!
-//! - [`diagnosis`] is the catalogue of causes and remedies.
-//! - [`node`] is the state that the parts of one node share and use for decisions: clock, ledger, lag, heartbeats.
-//! - [`telemetry`] reports metrics; no decision depends on them. `status` reports the state of nodes, store and outputs, with a
-//!   remedy for every problem.
-//! - `http` serves `/healthz`, `/readyz`, `/metrics`, the queries of `/api/v1`, and the page at `/`.
-//! - [`config`] reads file, environment and flags into checked values.
-//! - `daemon` builds the parts, runs them and drains them; [`cli`] has the commands, among them `quarantine` and
-//!   `eds send` of the crate [`loadgen`].
-//! - [`secret`] hides passwords, and [`text`] fits messages of other programs into one line of the log.
-//!
-//! Modules import downwards only; `ARCHITECTURE.md` has the table, the keys in Redis and the invariants. The connections to
-//! Redis are the crate [`redis_link`]; locks and shared lists are [`coordination`].
+//! `daemon` builds the parts from the [`config`], runs and drains them; [`node`] is the state that they share. [`telemetry`],
+//! `status` and `http` report; [`diagnosis`] is the catalogue of causes and remedies. Modules import downwards only;
+//! `ARCHITECTURE.md` has the table, the keys in Redis and the invariants. The crates are [`redis_link`] (connections to Redis),
+//! [`coordination`] (locks and shared lists) and [`loadgen`] (`eds send`).
 
 pub mod cli;
 pub mod config;

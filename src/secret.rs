@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A password or token. Its `Debug` and `Display` are `[hidden]`; only [`Secret::expose`] returns it.
+/// A password or token. Its `Debug` is `[hidden]`; only [`Secret::expose`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
@@ -21,12 +21,6 @@ impl Secret {
 }
 
 impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
-    }
-}
-
-impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HIDDEN)
     }

@@ -128,19 +128,16 @@ pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, Strin
     found(text, text.parse().ok(), &format!("is not a name; write {allowed}"))
 }
 
-/// Reads a text without control characters; `None`: it is empty.
+/// Reads a text without control characters, which no message quotes; `None`: it is empty.
 pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
-    let is_plain = !text.contains(char::is_control);
-    let text_or_none = is_plain.then(|| Some(text.to_owned()).filter(|text| !text.is_empty()));
-    found(text, text_or_none, "contains control characters; remove them")
-}
-
-/// Reads a secret, which no message quotes.
-pub(super) fn secret(text: &str, _: &str) -> Result<Option<Secret>, String> {
     if text.contains(char::is_control) {
         return Err("contains control characters; remove them".to_owned());
     }
-    Ok((!text.is_empty()).then(|| Secret::new(text)))
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+pub(super) fn secret(secret: &str, allowed: &str) -> Result<Option<Secret>, String> {
+    Ok(text(secret, allowed)?.as_deref().map(Secret::new))
 }
 
 /// Reads a tag or field key that needs no escapes in line protocol.
@@ -212,16 +209,13 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
         return Err("is not an absolute path; begin it with a slash".to_owned());
     }
     let hint = "name a directory that the service's user can write to";
-    for place in directory.ancestors() {
-        match std::fs::metadata(place) {
-            Ok(found) if !found.is_dir() => {
-                return Err(format!("{} is not a directory; {hint}", place.display()));
-            }
-            // Another user or systemd may create the directory.
-            Ok(_) if place != directory => return Ok(Some(directory.into())),
-            Ok(_) => break,
-            Err(_) => {}
-        }
+    let existing = directory.ancestors().find(|place| place.exists()).unwrap_or(directory);
+    if !existing.is_dir() {
+        return Err(format!("{} is not a directory; {hint}", existing.display()));
+    }
+    if existing != directory {
+        // Another user or systemd may create the directory.
+        return Ok(Some(directory.into()));
     }
     // The file has no name and vanishes when it is closed. Some file systems do not support it.
     let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);

@@ -27,12 +27,12 @@ mod tests;
 use std::ffi::OsString;
 
 pub(crate) use self::kinds::LogFormat;
-pub use self::node::{Config, ServiceSettings};
+pub use self::node::Config;
 pub(crate) use self::node::{OUTPUTS, Store};
 pub(crate) use self::output::{Output, Target};
 pub use self::relay::RelayConfig;
 pub use self::sections::KEYS;
-pub(crate) use self::sections::Log;
+pub(crate) use self::sections::{Http, Input, Log};
 pub use self::sources::{Flags, RelayFlags};
 pub use self::values::{
     ConfigErrors, Effective, Form, Key, Origin, Problem, Program, VARIABLE_PREFIX,
@@ -70,8 +70,8 @@ fn read<C>(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     build: impl FnOnce(&mut Effective) -> C,
 ) -> Result<(C, Effective), ConfigErrors> {
-    let mut values = Effective::new(typed.program, KEYS);
-    let config = gather(&mut values, typed, environment).then(|| build(&mut values));
+    let (mut values, is_complete) = gather(typed, environment);
+    let config = is_complete.then(|| build(&mut values));
     match config {
         Some(config) if values.problems.is_empty() => Ok((config, values)),
         _ => Err(values.into_errors()),

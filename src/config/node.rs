@@ -43,8 +43,16 @@ pub struct Config {
     pub(crate) partitions: Partitions,
     /// How long the counts of a minute are kept.
     pub(crate) retention: Duration,
-    pub(crate) service: ServiceSettings,
+    pub(crate) input: Input,
+    pub(crate) batcher: BatcherSettings,
+    /// Takes the events that do not fit into memory; `None`: they are dropped.
+    pub(crate) spool: Option<SpoolSettings>,
+    /// The wait of an event before it is recorded, while the store keeps up.
+    pub(crate) linger: Linger,
+    pub(crate) recorder: RecorderSettings,
+    pub(crate) flush: FlushSettings,
     pub(crate) outputs: Vec<Output>,
+    pub(crate) http: Http,
     pub(crate) log: Log,
     /// Key and value of the cluster-wide settings; equivalent values have the same text. `store.url` and `store.prefix` are not
     /// among them, because nodes that differ in these share nothing.
@@ -62,20 +70,6 @@ pub(crate) enum Store {
         counts_max: u64,
     },
     Redis(Box<Settings>),
-}
-
-/// The settings of a running node.
-#[derive(Debug, Clone)]
-pub struct ServiceSettings {
-    pub(crate) input: Input,
-    pub(crate) batcher: BatcherSettings,
-    /// Takes the events that do not fit into memory; `None`: they are dropped.
-    pub(crate) spool: Option<SpoolSettings>,
-    /// The wait of an event before it is recorded, while the store keeps up.
-    pub(crate) linger: Linger,
-    pub(crate) recorder: RecorderSettings,
-    pub(crate) flush: FlushSettings,
-    pub(crate) http: Http,
 }
 
 /// The keys that an operator's command does not need: the secrets of the outputs, and the spool.
@@ -116,11 +110,18 @@ pub(super) fn build(values: &mut Effective) -> Config {
         tag: input.max_tag,
         user: input.max_user,
     };
-    let service = ServiceSettings {
+    let mut alike_outputs: Vec<_> = outputs.iter().map(Output::alike).collect();
+    alike_outputs.sort_unstable();
+    Config {
+        file: values.file.clone(),
+        node,
+        store,
+        partitions: partitions.clone(),
+        retention,
         batcher: BatcherSettings {
             rules: line_rules(&input, limits),
             window,
-            partitions: partitions.clone(),
+            partitions,
             limits: QueueLimits { events: input.queue_events, bytes: input.queue_bytes },
         },
         spool: (input.spool_dir.clone())
@@ -142,18 +143,8 @@ pub(super) fn build(values: &mut Effective) -> Config {
         },
         input,
         flush,
-        http,
-    };
-    let mut alike_outputs: Vec<_> = outputs.iter().map(Output::alike).collect();
-    alike_outputs.sort_unstable();
-    Config {
-        file: values.file.clone(),
-        node,
-        store,
-        partitions,
-        retention,
-        service,
         outputs,
+        http,
         log: Log::read(values),
         alike: values.alike().chain([(OUTPUTS, alike_outputs.join("; "))]).collect(),
     }
@@ -286,11 +277,11 @@ impl Config {
         &self,
         Timeouts { connect, response }: Timeouts,
     ) -> impl Iterator<Item = String> {
-        let FlushSettings { interval, grace, max_hold, lease } = self.service.flush;
-        let window = self.service.recorder.replay_window;
+        let FlushSettings { interval, grace, max_hold, lease } = self.flush;
+        let window = self.recorder.replay_window;
         let noticed = connect + response + STORE_LOOK;
         let kept = connect + 2 * response + interval;
-        let drain = self.service.input.drain_timeout;
+        let drain = self.input.drain_timeout;
         let pairs = [
             (
                 interval > grace / 2,
@@ -317,7 +308,7 @@ impl Config {
                 [response, max_hold],
             ),
             (
-                self.service.spool.is_none() && drain < response,
+                self.spool.is_none() && drain < response,
                 "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and input.spool_dir is not set: one late \
                  answer at a stop loses the queued events",
                 [drain, response],
@@ -360,7 +351,7 @@ impl Config {
             }
         }
         let is_any = |address: &&ListenAddress| matches!(address, ListenAddress::Udp(at) if at.ip().is_unspecified());
-        let anywhere: Vec<_> = self.service.input.listen.iter().filter(is_any).collect();
+        let anywhere: Vec<_> = self.input.listen.iter().filter(is_any).collect();
         if !anywhere.is_empty() {
             warnings.push(format!(
                 "input.listen accepts events at every address of this host ({anywhere:?}), and UDP does not authenticate \

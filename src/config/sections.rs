@@ -43,15 +43,11 @@ type Scope = (bool, &'static [Program]);
 mod scope {
     use super::{Node, RelayProgram, Scope};
 
-    /// The same on all nodes.
     pub(super) const alike: Scope = (true, &[Node]);
-    /// Each node has its own.
     pub(super) const own: Scope = (false, &[Node]);
-    /// The same on all nodes, and on their relays.
+    /// The same on all nodes and their relays.
     pub(super) const common: Scope = (true, &[Node, RelayProgram]);
-    /// Each node and relay has its own.
     pub(super) const each: Scope = (false, &[Node, RelayProgram]);
-    /// Each relay has its own.
     pub(super) const relays: Scope = (false, &[RelayProgram]);
 }
 

@@ -61,12 +61,9 @@ pub struct RelayFlags {
     pub http: Option<String>,
 }
 
-/// The flags of a program: name, key and value of each.
-pub(super) struct Typed<'a> {
-    pub(super) program: Program,
-    config: Option<&'a Path>,
-    flags: Vec<(&'static str, &'static str, Option<String>)>,
-}
+/// A program, its configuration file, and its flags: name, key and value of each.
+pub(super) type Typed<'a> =
+    (Program, Option<&'a Path>, Vec<(&'static str, &'static str, Option<String>)>);
 
 /// Joins the values of a flag, as the environment would have them.
 fn joined(values: &[String]) -> Option<String> {
@@ -82,7 +79,7 @@ impl Flags {
             ("--output", "output.url", self.output.clone()),
             ("--http", "http.listen", self.http.clone()),
         ];
-        Typed { program: Program::Node, config: self.config.as_deref(), flags }
+        (Program::Node, self.config.as_deref(), flags)
     }
 }
 
@@ -94,22 +91,22 @@ impl RelayFlags {
             ("--rest", "rest.url", self.rest.clone()),
             ("--http", "http.listen", self.http.clone()),
         ];
-        Typed { program: Program::Relay, config: self.config.as_deref(), flags }
+        (Program::Relay, self.config.as_deref(), flags)
     }
 }
 
-/// Sets the values from all sources. Returns false if the file cannot be read or is not TOML: then the values are incomplete.
+/// Returns the values from all sources, and whether they are complete: the file can be read and is TOML.
 pub(super) fn gather(
-    values: &mut Effective,
-    typed: Typed<'_>,
+    (program, file, flags): Typed<'_>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> bool {
+) -> (Effective, bool) {
+    let mut values = Effective::new(program, KEYS);
     if let Some(name) = host_name() {
         values.set("node", name, Origin::HostName);
     }
-    let is_readable = read_file(values, typed.config);
-    read_environment(values, environment);
-    for (flag, path, value) in typed.flags {
+    let is_readable = read_file(&mut values, file);
+    read_environment(&mut values, environment);
+    for (flag, path, value) in flags {
         if let Some(value) = value {
             // The flag replaces all outputs, to try a configuration out.
             if values.is_of_several(path) {
@@ -118,7 +115,7 @@ pub(super) fn gather(
             values.set(path, value, Origin::Flag(flag));
         }
     }
-    is_readable
+    (values, is_readable)
 }
 
 /// Returns the host name. The second file is for containers in which `/proc` shows processes only.
@@ -167,7 +164,7 @@ fn read_environment(
 /// Returns whether Kubernetes sets such a variable, with such a value, for a Service: `EDS_SERVICE_HOST`, `EDS_PORT`,
 /// `EDS_NODE_PORT_8094_UDP_ADDR`. A name with two underscores in a row is of the form of a key.
 fn is_of_a_service(name: &str, value: &str) -> bool {
-    let words: Vec<&str> = name.split('_').collect();
+    let words: Vec<&str> = name.split('_').skip(1).collect();
     let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
     let is_port = |text: &str| text.parse::<u16>().is_ok();
     let is_ip = || value.parse::<IpAddr>().is_ok();
@@ -176,25 +173,19 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
             is_protocol(protocol) && address.parse::<SocketAddr>().is_ok()
         })
     };
-    // The name of the Service may contain the same words, so it may end at each place.
-    !words.contains(&"")
-        && (1..words.len()).any(|end| match words[end..] {
-            ["SERVICE", "HOST"] => is_ip(),
-            ["SERVICE", "PORT", ..] => is_port(value),
-            ["PORT"] => is_url(),
-            ["PORT", port, protocol, ref what @ ..]
-                if is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) =>
-            {
-                match what {
-                    [] => is_url(),
-                    ["ADDR"] => is_ip(),
-                    ["PORT"] => is_port(value),
-                    ["PROTO"] => is_protocol(value),
-                    _ => false,
-                }
-            }
-            _ => false,
-        })
+    let is_link =
+        |port: &str, protocol: &str| is_port(port) && is_protocol(&protocol.to_ascii_lowercase());
+    let is_named = match words[..] {
+        [.., "SERVICE", "HOST"] => is_ip(),
+        [.., "PORT", port, protocol, "ADDR"] if is_link(port, protocol) => is_ip(),
+        [.., "PORT", port, protocol, "PORT"] if is_link(port, protocol) => is_port(value),
+        [.., "PORT", port, protocol, "PROTO"] if is_link(port, protocol) => is_protocol(value),
+        [.., "PORT", port, protocol] if is_link(port, protocol) => is_url(),
+        [.., "PORT"] if is_url() => true,
+        // The port may have a name.
+        _ => words.windows(2).any(|pair| pair == ["SERVICE", "PORT"]) && is_port(value),
+    };
+    is_named && !words.contains(&"")
 }
 
 /// Returns the name that is most similar to this one.
@@ -258,7 +249,7 @@ impl File<'_> {
                         } else {
                             let text =
                                 "is not a section; write [[output]] above the keys of each output";
-                            self.refuse(&output.span(), section, text.to_owned());
+                            self.refuse(&output.span(), section, text);
                         }
                     }
                 }
@@ -320,30 +311,22 @@ impl File<'_> {
         }
     }
 
-    /// Reports a key or a section that is given twice, with both lines. The parser reports only the second.
+    /// Reports a key or a section that is defined twice, with both lines. The parser reports only the second.
     fn duplicate(&mut self, span: &Range<usize>) {
         let names: Vec<_> = self.text.lines().take(self.line(span)).map(named).collect();
         let (name, before) = names.split_last().unwrap_or((&"", &[]));
         let key = self.text.get(span.clone()).unwrap_or_default();
-        if !name.trim_end_matches(']').ends_with(key) {
-            let text = format!("the key {key} occurs twice in one value; remove one");
-            return self.refuse(span, "", text);
-        }
-        let first = before.iter().rposition(|earlier| earlier == name);
-        let place = first.map_or(String::new(), |first| format!(" and in line {}", first + 1));
-        if name.starts_with('[') {
-            let text = format!("{name} occurs here{place}; merge them into one");
-            return self.refuse(span, "", text);
-        }
-        let section = before.iter().rev().find_map(|line| line.strip_prefix('['));
-        let section = section.map(|section| section.trim_matches(['[', ']']));
-        let path = section.map_or(String::new(), |section| format!("{section}."));
-        let text = format!("occurs here{place}; remove one");
-        self.refuse(span, &format!("{path}{name}"), text);
+        let text = match before.iter().rposition(|earlier| earlier == name) {
+            Some(first) if name.trim_end_matches(']').ends_with(key) => {
+                format!("{name} is defined here and in line {}; keep one definition", first + 1)
+            }
+            _ => format!("{key} is defined twice in one value; keep one definition"),
+        };
+        self.refuse(span, "", text);
     }
 
-    fn refuse(&mut self, span: &Range<usize>, path: &str, text: String) {
-        self.values.refuse(self.origin(span), path, text);
+    fn refuse(&mut self, span: &Range<usize>, path: &str, text: impl Into<String>) {
+        self.values.refuse(self.origin(span), path, text.into());
     }
 
     fn origin(&self, span: &Range<usize>) -> Origin {

@@ -51,9 +51,9 @@ fn check_refused(cases: &str) {
 fn nothing_at_all_is_a_configuration() {
     let config = load_file("").unwrap();
     assert!(matches!(config.store, Store::Memory { bytes_max, .. } if bytes_max == 1 << 30));
-    assert_eq!(config.service.input.listen, ["127.0.0.1:8094".parse().unwrap()]);
-    assert_eq!(config.service.input.max_datagram, 65_536);
-    assert_eq!(config.service.flush.lease, Duration::from_secs(30));
+    assert_eq!(config.input.listen, ["127.0.0.1:8094".parse().unwrap()]);
+    assert_eq!(config.input.max_datagram, 65_536);
+    assert_eq!(config.flush.lease, Duration::from_secs(30));
     assert!(matches!(config.outputs[0].target, Target::Stdout));
     let log = (config.log.level, config.log.format);
     assert_eq!(log, (Some(Level::INFO), LogFormat::Text));
@@ -243,10 +243,10 @@ level = "info"
 node = "b"
 [output]
 url = { a = "sesame", b = "sesame", a = "sesame" }
-=> FILE:5: store.url: occurs here and in line 3; remove one
-=> FILE:8: [store] occurs here and in line 2; merge them into one
-=> FILE:9: [log] occurs here and in line 6; merge them into one
-=> FILE:12: the key a occurs twice in one value; remove one
+=> FILE:5: url is defined here and in line 3; keep one definition
+=> FILE:8: [store] is defined here and in line 2; keep one definition
+=> FILE:9: [log] is defined here and in line 6; keep one definition
+=> FILE:12: a is defined twice in one value; keep one definition
 "#,
     );
     let flags = Flags { config: Some("/nowhere/eds.toml".into()), ..Flags::default() };
@@ -265,8 +265,8 @@ fn later_sources_win_and_are_remembered() {
     assert_eq!(config.node, "a");
     let log = (config.log.level, config.log.format);
     assert_eq!(log, (Some(Level::WARN), LogFormat::Json));
-    assert_eq!(config.service.input.listen, ["127.0.0.1:3".parse().unwrap()]);
-    assert_eq!(config.service.batcher.limits.events, 256);
+    assert_eq!(config.input.listen, ["127.0.0.1:3".parse().unwrap()]);
+    assert_eq!(config.batcher.limits.events, 256);
     let shown = effective.to_toml(true);
     for (line, origin) in [
         ("level = \"warn\"", "environment EDS_LOG__LEVEL"),

@@ -109,19 +109,19 @@ impl Key {
     }
 }
 
-/// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a value came from, in the order in which problems are reported.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The table of keys.
-    Default,
-    /// The host name, which is the default of `node`.
-    HostName,
     /// A line of the configuration file, counted from 1; 0 for the file as a whole.
     File(PathBuf, usize),
     /// An environment variable.
     Environment(String),
     /// A flag, with its dashes.
     Flag(&'static str),
+    /// The host name, which is the default of `node`.
+    HostName,
+    /// The table of keys.
+    Default,
 }
 
 impl fmt::Display for Origin {
@@ -142,8 +142,8 @@ impl fmt::Display for Origin {
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the value came from; `None` when nothing gave one.
-    pub origin: Option<Origin>,
+    /// Where the value came from.
+    pub origin: Origin,
     /// The key, such as `flush.grace`; empty if the problem is not with a key.
     pub key: String,
     /// The mistake and its remedy.
@@ -152,10 +152,11 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let origin = self.origin.iter().map(Origin::to_string);
-        let key = Some(self.key.clone()).filter(|key| !key.is_empty());
-        for place in origin.chain(key) {
-            write!(f, "{place}: ")?;
+        if self.origin != Origin::Default {
+            write!(f, "{}: ", self.origin)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
         }
         // A name in the file may contain control characters, which must not reach a terminal or end the line.
         self.text.chars().try_for_each(|character| {
@@ -253,16 +254,16 @@ impl Effective {
     /// Reports a mistake in a source. The key, if there is one, has no value then.
     pub(super) fn refuse(&mut self, origin: Origin, path: &str, text: String) {
         self.ignore(&[path]);
-        self.problems.push(Problem { origin: Some(origin), key: path.to_owned(), text });
+        self.problems.push(Problem { origin, key: path.to_owned(), text });
     }
 
-    /// Reports that the value of this key is wrong, with its origin unless that is the default.
+    /// Reports that the value of this key is wrong.
     pub(super) fn wrong(&mut self, path: &str, text: &str) {
         let name = self.text("output.name").to_owned();
         let is_of_several = self.is_of_several(path);
         let Some(value) = self.value_mut(path) else { return };
         value.is_skipped = true;
-        let origin = Some(value.origin.clone()).filter(|origin| *origin != Origin::Default);
+        let origin = value.origin.clone();
         let key = if is_of_several { format!("{path} of {name:?}") } else { path.to_owned() };
         self.problems.push(Problem { origin, key, text: text.to_owned() });
     }
@@ -322,14 +323,8 @@ impl Effective {
         alike.map(|Value { key, text, .. }| (key.path, canonical(key, text)))
     }
 
-    /// Returns all problems: first the file's by line, then the environment's, the flags', and those of unset keys.
     pub(super) fn into_errors(mut self) -> ConfigErrors {
-        self.problems.sort_by_key(|problem| match &problem.origin {
-            Some(Origin::File(_, line)) => (0, *line),
-            Some(Origin::Environment(_)) => (1, 0),
-            Some(Origin::Flag(_)) => (2, 0),
-            Some(Origin::Default | Origin::HostName) | None => (3, 0),
-        });
+        self.problems.sort_by(|one, other| one.origin.cmp(&other.origin));
         ConfigErrors(self.problems)
     }
 

@@ -6,27 +6,30 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use coordination::Arbiter;
 use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
 use redis_link::Address;
+use tokio::time::MissedTickBehavior;
 
-use super::self_metrics::SelfMetrics;
-use crate::config::{self, Config, RelayConfig, Store, Target};
+use super::Misused;
+use crate::config::{self, Config, Input, RelayConfig, Store, Target};
 use crate::diagnosis::Cause;
 use crate::event::Partitions;
 use crate::flush::Destination;
 use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
+use crate::node::{Node, lock};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::line_protocol::Lines;
 use crate::status::Expected;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisStore, Settings};
-use crate::store::{CountReader, NodeStore};
-use crate::telemetry::open_files_max;
+use crate::store::{CountReader, NodeStore, OutputName};
+use crate::telemetry::{Format, Metrics, of_output, open_files_max, points};
 
 /// The standard streams, the runtime, signals, the log, the listening socket, an output: about 12. The others are for
 /// resolving names, reading files on a reload, and files that a library opens for a moment.
@@ -73,7 +76,7 @@ fn sources(
 /// Makes the store in the memory of this process, and the sources of queries.
 pub(super) fn memory_store(config: &Config) -> anyhow::Result<(Arc<MemoryStore>, QuerySources)> {
     let Store::Memory { bytes_max, counts_max } = config.store else {
-        anyhow::bail!("the store is not the memory of this process");
+        anyhow::bail!("the store is not in memory");
     };
     let (node, partitions) = (&config.node, &config.partitions);
     let store =
@@ -86,16 +89,24 @@ fn redis_store(settings: &Settings) -> anyhow::Result<RedisStore> {
     RedisStore::new(settings).context(STORE_KEYS)
 }
 
-/// Makes the store for operators, with its partitions; `None` for a store in the memory of a node. It agrees with the nodes on the
-/// layout only.
-pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Partitions)>> {
+/// Makes the store for operators, with its partitions. It agrees with the nodes on the layout only.
+pub(super) fn operated(config: &Config) -> anyhow::Result<(RedisStore, Partitions)> {
     match &config.store {
-        Store::Memory { .. } => Ok(None),
-        Store::Redis(settings) => Ok(Some((redis_store(settings)?, config.partitions.clone()))),
+        Store::Redis(settings) => Ok((redis_store(settings)?, config.partitions.clone())),
+        Store::Memory { .. } => {
+            let http = config.http.listen.map_or_else(
+                || "its log; http.listen is empty".to_owned(),
+                |address| format!("http://{address}/api/v1/status and its log"),
+            );
+            Err(Misused(format!(
+                "store.url is memory:, so only the node itself has this information (see {http}); name the Redis of the nodes by \
+                 --store or --config"
+            ))
+            .into())
+        }
     }
 }
 
-/// Makes the outputs.
 pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     let destination = |output: &config::Output| {
         let target: Arc<dyn Output> = match &output.target {
@@ -113,7 +124,6 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     config.outputs.iter().map(destination).collect()
 }
 
-/// Returns the names and descriptions of outputs.
 pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
     outputs.iter().map(|it| (it.name.to_string(), it.output.describe())).collect()
 }
@@ -121,16 +131,16 @@ pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
 /// Returns the expectations of an observer with this configuration.
 pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
     Expected {
-        grace: config.service.flush.grace,
-        max_hold: config.service.flush.max_hold,
-        linger: config.service.linger.most,
+        grace: config.flush.grace,
+        max_hold: config.flush.max_hold,
+        linger: config.linger.most,
         retention: config.retention,
         outputs: described(outputs),
         partitions: usize::from(config.partitions.count()),
     }
 }
 
-/// Makes the writers of this node's metrics to outputs.
+/// Makes the writers of this node's metrics to outputs (`output.self_metrics`).
 pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> {
     let mut writers = Vec::new();
     for output in &config.outputs {
@@ -142,50 +152,85 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
     Ok(writers)
 }
 
+/// Writes the metrics of a node to an output. It has its own client, so that no count waits for it, and one request at a time.
+/// Points that the output does not accept at once are dropped and counted. While the output is down it sends nothing.
+#[derive(Debug)]
+pub(super) struct SelfMetrics {
+    output: OutputName,
+    writer: LineWriter,
+    every: Duration,
+}
+
+impl SelfMetrics {
+    pub(super) async fn run(self, name: String, node: Arc<Node>, metrics: Arc<Metrics>) {
+        let output = self.output.as_str();
+        let dropped = metrics.self_metrics_dropped.get_or_create_owned(&of_output(output));
+        let mut ticks = tokio::time::interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut is_failing = false;
+        loop {
+            ticks.tick().await;
+            let Ok(text) = metrics.encode(Format::Classic) else {
+                continue;
+            };
+            let points = points(&text, &name, SystemTime::now());
+            if lock(&node.outputs_down).contains_key(output) {
+                dropped.inc_by(points.len() as u64);
+                continue;
+            }
+            let written = self.writer.write(points.concat().into_bytes()).await;
+            if let Err(error) = &written {
+                dropped.inc_by(points.len() as u64);
+                if !is_failing {
+                    tracing::warn!(
+                        %output, %error,
+                        "cannot write this node's metrics to the output; dropping them until a write succeeds. Counts are not \
+                         affected"
+                    );
+                }
+            }
+            is_failing = written.is_err();
+        }
+    }
+}
+
 /// Returns the number of HTTP connections that leave enough descriptors for all other parts of a node. Logs a warning if it is
 /// small.
 pub(super) fn left_for_http(config: &Config) -> usize {
-    let service = &config.service;
     let redis = match &config.store {
         Store::Memory { .. } => None,
         Store::Redis(settings) => Some(&settings.redis),
     };
-    let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
+    let spool = config.spool.as_ref().map_or(0, |_| SPOOL);
     let outputs = config.outputs.len().saturating_sub(1) * PER_OUTPUT;
-    left(redis, service.input.listen.len() * service.input.threads + spool + outputs)
+    left(redis, &config.input, spool + outputs)
 }
 
 /// Returns that number for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
     let redis = config.store.as_ref().map(|(redis, _)| redis);
-    left(
-        redis,
-        config.input.listen.len() * config.input.threads + config.relay.to.len() + PER_OUTPUT,
-    )
+    left(redis, &config.input, config.relay.to.len() + PER_OUTPUT)
 }
 
-fn left(redis: Option<&redis_link::Settings>, others: usize) -> usize {
+fn left(redis: Option<&redis_link::Settings>, input: &Input, others: usize) -> usize {
     let servers = match redis.map(|redis| &redis.address) {
         None => 0,
         Some(Address::Cluster(nodes)) => nodes.len() + UNNAMED_MASTERS,
         Some(Address::Sentinel(sentinels, _)) => sentinels.len() + 1,
         Some(Address::Server(_)) => 1,
     };
-    let needed = BASE + servers * PER_SERVER + others;
-    let Some(limit) = open_files_max() else {
-        return CONNECTIONS_MAX;
-    };
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let left = limit.saturating_sub(needed).min(CONNECTIONS_MAX);
+    let needed = BASE + servers * PER_SERVER + input.listen.len() * input.threads + others;
+    let limit = open_files_max().map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
+    let left = limit.saturating_sub(needed).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
     if left < CONNECTIONS_ENOUGH {
         tracing::warn!(
             limit,
             needed,
-            connections = left.max(CONNECTIONS_MIN),
+            connections = left,
             "{} to {} at least",
             Cause::FewDescriptors,
             needed + CONNECTIONS_ENOUGH
         );
     }
-    left.max(CONNECTIONS_MIN)
+    left
 }

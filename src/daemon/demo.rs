@@ -7,12 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use async_trait::async_trait;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::build;
@@ -22,8 +20,7 @@ use crate::config::{self, Flags};
 use crate::event::Minute;
 use crate::flush::Destination;
 use crate::ingest::ListenAddress;
-use crate::output::line_protocol::lines;
-use crate::output::{Output, SealedCounts, WriteError};
+use crate::output::line_protocol::Lines;
 use crate::store::OutputName;
 
 /// The events: series, user, and nanoseconds from the start of the minute.
@@ -34,9 +31,8 @@ const EVENTS: [(&str, &str, i64); 5] = [
     ("event_type=browser_error,product=productB", "testusername4", 27_352_348_928),
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930),
 ];
-/// The number of series in them.
-const SERIES: usize = 3;
-/// The settings of the node that differ from the defaults.
+/// The number of points: two for each series.
+const POINTS: usize = 6;
 const SETTINGS: [(&str, &str); 5] = [
     ("EDS_STORE__PARTITIONS", "1"),
     ("EDS_INPUT__RECEIVE_BUFFER", "64KiB"),
@@ -45,32 +41,11 @@ const SETTINGS: [(&str, &str); 5] = [
     ("EDS_FLUSH__GRACE", "1s"),
 ];
 const TIMEOUT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
-/// An output that passes the counts to the demo.
-#[derive(Debug)]
-struct Handover(mpsc::UnboundedSender<Vec<SealedCounts>>);
-
-#[async_trait]
-impl Output for Handover {
-    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
-        // It fails when the demo has ended.
-        let _ = self.0.send(counts.to_vec());
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        "the demo".to_owned()
-    }
-
-    fn has_server(&self) -> bool {
-        false
-    }
-}
-
-/// Runs the demo and prints it to standard output.
 pub(crate) fn demo() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Runtime::new()?;
     let shown = runtime.block_on(async {
         tokio::time::timeout(TIMEOUT, show()).await.context("the demo took too long")?
     });
@@ -91,16 +66,16 @@ async fn show() -> anyhow::Result<()> {
     let variables = SETTINGS.map(|(name, value)| (name.into(), value.into()));
     let (config, _) = config::load(&flags, variables)?;
     let (store, sources) = build::memory_store(&config)?;
-    let (sender, mut points) = mpsc::unbounded_channel();
-    let output = Arc::new(Handover(sender));
+    let written = Arc::<Mutex<Vec<u8>>>::default();
+    let output = Arc::new(Lines(Arc::clone(&written)));
     let outputs = vec![Destination { name: OutputName::default(), output, write_counts_max: 2500 }];
     let parts = (store.clone() as _, sources);
-    let mut service = Service::start(&config, Vec::new(), parts, outputs).await?;
+    let mut service = Service::start_parts(&config, Vec::new(), parts, outputs).await?;
     service.listen();
     let Some(&ListenAddress::Udp(address)) = service.parts.addresses.first() else {
         anyhow::bail!("no socket");
     };
-    writeln!(out, "A node listens on UDP {address}, with the memory store.\n")?;
+    writeln!(out, "A node listens on UDP {address} and stores minutes in memory.\n")?;
 
     let now = chrono::Utc::now().timestamp_nanos_opt().context("a clock beyond 2262")?;
     let minute = Minute::of_nanos(now - MINUTE_NANOS);
@@ -109,12 +84,12 @@ async fn show() -> anyhow::Result<()> {
         writeln!(datagram, "{series} value={user} {}", minute.start_nanos() + offset)?;
     }
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
-    writeln!(out, "It is sent five events of the minute just past:\n\n{datagram}")?;
+    writeln!(out, "It receives five events of the previous minute:\n\n{datagram}")?;
 
     while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(POLL).await;
     }
-    writeln!(out, "It records them in sets, which make copies and repetitions harmless:\n")?;
+    writeln!(out, "It records them in sets, so copies and repetitions change nothing:\n")?;
     for (series, events) in store.open_events(minute) {
         let users: BTreeSet<_> = events.iter().map(|(user, _)| user.clone()).collect();
         let users = users.into_iter().collect::<Vec<_>>().join(", ");
@@ -126,22 +101,22 @@ async fn show() -> anyhow::Result<()> {
 
     writeln!(
         out,
-        "\nThe minute is over; when nothing comes any more it is closed, and this is written:\n"
+        "\nThe minute has ended. When no more events arrive, the node closes it and writes these points:\n"
     )?;
-    let mut counts = Vec::new();
-    while counts.len() < SERIES {
-        counts.extend(points.recv().await.context("the node ended")?);
-    }
-    let place =
-        |count: &SealedCounts| EVENTS.iter().position(|(series, ..)| *series == count.series);
-    counts.sort_by_key(place);
-    for count in &counts {
-        write!(out, "{}", lines(count).map_err(anyhow::Error::msg)?)?;
-    }
+    let points = loop {
+        let bytes = written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let text = String::from_utf8(bytes)?;
+        if text.lines().count() == POINTS {
+            break text;
+        }
+        tokio::time::sleep(POLL).await;
+    };
+    let mut points: Vec<_> = points.lines().collect();
+    points.sort_by_key(|point| EVENTS.iter().position(|(series, ..)| point.contains(series)));
+    writeln!(out, "{}", points.join("\n"))?;
     writeln!(
         out,
-        "\nThe first number of a series is how many different users had the event, the second how many events \
-         there were."
+        "\nThe first point of a series is the number of distinct users with the event, the second the number of events."
     )?;
     service.drain(Duration::from_secs(5), &CancellationToken::new()).await;
     Ok(())

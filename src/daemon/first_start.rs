@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::parts::Parts;
+use super::run::Parts;
 use crate::config::{Config, Program, Store, Target};
 use crate::ingest::ListenAddress;
 
@@ -28,18 +28,23 @@ fn text(
 ) -> String {
     let file = Program::Node.default_file();
     let listens: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let http = http.map_or("nowhere (http.listen is empty)".to_owned(), |it| {
+    let http = http.map_or("none (http.listen is empty)".to_owned(), |it| {
         format!("http://{it}/ (/readyz, /metrics, /api/v1/top)")
     });
-    let in_memory = matches!(config.store, Store::Memory { .. });
-    let store = if in_memory {
-        "this process' memory: it counts what this node receives, and what is not published yet ends with the process; \
-         --store redis://… is shared by any number of nodes, and keeps it"
-    } else {
-        "Redis: minutes outlive this process, and other nodes share them"
+    let (store, ending) = match config.store {
+        Store::Memory { .. } => (
+            "memory of this process: unpublished counts are lost when it ends; --store redis://… keeps them and lets nodes share \
+             them",
+            "Ctrl-C publishes the ended minutes and loses the current minute (exit code 3).",
+        ),
+        Store::Redis(_) => (
+            "Redis: minutes outlive this process, and other nodes share them",
+            "Ctrl-C stops this node; the minutes remain in Redis for the next node.",
+        ),
     };
-    let outputs = if config.outputs.iter().all(|it| matches!(it.target, Target::Stdout)) {
-        "standard output; --output http://… is an InfluxDB"
+    let is_stdout = config.outputs.iter().all(|it| matches!(it.target, Target::Stdout));
+    let outputs = if is_stdout {
+        "standard output; --output http://… selects InfluxDB"
     } else {
         "InfluxDB"
     };
@@ -51,31 +56,26 @@ fn text(
         Some(address) => address.to_string(),
         None => String::new(),
     };
-    let flush = &config.service.flush;
+    let flush = &config.flush;
     let in_the_minute = Duration::from_millis(now.timestamp_millis().rem_euclid(60_000) as u64);
     let rest = Duration::from_secs(60).saturating_sub(in_the_minute);
     let wait = rest + flush.grace + flush.interval;
     let at = (now + wait).format("%H:%M:%S");
-    let ending = if in_memory {
-        "Ctrl-C publishes the minutes that are over and loses the one that is not (exit code 3)."
-    } else {
-        "Ctrl-C stops this node; the minutes in Redis wait for the next."
-    };
     format!(
         "
-There is no {file}, so the defaults are in force (eds check --explain shows them all):
+{file} does not exist, so this node uses the defaults (eds check --explain prints all of them):
 
-  receives  {listens}
-  answers   {http}
+  input     {listens}
+  HTTP      {http}
   store     {store}
   output    {outputs}
 
-Send it an event, in another terminal:
+To send it an event, run in another terminal:
 
   echo 'event_type=login,product=shop value=ann' | eds send --to {to}
 
-Two points come of it: how many different users, and how many events. An event of now is published in {wait} s, at
-{at} UTC: when its minute is over and nothing came for it for {grace} s (flush.grace). {ending}
+It publishes two points: the number of distinct users, and the number of events. An event of this moment is published in
+{wait} s, at {at} UTC, if no later event arrives for its minute: after the minute and {grace} s (flush.grace). {ending}
 
 ",
         listens = listens.join(", "),
@@ -101,16 +101,16 @@ mod tests {
     fn the_first_start_says_where_to_send_and_when_points_come() {
         let text = shown(&Flags::default());
         for part in [
-            "no /etc/eds/eds.toml",
+            "/etc/eds/eds.toml does not exist",
             "0.0.0.0:8094",
             "http://127.0.0.1:8095/",
-            "this process' memory",
+            "memory of this process",
             "standard output",
             "eds send --to 127.0.0.1:8094",
             // The remaining minute, the grace and the interval.
-            "in 51 s",
+            "in\n51 s",
             "12:35:06 UTC",
-            "loses the one that is not",
+            "loses the current minute",
         ] {
             assert!(text.contains(part), "no {part:?} in:{text}");
         }
@@ -120,7 +120,7 @@ mod tests {
     fn with_a_redis_nothing_is_lost_at_the_end() {
         let flags = Flags { store: Some("redis://127.0.0.1:6379".to_owned()), ..Flags::default() };
         let text = shown(&flags);
-        assert!(text.contains("wait for the next"), "{text}");
+        assert!(text.contains("remain in Redis"), "{text}");
         assert!(!text.contains("loses"), "{text}");
     }
 }

@@ -19,7 +19,6 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{Log, LogFormat};
 
-/// Changes the level of the log.
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
@@ -31,7 +30,6 @@ fn targets(level: LevelFilter) -> Targets {
         .with_target("coordination", level)
 }
 
-/// Starts logging.
 pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     let (filter, handle) = reload::Layer::new(targets(log.level.into()));
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
@@ -55,7 +53,7 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))
         .try_init()
-        .context("the log is set up already")?;
+        .context("the log is already initialized")?;
     Ok(LogHandle(handle))
 }
 
@@ -105,7 +103,7 @@ impl LogHandle {
     pub(super) fn set_level(&self, level: LevelFilter) {
         match self.0.reload(targets(level)) {
             Ok(()) => {
-                tracing::info!(%level, "reloaded the log level; all else waits for a restart");
+                tracing::info!(%level, "reloaded the log level; other changes require a restart");
             }
             Err(error) => tracing::warn!(%error, "cannot change the level of the log"),
         }

@@ -1,12 +1,11 @@
 //! The commands of operators on the Redis of the nodes, with the configuration of a node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
 use tracing::Level;
 
-use super::watch::runtime;
-use super::{Misused, build, log};
+use super::{Misused, build, log, runtime};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
@@ -27,7 +26,7 @@ pub(crate) fn quarantine(
     let Some(output) = found else {
         let all: Vec<_> = names.map(OutputName::as_str).collect();
         return Err(Misused(format!(
-            "--output names none of the outputs that are configured, which are {}; name one of them",
+            "--output must name one of the configured outputs: {}",
             all.join(", ")
         ))
         .into());
@@ -46,79 +45,65 @@ pub(crate) fn quarantine(
 /// Runs `eds outputs`: lists the outputs, or drops the unsent counts of one.
 pub(crate) fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
     let dropped = dropped.map(str::parse::<OutputName>).transpose()?;
+    let configured = config.outputs.iter().map(|output| output.name.clone());
+    let configured: BTreeMap<_, _> =
+        configured.map(|name| (name, OutputBacklog::default())).collect();
     operate(config, async |store, partitions| {
         store.check().await?;
-        match &dropped {
-            None => list_outputs(config, &store, &partitions).await,
-            Some(name) => drop_output(config, &store, &partitions, name).await,
+        let mut backlogs = configured.clone();
+        for partition in partitions.iter() {
+            for (name, backlog) in store.backlog(partition).await?.outputs {
+                *backlogs.entry(name).or_default() += backlog;
+            }
         }
+        if let Some(name) = &dropped {
+            let is_configured = configured.contains_key(name);
+            return drop_output(&store, &partitions, name, &backlogs, is_configured).await;
+        }
+        let mut out = io::stdout();
+        writeln!(
+            out,
+            "{:32}  {:>8}  {:14}  {:>11}  configured",
+            "output", "unsent", "oldest", "quarantined"
+        )?;
+        for (name, backlog) in &backlogs {
+            let oldest = backlog.oldest.map_or("-".to_owned(), Minute::shown);
+            let is_configured = if configured.contains_key(name) { "yes" } else { "no" };
+            writeln!(
+                out,
+                "{:32}  {:>8}  {oldest:14}  {:>11}  {is_configured}",
+                name.as_str(),
+                backlog.unsent,
+                backlog.quarantined,
+            )?;
+        }
+        Ok(())
     })
 }
 
-async fn list_outputs(
-    config: &Config,
-    store: &RedisStore,
-    partitions: &Partitions,
-) -> anyhow::Result<()> {
-    let configured = config.outputs.iter().map(|output| output.name.clone());
-    let mut all: BTreeMap<_, _> = configured.map(|name| (name, OutputBacklog::default())).collect();
-    for partition in partitions.iter() {
-        for (name, lacks) in store.backlog(partition).await?.outputs {
-            *all.entry(name).or_default() += lacks;
-        }
-    }
-    let mut out = io::stdout();
-    let width = all.keys().map(|name| name.as_str().len()).max();
-    let width = width.unwrap_or_default().max("output".len());
-    writeln!(
-        out,
-        "{:width$}  {:>8}  {:14}  {:>11}  configured",
-        "output", "unsent", "oldest", "quarantined"
-    )?;
-    for (name, lacks) in &all {
-        let oldest = lacks.oldest.map_or("-".to_owned(), Minute::shown);
-        let is_configured = config.outputs.iter().any(|output| output.name == *name);
-        writeln!(
-            out,
-            "{:width$}  {:>8}  {oldest:14}  {:>11}  {}",
-            name.as_str(),
-            lacks.unsent,
-            lacks.quarantined,
-            if is_configured { "yes" } else { "no" }
-        )?;
-    }
-    Ok(())
-}
-
 async fn drop_output(
-    config: &Config,
     store: &RedisStore,
     partitions: &Partitions,
     name: &OutputName,
+    backlogs: &BTreeMap<OutputName, OutputBacklog>,
+    is_configured_here: bool,
 ) -> anyhow::Result<()> {
-    let here = config.outputs.iter().any(|output| output.name == *name);
     let shared = store.shared([OUTPUTS].into_iter()).await?;
     let shared = shared.into_iter().flatten().collect::<String>();
     // The description of each output begins with its name.
-    let there = shared.split("; ").any(|output| output.split(' ').next() == Some(name.as_str()));
+    let is_shared = shared.split("; ").any(|it| it.split(' ').next() == Some(name.as_str()));
     anyhow::ensure!(
-        !here && !there,
-        "output {name} is configured {}; take it out of the configuration of all nodes first, by `eds settings apply` and \
-         a restart of each. Nothing was dropped",
-        if here { "here" } else { "on the nodes of this Redis" }
+        !is_configured_here && !is_shared,
+        "output {name} is configured {}; nothing was dropped. Remove it from the configuration of all nodes by \
+         `eds settings apply` and a restart of each node, then repeat this command",
+        if is_configured_here { "here" } else { "on the nodes of this Redis" }
     );
-    let mut known = BTreeSet::new();
-    for partition in partitions.iter() {
-        known.extend(store.backlog(partition).await?.outputs.into_keys());
-    }
-    if !known.contains(name) {
-        let configured = config.outputs.iter().map(|output| output.name.as_str());
-        let known = known.iter().map(OutputName::as_str).chain(configured);
+    if !backlogs.contains_key(name) {
         let distance = |it: &&str| strsim::damerau_levenshtein(name.as_str(), it);
-        let nearest = known.min_by_key(distance).unwrap_or_default();
+        let nearest = backlogs.keys().map(OutputName::as_str).min_by_key(distance);
         return Err(Misused(format!(
-            "nothing is kept for an output {name}; did you mean {nearest}? `eds outputs list` shows all of them. Nothing was \
-             dropped"
+            "Redis has no counts of an output {name}; nothing was dropped. Did you mean {}? `eds outputs list` shows all outputs",
+            nearest.unwrap_or_default()
         ))
         .into());
     }
@@ -131,7 +116,7 @@ async fn drop_output(
     }
     writeln!(
         io::stdout(),
-        "{name}: {} unsent counts of {} minutes dropped (a minute counts once in each partition), and {} quarantined ones",
+        "{name}: dropped {} unsent counts of {} minutes (a minute counts once in each partition) and {} quarantined counts",
         all.counts,
         all.minutes,
         all.quarantined
@@ -146,7 +131,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         let left: Vec<_> = record.into_iter().filter(|loss| loss.left() > 0).collect();
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         if left.is_empty() {
-            writeln!(notes, "nothing is lost that is not acknowledged")?;
+            writeln!(notes, "there are no unacknowledged losses")?;
             return Ok(());
         }
         let width = left.iter().map(|loss| loss.process.chars().count()).max();
@@ -154,13 +139,8 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         writeln!(out, "{:14}  {:width$}  {:18}  {:>12}", "minute", "process", "cause", "lost")?;
         for loss in &left {
             let minute = loss.minute.map_or("earlier".to_owned(), |it| it.to_string());
-            writeln!(
-                out,
-                "{minute:14}  {:width$}  {:18}  {:>12}",
-                loss.process,
-                loss.cause,
-                loss.left()
-            )?;
+            let (process, cause, left) = (&loss.process, &loss.cause, loss.left());
+            writeln!(out, "{minute:14}  {process:width$}  {cause:18}  {left:>12}")?;
         }
         out.flush()?;
         if acknowledge {
@@ -169,7 +149,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         } else {
             writeln!(
                 notes,
-                "docs/monitoring.md#losses says what each cause means; eds loss acknowledge ends the warnings"
+                "docs/monitoring.md#losses explains each cause; `eds loss acknowledge` ends the warnings"
             )?;
         }
         Ok(())
@@ -197,15 +177,15 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
             }
         }
         if apply {
-            store.share(&changes, config.service.input.max_future).await?;
+            store.share(&changes, config.input.max_future).await?;
             let note = if changes.is_empty() {
-                "nothing differs"
+                "no setting differs"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
-                "written; restart each node with this configuration before store.partitions_from: one that is not restarted \
-                 goes on until then, and records nothing of later minutes"
+                "written; restart each node with this configuration before store.partitions_from. A node that is not restarted \
+                 records nothing of later minutes"
             } else {
-                "written; a node with another configuration goes on recording, and neither closes minutes nor sends, until \
-                 it is restarted with this one"
+                "written; restart each node with this configuration. Until its restart a node records events, but neither \
+                 closes minutes nor sends counts"
             };
             writeln!(notes, "{note}")?;
         } else if let Some((format, by)) = store.format().await? {
@@ -226,19 +206,11 @@ fn quoted(value: &str) -> String {
     }
 }
 
-fn nothing_shared() -> Misused {
-    Misused(
-        "store.url is memory:, which is within the node's own process; what is quarantined there stands in its log only, and \
-         there are no settings to share. Name the Redis of the nodes by --store or --config"
-            .to_owned(),
-    )
-}
-
 fn operate(
     config: &Config,
     run: impl AsyncFnOnce(RedisStore, Partitions) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let (store, partitions) = build::operated(config)?.ok_or_else(nothing_shared)?;
+    let (store, partitions) = build::operated(config)?;
     log::start(&Log { level: Some(Level::WARN), format: LogFormat::Text })?;
     runtime()?.block_on(run(store, partitions))
 }

@@ -1,4 +1,4 @@
-//! [`Relay`]: the parts of a running relay.
+//! [`Relay`]: the parts of a running relay, and [`RelayView`]: its report for the page and for the Redis of the nodes.
 //!
 //! [`Relay::start`] resolves the names of the nodes before it reads. The parts stop in the order of the data: first
 //! the readers, which send their open datagrams; then the passthrough writer, once its queue is empty or the time is
@@ -11,37 +11,41 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use chrono::Utc;
+use chrono::{SecondsFormat, Utc};
 use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::time::Instant;
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::parts::Parts;
-use super::relay_view::RelayView;
-use super::run::Running;
+use super::run::{Parts, Running};
 use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::http::{Readiness, RelayVitals, Vitals};
-use crate::ingest::{Inherited, Opened, Sockets};
-use crate::node::Progress;
+use crate::ingest::{Inherited, Opened};
+use crate::node::{Example, Progress, Throttle, lock};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
-    Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX, READ_TIMEOUT,
-    Routes, Sorter, Stamps, follow_name, metrics, write_queue,
+    Destination, Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX,
+    READ_TIMEOUT, Routes, Sorter, Stamps, follow_name, metrics, write_queue,
 };
-use crate::status::{History, LossReporter};
+use crate::status::{
+    History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
+    RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_page,
+};
+use crate::store::Registry as _;
 use crate::store::redis::Register;
 use crate::telemetry::{Format, encode, per_second};
 
 /// The time limit for the readers to read the data that the kernel holds, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
+/// The time between two log lines about a failed report or a name that is taken.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The parts of a running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    pub(super) parts: Parts,
+    parts: Parts,
     view: Arc<RelayView>,
 }
 
@@ -51,18 +55,8 @@ impl Relay {
         config: &RelayConfig,
         inherited: Vec<Inherited>,
     ) -> anyhow::Result<Self> {
-        let input = &config.input;
-        let sockets = Sockets {
-            listen: &input.listen,
-            receive_buffer: input.receive_buffer,
-            socket_mode: input.socket_mode,
-            read_timeout: READ_TIMEOUT,
-            threads: input.threads,
-            datagram_max: READ_MAX,
-            unit: "eds-relay",
-        };
-        let opened = sockets.open(inherited)?;
-        let parts = Parts { addresses: opened.addresses.clone(), ..Parts::default() };
+        let mut parts = Parts::default();
+        let opened = parts.open(&config.input, inherited, READ_TIMEOUT, READ_MAX, "eds-relay")?;
         let outlet = |to: &String| Arc::new(Outlet::new(to, &parts.addresses));
         let nodes = config.relay.to.iter().map(outlet).collect();
         let passthrough = match &config.passthrough {
@@ -78,26 +72,28 @@ impl Relay {
         };
         let stamps = Stamps::new(number, config.rules.precision);
         let routes = Arc::new(Routes::new(nodes, passthrough, stamps));
-        let view = Arc::new(view(config, &parts, &opened, Arc::clone(&routes))?);
+        parts.progress = routes.progress.clone();
+        let view = Arc::new(RelayView::new(config, &parts, &opened, Arc::clone(&routes))?);
         let mut relay = Self { parts, view };
         if let (PassthroughSettings::Http(http), Passthrough::Server(queue)) =
             (&config.passthrough, &routes.passthrough)
         {
             let server = LineWriter::new(&http.server, &http.precision);
             let server = server.context("rest.url or rest.ca_file")?;
-            let stop = relay.parts.intake_ended.clone();
+            let stop = relay.parts.outlet.stop.clone();
             let (queue, routes) = (Arc::clone(queue), Arc::clone(&routes));
-            relay.parts.outlet.spawn(write_queue(queue, server, routes, stop));
+            relay.parts.outlet.tasks.spawn(write_queue(queue, server, routes, stop));
         }
         let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
-        let server =
-            relay.parts.bind_http(config.http.listen, &config.http.hosts, connections).await?;
-        if let Some(server) = server {
-            relay.parts.side.spawn(server.serve_relay(Arc::clone(&relay.view)));
+        if let Some(server) = relay.parts.bind_http(&config.http, connections).await? {
+            relay.parts.side.tasks.spawn(server.serve_relay(Arc::clone(&relay.view)));
         }
-        relay.parts.side.spawn(Arc::clone(&relay.view).run(relay.parts.stop_side.clone()));
+        let stop = relay.parts.side.stop.clone();
+        relay.parts.side.tasks.spawn(Arc::clone(&relay.view).run(stop));
         relay.follow_names(&routes).await?;
         relay.start_readers(config, opened, &routes);
+        let (file, to) = (config.file.as_deref(), config.relay.to.join(", "));
+        relay.parts.log_start(&config.name, file, None, &to, config.warnings());
         Ok(relay)
     }
 
@@ -105,7 +101,7 @@ impl Relay {
     async fn follow_names(&mut self, routes: &Routes) -> anyhow::Result<()> {
         let outlets: Vec<_> = routes.nodes.iter().chain(routes.passthrough.outlet()).collect();
         let look_ups = join_all(outlets.iter().map(|outlet| outlet.look_up()));
-        if tokio::time::timeout(UNREAD_MAX, look_ups).await.is_err() {
+        if timeout(UNREAD_MAX, look_ups).await.is_err() {
             tracing::warn!(
                 "some names of relay.to and rest.url are not resolved yet; starting with the others"
             );
@@ -114,12 +110,12 @@ impl Relay {
         for (key, outlet) in keys.zip(outlets) {
             if let Some(address) = outlet.leads_back() {
                 anyhow::bail!(
-                    "{key} names {}, which resolves to {address}, where this relay itself listens: its lines would come back. Name \
-                     the nodes, or a relay nearer to them",
+                    "{key} names {}, which resolves to {address}, where this relay itself listens, so every line would come back; \
+                     name nodes, or a relay nearer to them",
                     outlet.name()
                 );
             }
-            self.parts.spawn_side(follow_name(Arc::clone(outlet)));
+            self.parts.side.spawn_cancelled(follow_name(Arc::clone(outlet)));
         }
         Ok(())
     }
@@ -130,92 +126,79 @@ impl Relay {
             let (datagram_max, linger) = (config.relay.datagram_max, config.relay.linger);
             let forwarder = Forwarder::new(Arc::clone(routes), sorter, datagram_max);
             let heartbeat = routes.progress.watch(format!("reader {index}"));
-            let stop = self.parts.stop.clone();
-            (self.parts.intake)
+            let stop = self.parts.intake.stop.clone();
+            (self.parts.intake.tasks)
                 .spawn_blocking(move || forwarder.run(receiver, linger, &heartbeat, &stop));
         }
     }
 }
 
-fn view(
-    config: &RelayConfig,
-    parts: &Parts,
-    opened: &Opened,
-    routes: Arc<Routes>,
-) -> anyhow::Result<RelayView> {
-    let http_connections = Gauge::default();
-    let register = config.store.as_ref().map(|(redis, prefix)| {
-        let register = Register::new(redis.clone(), prefix, "relays", &config.name);
-        let register = Arc::new(register.context(build::STORE_KEYS)?);
-        let losses = LossReporter::new(register.clone(), Arc::default(), None);
-        anyhow::Ok((register, losses))
-    });
-    Ok(RelayView {
-        name: config.name.clone(),
-        listen: parts.addresses.iter().map(ToString::to_string).collect(),
-        rest: match &config.passthrough {
-            PassthroughSettings::Nowhere => "none:".to_owned(),
-            PassthroughSettings::Udp(to) => format!("udp://{to}"),
-            PassthroughSettings::Http(http) => http.server.url.to_string(),
-        },
-        registry: metrics(Arc::clone(&routes), opened, http_connections.clone()),
-        http_connections,
-        routes,
-        history: Mutex::new(History::new(Utc::now())),
-        name_taken: AtomicBool::new(false),
-        register: register.transpose()?,
-        draining: parts.stop.clone(),
-    })
-}
-
 impl Running for Relay {
-    fn progress(&self) -> Progress {
-        self.view.routes.progress.clone()
+    fn parts(&mut self) -> &mut Parts {
+        &mut self.parts
     }
 
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
         status_line(Arc::clone(&self.view.routes))
     }
 
-    fn parts(&mut self) -> &mut Parts {
-        &mut self.parts
-    }
-
     async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> u64 {
         let deadline = Instant::now() + within;
-        self.parts.stop.cancel();
         let read_out = Instant::now() + READ_OUT_MAX;
-        if !self.parts.end_intake(read_out, at_once, READ_OUT_MAX).await {
-            tracing::error!("a reader does not end; leaving it");
+        if !self.parts.intake.end(read_out, at_once, READ_OUT_MAX).await {
+            tracing::error!("a reader does not end; abandoning it");
         }
         self.parts.end(deadline, at_once).await;
         let totals = self.view.routes.totals().at_end();
-        self.view.end(&totals).await;
-        log_totals(&totals, &self.view.routes.nodes);
+        self.view.record_losses(&RelayView::totals(&totals)).await;
+        let dropped = dropped(&self.view.routes, &totals);
+        let dropped: Vec<_> = dropped.map(|(lines, node)| format!("{lines} of {node}")).collect();
+        let dropped = dropped.join(", ");
+        let (received, events, nowhere) = (totals.received(), totals.events, totals.nowhere);
+        let (rest, rest_dropped) = (totals.passthrough.sent, totals.passthrough.lost());
+        let rejected: u64 = totals.rejected.iter().sum();
+        if totals.lost() == 0 {
+            tracing::info!(received, events, rest, rejected, dropped, "stopped");
+        } else {
+            tracing::warn!(
+                received,
+                events,
+                rest,
+                rejected,
+                dropped,
+                nowhere,
+                rest_dropped,
+                "stopped, and lines are lost: events of \"nowhere\" were sent to no node, and rest.url did not accept the lines of \
+                 \"rest_dropped\""
+            );
+        }
         totals.lost()
     }
+}
+
+/// Returns the number of dropped events of each node with any, and its name.
+fn dropped<'a>(routes: &'a Routes, totals: &'a Ledger) -> impl Iterator<Item = (u64, &'a str)> {
+    let nodes = routes.nodes.iter().zip(&totals.nodes);
+    nodes.filter(|(_, events)| events.lost() > 0).map(|(node, events)| (events.lost(), node.name()))
 }
 
 fn status_line(routes: Arc<Routes>) -> impl FnMut(Duration) -> String + Send {
     let mut before = routes.totals();
     move |elapsed| {
         let now = routes.totals();
-        let nodes = &routes.nodes;
         let mut line = format!(
-            "{}/s received, {}/s of them events; {} of the rest queued",
+            "{}/s received, {}/s events; {} passthrough lines queued",
             per_second(now.received(), before.received(), elapsed),
             per_second(now.events, before.events, elapsed),
             now.passthrough.queued(),
         );
-        for (node, events) in nodes.iter().zip(&now.nodes) {
-            if events.lost() > 0 {
-                let _ = write!(line, ", {} dropped for {}", events.lost(), node.name());
-            }
+        for (lines, node) in dropped(&routes, &now) {
+            let _ = write!(line, ", {lines} dropped for {node}");
         }
         if now.passthrough.lost() > 0 {
-            let _ = write!(line, ", {} of the rest dropped", now.passthrough.lost());
+            let _ = write!(line, ", {} passthrough lines dropped", now.passthrough.lost());
         }
-        let down = nodes.iter().filter(|node| !node.is_up());
+        let down = routes.nodes.iter().filter(|node| !node.is_up());
         let down: Vec<_> = down.map(|node| node.name()).collect();
         if !down.is_empty() {
             let _ = write!(line, "; down: {}", down.join(", "));
@@ -225,39 +208,169 @@ fn status_line(routes: Arc<Routes>) -> impl FnMut(Duration) -> String + Send {
     }
 }
 
-/// Writes the last line of the log.
-fn log_totals(totals: &Ledger, nodes: &[Arc<Outlet>]) {
-    let dropped: Vec<_> = nodes
-        .iter()
-        .zip(&totals.nodes)
-        .filter(|(_, events)| events.lost() > 0)
-        .map(|(node, events)| format!("{} of {}", events.lost(), node.name()))
-        .collect();
-    let (received, events) = (totals.received(), totals.events);
-    let (rest, rest_dropped) = (totals.passthrough.sent, totals.passthrough.lost());
-    let rejected: u64 = totals.rejected.iter().sum();
-    let dropped = dropped.join(", ");
-    let nowhere = totals.nowhere;
-    if totals.lost() == 0 {
-        tracing::info!(received, events, rest, rejected, dropped, "stopped");
-    } else {
-        tracing::warn!(
-            received,
-            events,
-            rest,
-            rejected,
-            dropped,
-            nowhere,
-            rest_dropped,
-            "stopped, and lines are lost: those nowhere are events that no node was sent, and rest_dropped what rest.url \
-             did not take"
-        );
+#[derive(Debug)]
+pub(super) struct RelayView {
+    name: String,
+    listen: Vec<String>,
+    /// `rest.url` without secrets.
+    rest: String,
+    routes: Arc<Routes>,
+    registry: Registry,
+    http_connections: Gauge,
+    history: Mutex<History<RelayTotals>>,
+    name_taken: AtomicBool,
+    /// Where it reports its state and its losses, if the configuration names a Redis.
+    register: Option<(Arc<Register>, LossReporter)>,
+    /// Cancelled when the relay drains.
+    draining: CancellationToken,
+}
+
+impl RelayView {
+    fn new(
+        config: &RelayConfig,
+        parts: &Parts,
+        opened: &Opened,
+        routes: Arc<Routes>,
+    ) -> anyhow::Result<Self> {
+        let http_connections = Gauge::default();
+        let register = config.store.as_ref().map(|(redis, prefix)| {
+            let register = Register::new(redis.clone(), prefix, "relays", &config.name);
+            let register = Arc::new(register.context(build::STORE_KEYS)?);
+            let losses = LossReporter::new(register.clone(), Arc::default(), None);
+            anyhow::Ok((register, losses))
+        });
+        Ok(Self {
+            name: config.name.clone(),
+            listen: parts.addresses.iter().map(ToString::to_string).collect(),
+            rest: match &config.passthrough {
+                PassthroughSettings::Nowhere => "none:".to_owned(),
+                PassthroughSettings::Udp(to) => format!("udp://{to}"),
+                PassthroughSettings::Http(http) => http.server.url.to_string(),
+            },
+            registry: metrics(Arc::clone(&routes), opened, http_connections.clone()),
+            http_connections,
+            routes,
+            history: Mutex::new(History::new(Utc::now())),
+            name_taken: AtomicBool::new(false),
+            register: register.transpose()?,
+            draining: parts.intake.stop.clone(),
+        })
+    }
+
+    /// Reports every two seconds until it is stopped. Without a register it logs losses only.
+    async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(REPORT_INTERVAL);
+        let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let report = self.report();
+            lock(&self.history).add(report.details.totals);
+            self.record_losses(&report.details.totals).await;
+            let Some((register, _)) = &self.register else {
+                continue;
+            };
+            let error = match timeout(REPORTED_WITHIN, register.report(&report.to_json())).await {
+                Ok(Ok(is_taken)) => {
+                    self.name_taken.store(is_taken, Ordering::Relaxed);
+                    if is_taken && taken.is_due() {
+                        tracing::warn!(name = self.name, "{}", Cause::NameTaken);
+                    }
+                    continue;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_elapsed) => "timeout".to_owned(),
+            };
+            if fails.is_due() {
+                tracing::warn!(
+                    error,
+                    "cannot report the state of this relay to Redis, so eds status shows it as silent; lines are still relayed. \
+                     Check store.url and the rights of its user"
+                );
+            }
+        }
+        if let Some((register, _)) = &self.register {
+            // A Redis that does not answer forgets the report after some minutes.
+            let _ = timeout(REPORTED_WITHIN, register.withdraw()).await;
+        }
+    }
+
+    /// Logs the losses if it is time, and adds them to the record of losses.
+    async fn record_losses(&self, totals: &RelayTotals) {
+        let lost = totals.losses();
+        for (cause, total) in lost {
+            self.routes.notices.lost(cause, total);
+        }
+        if let Some((_, losses)) = &self.register {
+            let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or_default();
+            losses.count(now_nanos, lost);
+            losses.deliver().await;
+        }
+    }
+
+    fn totals(counts: &Ledger) -> RelayTotals {
+        RelayTotals {
+            received: counts.received(),
+            events: counts.events,
+            nowhere: counts.nowhere,
+            rejected: counts.rejected.iter().sum(),
+            looped: counts.looped,
+            rest_sent: counts.passthrough.sent,
+            rest_discarded: counts.passthrough.discarded(),
+            rest_dropped: counts.passthrough.lost(),
+            rest_queued: counts.passthrough.queued(),
+            kernel_drops: counts.kernel_drops,
+        }
+    }
+
+    fn report(&self) -> RelayReport {
+        let counts = self.routes.totals();
+        let totals = Self::totals(&counts);
+        let history = lock(&self.history);
+        let (before, recent_seconds) = history.recent();
+        let identity =
+            self.register.as_ref().map_or(&*self.name, |(register, _)| register.identity());
+        let process = ProcessReport {
+            received_per_second: history.rate(&totals, |totals| totals.received),
+            recent_seconds,
+            sockets_failing: self.routes.listeners_failing.load(Ordering::Relaxed) as u64,
+            stalled: self.routes.progress.stalled(STALLED_AFTER),
+            name_taken: self.name_taken.load(Ordering::Relaxed),
+            ..history.process(identity)
+        };
+        let target = |to: &str, up: bool, lines: &Destination| TargetReport {
+            to: to.to_owned(),
+            up,
+            is_loop: false,
+            sent: lines.sent,
+            dropped: lines.lost(),
+            queued: lines.queued(),
+        };
+        let nodes = self.routes.nodes.iter().zip(&counts.nodes);
+        let passthrough = &self.routes.passthrough;
+        let unsent = |(reason, Example { source, line }): (&str, Example)| UnsentReport {
+            reason: reason.to_owned(),
+            source: source.map(|source| source.to_string()),
+            line,
+        };
+        let details = RelayDetails {
+            listen: self.listen.clone(),
+            events_per_second: history.rate(&totals, |totals| totals.events),
+            recent: totals.since(&before),
+            totals,
+            to: nodes.map(|(node, events)| target(node.name(), node.is_up(), events)).collect(),
+            rest: TargetReport {
+                is_loop: passthrough.outlet().is_some_and(|outlet| outlet.is_loop()),
+                ..target(&self.rest, passthrough.is_up(), &counts.passthrough)
+            },
+            unsent: self.routes.notices.examples().into_iter().map(unsent).collect(),
+        };
+        RelayReport::new(process, details, Duration::ZERO)
     }
 }
 
 impl RelayVitals for RelayView {
     fn page(&self) -> String {
-        self.page()
+        let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+        relay_page(now, self.report())
     }
 }
 

@@ -1,9 +1,11 @@
-//! Runs a node or a relay until a signal stops it: log, signals and systemd.
+//! Runs the parts of a node or a relay until a signal stops it: log, signals and systemd.
 //!
 //! SIGTERM and SIGINT drain the process. A second one cuts the draining short, and a third ends the process at once. SIGHUP reloads
 //! the log level. systemd is notified of start, stop and status, and its watchdog is fed while no worker is stalled.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,35 +15,190 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
 use super::log;
-use super::parts::Parts;
-use crate::config::{ConfigErrors, Log};
+use crate::config::{ConfigErrors, Http, Input, Log};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::http::STALLED_AFTER;
-use crate::ingest::{self, Inherited};
+use crate::http::{self, STALLED_AFTER};
+use crate::ingest::{self, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::Progress;
 
 /// The interval of updates of the line that `systemctl status` shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
+/// The time limit for open HTTP connections at the end.
+const SIDE_MAX: Duration = Duration::from_secs(1);
 
 /// The process ended in order, and events or lines that it had received are lost.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} events or lines that had been received are lost: the last line of the log says how")]
+#[error("{0} received events or lines are lost; the last line of the log shows why")]
 pub(crate) struct EventsLost(u64);
 
-/// A node or relay.
+/// Tasks that stop together.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    pub(super) tasks: JoinSet<()>,
+    /// Asks the tasks to end.
+    pub(super) stop: CancellationToken,
+}
+
+impl Stage {
+    /// Spawns a task that is dropped when the stage stops.
+    pub(super) fn spawn_cancelled(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            stop.run_until_cancelled(task).await;
+        });
+    }
+
+    /// Stops the tasks and waits for their end until the deadline, or until `after` has passed since `at_once` was cancelled.
+    /// Returns whether all ended.
+    pub(super) async fn end(
+        &mut self,
+        deadline: Instant,
+        at_once: &CancellationToken,
+        after: Duration,
+    ) -> bool {
+        self.stop.cancel();
+        let all = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a task failed");
+                }
+            }
+        };
+        let cut_short = async {
+            at_once.cancelled().await;
+            tokio::time::sleep(after).await;
+        };
+        tokio::select! {
+            biased;
+            () = all => true,
+            () = tokio::time::sleep_until(deadline) => false,
+            () = cut_short => false,
+        }
+    }
+}
+
+/// The tasks of a node or a relay, in the stages in which they stop.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// The addresses of the sockets, with the ports that the system chose.
+    pub(super) addresses: Vec<ListenAddress>,
+    /// The number of sockets from a service manager.
+    pub(super) inherited: usize,
+    pub(super) http: Option<SocketAddr>,
+    pub(super) progress: Progress,
+    /// Listeners and recorders, or the readers of a relay. They end when all data is recorded or sent.
+    pub(super) intake: Stage,
+    /// The worker and the senders, or the writer of a relay. They stop after the intake.
+    pub(super) outlet: Stage,
+    /// The HTTP server and reporters.
+    pub(super) side: Stage,
+}
+
+impl Parts {
+    /// Opens the sockets of the input, or takes them from the service manager.
+    pub(super) fn open(
+        &mut self,
+        input: &Input,
+        inherited: Vec<Inherited>,
+        read_timeout: Duration,
+        datagram_max: usize,
+        unit: &'static str,
+    ) -> anyhow::Result<Opened> {
+        self.inherited = inherited.len();
+        let sockets = Sockets {
+            listen: &input.listen,
+            receive_buffer: input.receive_buffer,
+            socket_mode: input.socket_mode,
+            read_timeout,
+            threads: input.threads,
+            datagram_max,
+            unit,
+        };
+        let opened = sockets.open(inherited)?;
+        self.addresses.clone_from(&opened.addresses);
+        Ok(opened)
+    }
+
+    /// Binds the HTTP address, if there is one.
+    pub(super) async fn bind_http(
+        &mut self,
+        settings: &Http,
+        connections: usize,
+    ) -> anyhow::Result<Option<http::Server>> {
+        let Some(address) = settings.listen else {
+            return Ok(None);
+        };
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|error| explained(error, Table::Tcp, address));
+        let listener =
+            listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
+        self.http = Some(listener.local_addr()?);
+        let (hosts, stop) = (settings.hosts.clone(), self.side.stop.clone());
+        Ok(Some(http::Server { listener, connections, hosts, stop }))
+    }
+
+    /// Logs the start with the origin of the data and its destinations, and the warnings about the configuration.
+    pub(super) fn log_start(
+        &self,
+        name: &str,
+        file: Option<&Path>,
+        store: Option<String>,
+        to: &str,
+        warnings: Vec<String>,
+    ) {
+        let listen: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            name,
+            version = crate::VERSION,
+            commit = crate::COMMIT,
+            config = file.map_or("none".to_owned(), |file| file.display().to_string()),
+            listen = listen.join(", "),
+            inherited = self.inherited,
+            http = self.http.map(tracing::field::display),
+            store,
+            to,
+            "started"
+        );
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    /// Waits until a task fails.
+    async fn failed(&mut self) -> anyhow::Error {
+        loop {
+            let ended = tokio::select! {
+                Some(ended) = self.intake.tasks.join_next() => ended,
+                Some(ended) = self.outlet.tasks.join_next() => ended,
+                else => std::future::pending().await,
+            };
+            if let Err(error) = ended {
+                return anyhow::Error::from(error).context("a task failed");
+            }
+        }
+    }
+
+    /// Ends the outlet by the deadline, and then the side tasks.
+    pub(super) async fn end(&mut self, deadline: Instant, at_once: &CancellationToken) {
+        self.outlet.end(deadline, at_once, Duration::ZERO).await;
+        self.outlet.tasks.abort_all();
+        // A client that keeps its connection open must not delay the end.
+        self.side.end(Instant::now() + SIDE_MAX, at_once, Duration::ZERO).await;
+    }
+}
+
 pub(super) trait Running {
-    /// Returns the heartbeats of its workers.
-    fn progress(&self) -> Progress;
+    fn parts(&mut self) -> &mut Parts;
 
     /// Returns a function that describes its state in a line. It is called repeatedly, with the time since the last call.
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static;
-
-    /// Returns its tasks.
-    fn parts(&mut self) -> &mut Parts;
 
     /// Stops within this time, or at once when that is cancelled. Logs the totals, and returns the number of lost events or
     /// lines.
@@ -63,18 +220,15 @@ pub(super) fn run_until_stopped<R: Running>(
         Err(errors) => {
             let errors: Vec<_> = errors.problems().iter().map(ToString::to_string).collect();
             let errors = errors.join("; ");
-            tracing::error!(errors, "the configuration has mistakes; nothing reloaded");
+            tracing::error!(errors, "the configuration is invalid; the log level is unchanged");
         }
     };
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     handle_signals(stop.clone(), at_once.clone(), reload).context("cannot listen for signals")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let result = runtime.block_on(async {
         let mut running = start(inherited, &stop).await?;
-        tokio::spawn(feed_watchdog(running.progress()));
+        tokio::spawn(feed_watchdog(running.parts().progress.clone()));
         notify(&[NotifyState::Ready]);
         let status = tokio::spawn(report_status(running.status_line()));
         let failure = tokio::select! {
@@ -120,7 +274,7 @@ fn handle_signals(
             ends_process.store(is_repeated, Ordering::SeqCst);
             is_repeated = true;
             if stop.is_cancelled() {
-                tracing::warn!("asked again to stop; stopping at once");
+                tracing::warn!("received another stop signal; stopping at once");
                 at_once.cancel();
             } else {
                 stop.cancel();
@@ -164,7 +318,7 @@ async fn feed_watchdog(progress: Progress) {
             notify(&[NotifyState::Watchdog]);
         } else {
             let stalled = Diagnosis::new(Cause::Stalled, stalled.join(", "));
-            tracing::error!("{stalled}; not feeding the watchdog");
+            tracing::error!("{stalled}; systemd will restart it");
         }
     }
 }

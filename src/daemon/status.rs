@@ -1,92 +1,260 @@
 //! `eds status`: prints the status that the store of the configuration shows, once or repeatedly.
+//!
+//! With `--watch` one thread surveys the store, which may take seconds; the other draws and handles keys and signals at once. The
+//! terminal is restored at the end, also after a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
+use std::time::{Duration, Instant};
 
-use super::build;
-use super::watch::{LOOK_INTERVAL, runtime, watch};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+use ratatui::{DefaultTerminal, Frame};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::{Misused, build, runtime};
 use crate::config::Config;
-use crate::status::{self, Observer, Status};
+use crate::status::{Observer, Status, lines};
 use crate::store::redis::RedisStore;
 
 /// The width of the table if `COLUMNS` is not set.
 const WIDTH: usize = 100;
+const SURVEY_INTERVAL: Duration = Duration::from_secs(2);
+/// The timeout for a key, after which signals are checked and the screen is drawn.
+const KEY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The store is in the memory of the node.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "store.url is memory:, which is within the node's own process: ask the node itself ({0}), or name the Redis of the nodes by \
-     --store or --config"
-)]
-pub(crate) struct OnlyTheNodeKnows(String);
-
-/// There is no terminal to watch on.
-#[derive(Debug, thiserror::Error)]
-#[error("--watch needs a terminal, and standard output is none; leave it out, or use --json")]
-pub(crate) struct NoTerminal;
-
-/// The form of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// Lines of text.
-    Table,
-    /// One object.
-    Json,
-    /// Lines of text, repeatedly.
-    Live,
-}
-
-/// Prints the status. Returns whether it is healthy.
-pub(crate) fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
-    let observer = observer(config)?;
-    if shown == Shown::Live {
-        anyhow::ensure!(io::stdout().is_terminal() && io::stdin().is_terminal(), NoTerminal);
+/// Prints the status, with `watch` repeatedly. Returns whether the last status is healthy.
+pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result<bool> {
+    let observer = observer_of(build::operated(config)?.0, config)?;
+    if watch {
+        if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+            let text = "--watch requires a terminal as standard input and output; remove it, or use --json";
+            return Err(Misused(text.to_owned()).into());
+        }
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-        return if is_dumb { print_repeatedly(&observer) } else { watch(observer) };
+        if !is_dumb {
+            return Screen::watch(observer);
+        }
     }
-    let status = runtime()?.block_on(observer.status());
-    let mut out = io::stdout();
-    if shown == Shown::Json {
-        writeln!(out, "{}", status.to_json())?;
-    } else {
-        print(&status, &mut out)?;
-    }
-    Ok(status.healthy)
-}
-
-/// Prints the status repeatedly, for a terminal that cannot move its cursor.
-fn print_repeatedly(observer: &Observer) -> anyhow::Result<bool> {
     let runtime = runtime()?;
     loop {
         let status = runtime.block_on(observer.status());
-        print(&status, &mut io::stdout())?;
-        writeln!(io::stdout())?;
-        std::thread::sleep(LOOK_INTERVAL);
+        let mut out = io::stdout();
+        if json {
+            writeln!(out, "{}", status.to_json())?;
+        } else {
+            let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+            for line in lines(&status, columns.unwrap_or(WIDTH).max(40)) {
+                writeln!(out, "{line}")?;
+            }
+        }
+        out.flush()?;
+        if !watch {
+            return Ok(status.healthy);
+        }
+        // This terminal cannot move its cursor.
+        writeln!(out)?;
+        std::thread::sleep(SURVEY_INTERVAL);
     }
-}
-
-fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = columns.unwrap_or(WIDTH).max(40);
-    for line in status::lines(status, width) {
-        writeln!(out, "{line}")?;
-    }
-    out.flush()
-}
-
-fn observer(config: &Config) -> anyhow::Result<Observer> {
-    let Some((store, _)) = build::operated(config)? else {
-        let address = config.service.http.listen.map_or_else(
-            || "it has no http.listen".to_owned(),
-            |address| format!("http://{address}/api/v1/status"),
-        );
-        return Err(OnlyTheNodeKnows(address).into());
-    };
-    observer_of(store, config)
 }
 
 /// Returns an observer of this store with the values of the configuration.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
     let expected = build::expected(config, &build::outputs(config)?);
     Ok(Observer::new(Arc::new(store.alike_in(&config.alike)), expected, None))
+}
+
+/// The terminal of `eds status --watch`.
+struct Screen {
+    status: Option<(Instant, Arc<Status>)>,
+    scrolled: u16,
+    coloured: bool,
+}
+
+impl Screen {
+    /// Shows the status until the user quits. Returns whether the last status was healthy.
+    fn watch(observer: Observer) -> anyhow::Result<bool> {
+        let ended = Arc::<AtomicBool>::default();
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            flag::register(signal, Arc::clone(&ended))?;
+        }
+        let runtime = runtime()?;
+        let (sender, statuses) = mpsc::sync_channel(1);
+        std::thread::Builder::new().name("eds-survey".to_owned()).spawn(move || {
+            while sender.send(runtime.block_on(observer.status())).is_ok() {
+                std::thread::sleep(SURVEY_INTERVAL);
+            }
+        })?;
+        let mut screen = Self {
+            status: None,
+            scrolled: 0,
+            coloured: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        let mut terminal = ratatui::try_init()?;
+        let shown = screen.show(&mut terminal, &statuses, &ended);
+        ratatui::restore();
+        shown?;
+        Ok(screen.status.is_some_and(|(_, status)| status.healthy))
+    }
+
+    fn show(
+        &mut self,
+        terminal: &mut DefaultTerminal,
+        statuses: &mpsc::Receiver<Arc<Status>>,
+        ended: &AtomicBool,
+    ) -> io::Result<()> {
+        while !ended.load(Ordering::Relaxed) {
+            match statuses.try_recv() {
+                Ok(status) => self.status = Some((Instant::now(), status)),
+                Err(TryRecvError::Empty) => {}
+                // Its panic has restored the terminal.
+                Err(TryRecvError::Disconnected) => {
+                    return Err(io::Error::other("the survey thread has ended"));
+                }
+            }
+            terminal.draw(|frame| self.draw(frame))?;
+            if event::poll(KEY_TIMEOUT)?
+                && let Event::Key(key) = event::read()?
+                && !self.handle(key)
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles a key. Returns whether to continue.
+    fn handle(&mut self, key: KeyEvent) -> bool {
+        let by =
+            |lines: i32| self.scrolled.saturating_add_signed(i16::try_from(lines).unwrap_or(0));
+        self.scrolled = match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+            KeyCode::Down | KeyCode::Char('j') => by(1),
+            KeyCode::Up | KeyCode::Char('k') => by(-1),
+            KeyCode::PageDown | KeyCode::Char(' ') => by(10),
+            KeyCode::PageUp => by(-10),
+            KeyCode::Home => 0,
+            _ => self.scrolled,
+        };
+        true
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [body, foot] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        let text = match &self.status {
+            None => vec!["connecting to Redis …".to_owned()],
+            Some((_, status)) => lines(status, usize::from(body.width).max(20)),
+        };
+        let most = u16::try_from(text.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
+        self.scrolled = self.scrolled.min(most);
+        let below = most - self.scrolled;
+        let text: Vec<_> = text.into_iter().map(|line| self.styled(line)).collect();
+        frame.render_widget(Paragraph::new(text).scroll((self.scrolled, 0)), body);
+        let ago = self.status.as_ref().map_or(0, |(at, _)| at.elapsed().as_secs());
+        let more = if below > 0 { format!("  {below} more lines below") } else { String::new() };
+        let keys = format!("q quits  up/down scroll  updated {ago} s ago{more}");
+        frame
+            .render_widget(Line::styled(keys, Style::new().add_modifier(Modifier::REVERSED)), foot);
+    }
+
+    fn styled(&self, line: String) -> Line<'static> {
+        let starts = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+        let (colour, bold) = match () {
+            () if starts(&["CRITICAL", "not healthy"]) => (Some(Color::Red), true),
+            () if starts(&["WARNING"]) => (Some(Color::Yellow), true),
+            () if starts(&["healthy"]) => (Some(Color::Green), true),
+            () => (None, starts(&["node ", "Is anything lost?"])),
+        };
+        let mut style = Style::new();
+        if let Some(colour) = colour.filter(|_| self.coloured) {
+            style = style.fg(colour);
+        }
+        if bold {
+            style = style.add_modifier(Modifier::BOLD);
+        }
+        Line::styled(line, style)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::event::Minute;
+    use crate::status::Expected;
+    use crate::store::{Registry, Store, StoreError, Survey, Surveyed};
+
+    const PANIC: &str = "this store cannot be looked at twice";
+
+    /// Panics at the second query, when the first result is on the screen.
+    #[derive(Debug, Default)]
+    struct Panicking(AtomicBool);
+
+    #[async_trait]
+    impl Store for Panicking {
+        async fn check(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn describe(&self) -> String {
+            "nowhere".to_owned()
+        }
+    }
+
+    #[async_trait]
+    impl Survey for Panicking {
+        fn registry(&self) -> Arc<dyn Registry> {
+            unreachable!("an observer reads no registry")
+        }
+
+        async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {
+            assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
+            let why = StoreError::unavailable("refused");
+            Surveyed::nothing(self.describe(), &why)
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a terminal: the test below runs it on one"]
+    fn on_a_terminal_with_a_look_that_panics() {
+        let observer = Observer::new(Arc::new(Panicking::default()), Expected::default(), None);
+        let error = Screen::watch(observer).unwrap_err().to_string();
+        assert_eq!(error, "the survey thread has ended");
+    }
+
+    #[test]
+    fn a_panic_ends_it_with_the_terminal_as_it_was_and_the_message_to_be_read() {
+        let me = std::env::current_exe().unwrap();
+        let inner = "daemon::status::tests::on_a_terminal_with_a_look_that_panics";
+        let run = format!(
+            "stty rows 24 cols 80; timeout --foreground 60 '{}' --ignored --exact --nocapture {inner}; echo \"ended $?\"; stty -a",
+            me.display()
+        );
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--command", &run, "/dev/null"]);
+        script.env("TERM", "xterm").stdin(Stdio::null());
+        let output = script.output().expect("script, of Debian's package bsdutils");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (entered, left) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
+        let (_, drawn) = text.split_once(entered).expect(&text);
+        let (drawn, after) = drawn.split_once(left).expect(&text);
+        assert!(drawn.contains("refused"), "{text:?}");
+        let (message, modes) = after.split_once("ended 0").expect(&text);
+        assert!(message.contains(PANIC), "{text:?}");
+        for mode in ["icanon", "echo", "isig"] {
+            let is_on = modes.split_whitespace().any(|it| it == mode);
+            assert!(is_on, "{mode}: {text:?}");
+        }
+    }
 }

@@ -55,7 +55,7 @@ pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
 }
 
-/// An output to a writer; only tests use another writer than standard output.
+/// An output to a writer; the demo and tests use another writer than standard output.
 ///
 /// A write is locked and flushed, so lines of concurrent batches never mix. A reader that stalls blocks only the blocking thread
 /// that writes to it. That thread cannot be stopped, so the end of the process must not wait for it without a limit.

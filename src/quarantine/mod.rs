@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use chrono::{DateTime, SecondsFormat};
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::event::{Minute, Partition, Partitions};
@@ -33,16 +33,24 @@ pub(crate) enum QuarantineError {
     NothingSelected,
 }
 
+/// The usage of commands that change counts, which clap shows with its errors.
+const CHANGE: &str =
+    "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
+Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
+
 /// A command.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Action {
-    /// Prints a line for each count.
+    /// Print a line for each count: minute, series, counts, time, and the beginning of the server's message
     List(List),
-    /// Prints every field of each count.
+    /// Print every field of each count
     Show(Selection),
-    /// Sends counts again.
+    /// Return counts to the unsent counts, with unchanged values. Use it after the cause is fixed; counts that the server refuses
+    /// again return to the quarantine
+    #[command(override_usage = CHANGE)]
     Retry(Change),
-    /// Prints counts and deletes them.
+    /// Print counts and delete them; this cannot be undone
+    #[command(override_usage = CHANGE)]
     Drop(Change),
 }
 

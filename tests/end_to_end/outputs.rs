@@ -120,7 +120,7 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     );
     assert_eq!(node.count_of_output("eds_points_quarantined_total", "default"), 0);
 
-    node.says(&["quarantine", "list"], 2, "default, backup; name one of them");
+    node.says(&["quarantine", "list"], 2, "configured outputs: default, backup");
     node.says(&["quarantine", "list", "--output", "default"], 0, "nothing is quarantined");
     let of_backup = ["quarantine", "list", "--output", "backup"];
     node.says(&of_backup, 0, "event_type=t4");
@@ -190,7 +190,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     };
     let waiting = line().expect("it is listed");
     assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
-    one.says(&["outputs", "drop", "bakcup"], 2, "did you mean backup");
+    one.says(&["outputs", "drop", "bakcup"], 2, "Did you mean backup");
     one.says(&["outputs", "drop", "backup"], 0, "20 unsent counts");
     assert_eq!(line(), None);
     eventually("its metric is gone", SOON, || {

@@ -140,6 +140,6 @@ fn relay_relays_while_the_redis_that_it_reports_to_does_not_answer() {
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &[("store.url", &url)]);
     relay.send(b"a=b value=u");
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
-    relay.wait_log("cannot report to the Redis of store.url");
+    relay.wait_log("cannot report the state of this relay to Redis");
     assert_eq!(relay.terminate().code(), Some(0));
 }

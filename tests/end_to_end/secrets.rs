@@ -179,7 +179,7 @@ fn nothing_is_shown_while_nothing_works() {
             assert_eq!(status.code(), Some(1));
             assert!(node.log().contains("store.password_file"), "{}", node.log());
         } else {
-            node.wait_log("the store is not there yet");
+            node.wait_log("the store is unavailable");
             through_a_minute(&node);
         }
         assert_node_hidden(&node);

@@ -171,7 +171,7 @@ fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
     assert!(node.terminate().success());
     assert_eq!(events_on_disk(&node.spool()), 27_000, "memory's part, too");
     let log = node.log();
-    assert!(log.contains("it goes to input.spool_dir"), "{log}");
+    assert!(log.contains("writing them to input.spool_dir"), "{log}");
     assert!(!log.contains("giving it up"), "{log}");
 
     site.redis.restart();

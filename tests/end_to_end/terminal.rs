@@ -83,7 +83,7 @@ fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else(
     let (udp, http) = (free_port(), free_port());
     let run = format!("run --listen 127.0.0.1:{udp} --http 127.0.0.1:{http}");
     let text = written(&run, &[("NO_COLOR", "1")], Some("(exit code 3)"));
-    assert!(text.contains("the defaults are in force"), "{text}");
+    assert!(text.contains("this node uses the defaults"), "{text}");
     let send = format!("eds send --to 127.0.0.1:{udp}");
     assert!(text.contains(&send), "{text}");
     assert!(text.contains("config=\"none\""), "{text}");
@@ -95,7 +95,7 @@ fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else(
         let log = node.log();
         when(log.contains(&file), log.clone()).map(|()| log)
     });
-    assert!(!log.contains("the defaults are in force"), "{log}");
+    assert!(!log.contains("this node uses the defaults"), "{log}");
 }
 
 /// The lines that `eds` writes to standard error when `JOURNAL_STREAM` has this number added to its inode.

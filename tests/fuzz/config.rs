@@ -118,10 +118,10 @@ fn check_errors(errors: &ConfigErrors, file_lines: usize) {
     assert!(!errors.problems().is_empty());
     assert_eq!(shown.lines().count(), errors.problems().len(), "{shown:?}");
     for problem in errors.problems() {
-        let has_line = matches!(&problem.origin, Some(Origin::File(_, line)) if (1..=file_lines).contains(line));
-        let has_place = has_line
-            || matches!(problem.origin, Some(Origin::Environment(_)))
-            || !problem.key.is_empty();
+        let has_line =
+            matches!(&problem.origin, Origin::File(_, line) if (1..=file_lines).contains(line));
+        let has_place =
+            has_line || matches!(problem.origin, Origin::Environment(_)) || !problem.key.is_empty();
         assert!(has_place && !problem.text.is_empty(), "{problem:?}");
         let line = problem.to_string();
         assert!(!line.contains(char::is_control), "{line:?}");
