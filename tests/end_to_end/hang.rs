@@ -86,8 +86,8 @@ fn two_nodes_of_one_name_that_hang_in_turn_close_nothing_early_and_are_told() {
     for (node, _) in &hanging.nodes {
         eventually("the double name is reported", SOON, || {
             let answer = node.get("/readyz").unwrap();
-            let warned = node.log().contains("WARN another process uses this node's name");
-            let shown = answer.status == 200 && answer.body.contains("uses this node's name");
+            let warned = node.log().contains("WARN another process uses the same name");
+            let shown = answer.status == 200 && answer.body.contains("uses the same name");
             when(warned && shown, answer.body)
         });
         assert_eq!(node.metrics().count("eds_name_taken"), 1);

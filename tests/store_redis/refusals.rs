@@ -35,7 +35,7 @@ async fn a_server_that_evicts() {
     let server = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
     refuses(
         &tcp(&server),
-        "maxmemory-policy allkeys-lru",
+        "maxmemory-policy is allkeys-lru",
         "CONFIG SET maxmemory-policy noeviction",
     )
     .await;
