@@ -320,7 +320,12 @@ impl Gateway {
         self.ask_server(&server, DRAINING, ANY, command).await
     }
 
-    pub(super) async fn ask_server<T: FromRedisValue>(
+    /// Asks a server as a reader, whether or not the settings agree.
+    pub(super) async fn read<T: FromRedisValue>(&self, server: &Server, command: Cmd) -> Result<T> {
+        self.ask_server(server, READING, ANY, command).await
+    }
+
+    async fn ask_server<T: FromRedisValue>(
         &self,
         server: &Server,
         lane: Lane,

@@ -21,7 +21,6 @@ use super::{
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::store::redis::RedisStore;
-use crate::store::redis::gateway::{ANY, READING};
 use crate::store::redis::keys::{PartitionKeys, tags};
 use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 
@@ -345,8 +344,7 @@ impl RedisStore {
                 let began = Instant::now();
                 let mut step = cmd("SCAN");
                 step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
-                let (next, keys): (u64, Vec<Vec<u8>>) =
-                    gateway.ask_server(&server, READING, ANY, step).await?;
+                let (next, keys): (u64, Vec<Vec<u8>>) = gateway.read(&server, step).await?;
                 // Names of keys contain names of series, which come from outside.
                 for key in keys.iter().filter_map(|key| str::from_utf8(key).ok()) {
                     if let Some((number, name)) =
