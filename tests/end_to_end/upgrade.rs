@@ -47,7 +47,7 @@ impl Loader {
         to: impl Fn(u64) -> Vec<SocketAddr>,
     ) -> Expected {
         // More than there is time for.
-        let load = load(0..3, 100_000_000, 100, 2000);
+        let load = load(0..3, 3_000_000, 100, 2000);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut expected = Expected::default();
         let began = Instant::now();
