@@ -221,7 +221,11 @@ fn every_module_is_in_the_code_map() {
 #[test]
 fn every_file_says_what_it_is_and_does_one_thing() {
     for (path, text) in all_sources() {
-        assert!(text.starts_with("//! "), "{} does not say what it is", path.display());
+        assert!(
+            text.starts_with("//! ") || text.starts_with("#![doc"),
+            "{} does not say what it is",
+            path.display()
+        );
         let path_text = path.to_string_lossy();
         let is_test =
             ["/tests/", "tests.rs", "crates/testing/"].iter().any(|part| path_text.contains(part));

@@ -198,8 +198,7 @@ impl Receiver {
                 WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
                 _ => Err(error),
             },
-            // A Unix socket that refuses senders ends a waiting read like this. A real one has no event.
-            Ok(()) if self.is_unix && matches!(*self.lengths, [(0, _)]) => {
+            Ok(()) if self.is_unix && self.is_end() => {
                 self.lengths.clear();
                 Ok(false)
             }
@@ -208,6 +207,19 @@ impl Receiver {
             }
             Ok(()) => Ok(!self.lengths.is_empty()),
         }
+    }
+
+    /// Returns whether the empty datagram is the end of a Unix socket that refuses senders: it ends a waiting read once. A real empty
+    /// datagram at that moment is lost.
+    fn is_end(&self) -> bool {
+        if !matches!(*self.lengths, [(0, _)]) {
+            return false;
+        }
+        let mut poll =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: there is one pollfd, as the call says, and it outlives the call, which waits for nothing.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
     /// Returns whether the socket was shut down: each read then returns an empty datagram without a source. Real ones are hardly ever

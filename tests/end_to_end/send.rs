@@ -159,9 +159,11 @@ fn times_that_a_node_rejects_are_warned_of() {
         let output = eds().args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let said = String::from_utf8(output.stderr).unwrap();
-        for words in
-            ["warning: line 1 has the time 2016-12-04T18:38:", "input.max_age", "20 events with a time"]
-        {
+        for words in [
+            "warning: line 1 has the time 2016-12-04T18:38:",
+            "input.max_age",
+            "20 events with a time",
+        ] {
             assert_eq!(said.contains(words), warns, "{said}");
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{Answer, Arbiter, Beginning, Entry, Error, Name, Token, micros};
-use super::compute_once::{Computed, Failure, Fresh, Origin};
+use super::computed::{Computed, Failure, Fresh, Origin};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
 use super::settings::{ComputeSettings, bounded_ttl};
 use super::wakes::Listener;

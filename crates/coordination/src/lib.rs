@@ -3,6 +3,7 @@
 mod arbiter;
 mod atomic_replace;
 mod compute_once;
+mod computed;
 mod flight;
 mod lease;
 pub mod memory;
@@ -18,7 +19,8 @@ pub use self::arbiter::{
     WAITING_MAX,
 };
 pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX};
-pub use self::compute_once::{ComputeOnce, Computed, Failure, Fresh, Kept, Origin};
+pub use self::compute_once::ComputeOnce;
+pub use self::computed::{Computed, Failure, Fresh, Kept, Origin};
 pub use self::lease::LockLost;
 pub use self::mutex::{Guard, Mutex};
 pub use self::settings::{ComputeSettings, InvalidSetting};
