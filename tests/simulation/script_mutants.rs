@@ -46,7 +46,7 @@ mutants! {
     a_claim_to_send_that_another_has: "sealing.lua", " and not redis.call('ZSCORE', claims .. ':' .. output, name)" => "", seed 1, "although its lease lasts";
     arrivals_that_stay: "sealing.lua", "redis.call('HDEL', arrivals, name)" => "", seed 1, "more is left than counts";
     a_claim_to_seal_that_does_not_end: "sealing.lua", "redis.call('ZREM', claims, name)" => "", seed 1, "is not held by whom";
-    a_step_that_does_not_renew_the_lease: "sealing.lua", "redis.call('ZADD', claims, 'XX', deadline, name)" => "", seed 147, "although its lease lasts";
+    a_step_that_does_not_renew_the_lease: "sealing.lua", "redis.call('ZADD', claims, 'XX', deadline, name)" => "", seed 1486, "although its lease lasts";
     // Logs.
     cut_without_a_token: "log/cut.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
     a_cut_made_anew_when_a_part_is_sealed: "log/cut.lua", "if not done or done == '0' then" => "if true then", seed 14, "the compaction of";
