@@ -149,7 +149,7 @@ impl Parts {
         &self,
         name: &str,
         file: Option<&Path>,
-        store: Option<String>,
+        store: Option<&str>,
         to: &str,
         warnings: Vec<String>,
     ) {

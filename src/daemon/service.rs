@@ -68,7 +68,7 @@ impl Service {
         service.parts.log_start(
             &config.node,
             config.file.as_deref(),
-            Some(store.describe()),
+            Some(&store.describe()),
             &described,
             config.warnings(),
         );
@@ -192,7 +192,7 @@ impl Service {
             draining: self.parts.intake.stop.clone(),
         };
         let connections = build::left_for_http(config);
-        let served = config.http.listen.map_or(0, |_| connections);
+        let connections_max = config.http.listen.map_or(0, |_| connections);
         let quarantined = u64::from(config.partitions.count()) * QUARANTINE_MAX as u64;
         for (metric, capacity) in [
             (&metrics.events_queued_max, limits.events),
@@ -200,7 +200,7 @@ impl Service {
             (&metrics.spool_max_bytes, spool_max),
             (&metrics.store_memory_max_bytes, store.memory().1),
             (&metrics.counts_quarantined_max, quarantined),
-            (&metrics.http_connections_max, served as u64),
+            (&metrics.http_connections_max, connections_max as u64),
         ] {
             metric.set(gauge(capacity));
         }

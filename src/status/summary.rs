@@ -336,7 +336,7 @@ fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
 }
 
 /// Returns whether events that are lost for this cause are missing from points for certain.
-fn is_certain(loss: &&CauseStatus) -> bool {
+fn is_certain(loss: &CauseStatus) -> bool {
     LossCause::labelled(&loss.cause).is_none_or(LossCause::is_certain)
 }
 
@@ -350,7 +350,7 @@ fn is_anything_lost(
     let silent = silent.chain(relays.iter().map(|relay| (&relay.process, &relay.seen)));
     let silent: Vec<_> =
         silent.filter(|(_, seen)| seen.silent).map(|(process, _)| process.name.as_str()).collect();
-    let certain = amounts(losses.iter().filter(is_certain));
+    let certain = amounts(losses.iter().filter(|loss| is_certain(loss)));
     let (answer, sentence) = if !certain.is_empty() {
         let copy = if nodes.len() > 1 { ", unless another node had a copy" } else { "" };
         let sentence =
