@@ -1,25 +1,6 @@
-//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from UDP lines that any number of
-//! nodes receive.
-//!
-//! Every node **records**: a UDP line becomes a member of a set in a Redis that all nodes share. And it **flushes**: it claims minutes
-//! that have ended, turns their sets into counts, and writes these to InfluxDB. An event passes through these modules:
-//!
-//! ```text
-//! datagram ─▶ ingest::Listener ─▶ ingest::Recorder ─▶ store::Store ─▶ flush::Worker ─▶ output::Output
-//! ```
-//!
-//! - [`event`] defines an event: a line, its series, its minute, its partition. It is pure.
-//! - [`ingest`] reads datagrams, parses them into batches, and records these until the store confirms. The [`spool`] keeps events
-//!   that do not fit into memory on disk.
-//! - [`store`] holds the minutes, in Redis or within the process. Its scripts check every change.
-//! - [`flush`] claims a minute, seals its counts, sends them, and acknowledges or quarantines them.
-//! - [`output`] writes points to InfluxDB or to standard output, and classifies its errors.
-//! - [`relay`] is a separate program in front of the nodes: it sends every event to all nodes, and all other lines elsewhere.
-//!
-//! `daemon` builds the parts from the [`config`], runs and drains them; [`node`] is the state that they share. [`telemetry`],
-//! `status` and `http` report; [`diagnosis`] is the catalogue of causes and remedies. Modules import downwards only;
-//! `ARCHITECTURE.md` has the table, the keys in Redis and the invariants. The crates are [`redis_link`] (connections to Redis),
-//! [`coordination`] (locks and shared lists) and [`loadgen`] (`eds send`).
+//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from lines that any number of
+//! nodes receive, record in a Redis that all share, and flush to outputs when their minute has ended. `ARCHITECTURE.md` has the
+//! modules, which import downwards only, the keys in Redis and the invariants.
 
 pub mod cli;
 pub mod config;

@@ -26,5 +26,4 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The replacement for a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";

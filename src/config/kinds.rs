@@ -1,5 +1,4 @@
 //! The kinds of values: how the text of a key is read.
-//!
 //! Each function takes the text and the allowed values, and returns the value or a message: the end of a sentence about the
 //! key that names the mistake and the remedy.
 
@@ -26,20 +25,15 @@ use crate::store::OutputName;
 /// A secret or PEM file is small; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// How the log is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// Lines for people, on standard error.
     #[default]
     Text,
-    /// One JSON object a line, on standard error.
     Json,
-    /// To the journal, with fields.
     Journald,
 }
 
-/// The version of the write API of an output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ApiVersion {
@@ -48,7 +42,6 @@ pub(crate) enum ApiVersion {
     V2,
 }
 
-/// Returns the value, or a message that quotes the text.
 fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> {
     value.ok_or_else(|| format!("{text:?} {otherwise}"))
 }
@@ -66,7 +59,6 @@ fn between<T: PartialOrd>(
     found(text, is_between.then_some(value), &format!("is out of range; write {allowed}"))
 }
 
-/// Reads a whole number.
 pub(super) fn count<T: TryFrom<i128>>(text: &str, allowed: &str) -> Result<T, String> {
     let parse = |text: &str| text.parse().ok();
     let otherwise = format!("is not a whole number; write {allowed}");
@@ -74,7 +66,6 @@ pub(super) fn count<T: TryFrom<i128>>(text: &str, allowed: &str) -> Result<T, St
     found(text, T::try_from(number).ok(), &otherwise)
 }
 
-/// Reads a length of time.
 pub(super) fn span(text: &str, allowed: &str) -> Result<Duration, String> {
     let parse = |text: &str| humantime::parse_duration(text).ok();
     let otherwise =
@@ -82,7 +73,6 @@ pub(super) fn span(text: &str, allowed: &str) -> Result<Duration, String> {
     between(text, allowed, parse, otherwise)
 }
 
-/// Reads a number of bytes.
 pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, String> {
     // A bare number is refused: its reader would have to know that it is bytes.
     let has_unit = |text: &&str| text.ends_with(|c: char| c.is_ascii_alphabetic());
@@ -100,7 +90,6 @@ pub(super) fn mode(text: &str, allowed: &str) -> Result<u32, String> {
     between(text, allowed, parse, "is not a file mode; write four digits, such as \"0660\"")
 }
 
-/// Reads the name of a variant.
 pub(super) fn word<T: DeserializeOwned>(text: &str, allowed: &str) -> Result<T, String> {
     let word: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
     found(text, word.ok(), &format!("is not known; write {allowed}"))
@@ -152,7 +141,6 @@ pub(super) fn optional_tag(text: &str, allowed: &str) -> Result<Option<String>, 
     if text.is_empty() { Ok(None) } else { tag(text, allowed).map(Some) }
 }
 
-/// Reads a file that holds a secret; `None`: no file is named.
 pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String> {
     let Some(bytes) = bytes_in(file)? else { return Ok(None) };
     let text = String::from_utf8(bytes).unwrap_or_default();
@@ -164,7 +152,6 @@ pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String>
     Ok(Some(Secret::new(line)))
 }
 
-/// Reads a PEM file; `None`: no file is named.
 pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
     const BEGIN: &[u8] = b"-----BEGIN ";
     let bytes = bytes_in(file)?;
@@ -175,7 +162,6 @@ pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
     Err(format!("{file} is not a PEM file, which has a line -----BEGIN …-----; name another file"))
 }
 
-/// Reads a PEM file of the authorities that vouch for an HTTP server; `None`: no file is named.
 pub(super) fn certificates(file: &str, allowed: &str) -> Result<Option<Vec<u8>>, String> {
     let pem = pem(file, allowed)?;
     if let Some(Err(reason)) = pem.as_deref().map(influxdb::certificates) {
@@ -227,7 +213,6 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
     }
 }
 
-/// Reads the start of a minute; `None`: it is empty.
 pub(super) fn minute(text: &str, _: &str) -> Result<Option<Minute>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -240,14 +225,12 @@ pub(super) fn minute(text: &str, _: &str) -> Result<Option<Minute>, String> {
     found(text, minute, "is out of range; write a time between 1970 and 2262").map(Some)
 }
 
-/// Reads a socket address; `None`: it is empty.
 pub(super) fn address(text: &str, _: &str) -> Result<Option<SocketAddr>, String> {
     let address = if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
     let otherwise = "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
     found(text, address, otherwise)
 }
 
-/// The items of a list.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
@@ -269,7 +252,6 @@ fn list<T: PartialEq>(
     Ok(values)
 }
 
-/// Reads the listen addresses, at least one.
 pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, String> {
     // The kernel chooses a new port for each port 0.
     let is_unique =
@@ -301,7 +283,6 @@ pub(super) fn host_and_port(text: &str) -> Result<String, String> {
     found(text, is_one.then(|| text.to_owned()), otherwise)
 }
 
-/// Reads names of hosts, without ports.
 pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
     let otherwise =
         "is not a host name; write a name without scheme and port, such as \"eds-1.example.org\"";

@@ -1,16 +1,6 @@
 //! The configuration: texts from four sources, checked and built into the settings of the parts, which cannot be wrong.
-//!
-//! | file | content | uses |
-//! | --- | --- | --- |
-//! | `kinds.rs` | functions that parse each kind of value | |
-//! | `values.rs` | the effective value of each key, its origin, and all problems | `kinds` |
-//! | `servers.rs` | URLs, users, secrets and certificates | `values` |
-//! | `sections.rs` | **the table of keys**: a struct for each section | `servers` |
-//! | `sources.rs` | the sources: file, variables, flags | `sections` |
-//! | `output.rs`, `node.rs`, `relay.rs` | the settings of the parts of a node and a relay | all |
-//!
-//! Imports run from the lower row to the upper only. A new key is a row in `sections.rs`, its use where a setting is built, and
-//! its explanation in `config/eds.toml`.
+//! A new key is a row in `sections.rs`, **the table of keys**, its use where a setting is built, and its explanation in
+//! `config/eds.toml`. Imports run from `sources`, `sections`, `servers` and `values` to `kinds` only.
 
 mod kinds;
 mod node;
@@ -40,8 +30,7 @@ pub use self::values::{
 
 use self::sources::{Typed, gather};
 
-/// Reads all sources, and the files of secrets and certificates that are in use. Also returns the effective values. The
-/// environment has the form of [`std::env::vars_os`].
+/// Reads all sources, with an environment as of [`std::env::vars_os`], and the files in use. Also returns the effective values.
 pub fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,

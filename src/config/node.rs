@@ -29,7 +29,6 @@ const RETENTION_AGES: u32 = 2;
 const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
 /// A lease is renewed once per interval, so two renewals may fail before it expires.
 const LEASE_INTERVALS_MIN: u32 = 3;
-/// The interval of the check that the store is the same.
 const STORE_LOOK: Duration = Duration::from_secs(1);
 
 /// A valid configuration: the settings of all parts.
@@ -39,9 +38,7 @@ pub struct Config {
     pub(crate) file: Option<PathBuf>,
     pub(crate) node: String,
     pub(crate) store: Store,
-    /// How the series are spread over the store.
     pub(crate) partitions: Partitions,
-    /// How long the counts of a minute are kept.
     pub(crate) retention: Duration,
     pub(crate) input: Input,
     pub(crate) batcher: BatcherSettings,
@@ -54,15 +51,12 @@ pub struct Config {
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
     pub(crate) log: Log,
-    /// Key and value of the cluster-wide settings; equivalent values have the same text. `store.url` and `store.prefix` are not
-    /// among them, because nodes that differ in these share nothing.
+    /// Equivalent values have the same text. `store.url` and `store.prefix` are not in: nodes that differ in these share nothing.
     pub(crate) alike: Vec<(&'static str, String)>,
 }
 
-/// The settings of the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
-    /// In this process.
     Memory {
         /// The maximum memory for open minutes and unsent counts, in bytes.
         bytes_max: u64,
@@ -150,7 +144,6 @@ pub(super) fn build(values: &mut Effective) -> Config {
     }
 }
 
-/// Returns the grammar of lines.
 pub(super) fn line_rules(input: &Input, limits: LineLimits) -> LineRules {
     LineRules {
         user_field: input.user_field.clone(),
@@ -160,7 +153,6 @@ pub(super) fn line_rules(input: &Input, limits: LineLimits) -> LineRules {
     }
 }
 
-/// Returns the store of this node, and its partitions.
 fn build_store(
     values: &mut Effective,
     keys: sections::Store,
@@ -200,7 +192,6 @@ fn build_store(
     (store, partitions)
 }
 
-/// Refuses keys that contradict each other.
 fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: &FlushSettings) {
     let is_redis = store.url.is_some();
     let tag = input.measurement_tag.as_deref().unwrap_or_default();
@@ -272,7 +263,6 @@ impl Config {
         warnings
     }
 
-    /// Returns warnings about durations that contradict each other when the store is slow or unavailable.
     fn contradictions(
         &self,
         Timeouts { connect, response }: Timeouts,
@@ -322,7 +312,6 @@ impl Config {
         })
     }
 
-    /// Returns warnings about data that leaves this host unencrypted, and about listeners that accept data from any host.
     fn exposed(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Store::Redis(settings) = &self.store
@@ -362,7 +351,6 @@ impl Config {
     }
 }
 
-/// Returns a host of an address that is not this host.
 fn remote_host(address: &Address) -> Option<&str> {
     let endpoints = match address {
         Address::Server(endpoint) => std::slice::from_ref(endpoint),

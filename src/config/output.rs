@@ -15,7 +15,6 @@ const OUTPUTS_MAX: usize = 16;
 /// No chart shows a higher rate.
 const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 
-/// One of the outputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) name: OutputName,
@@ -27,7 +26,6 @@ pub(crate) struct Output {
     pub(crate) self_metrics: Option<Duration>,
 }
 
-/// The type of an output.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     /// Line protocol on standard output.
@@ -37,7 +35,6 @@ pub(crate) enum Target {
 }
 
 impl Output {
-    /// Returns the cluster-wide settings of the output.
     pub(super) fn alike(&self) -> String {
         let Target::InfluxDb(settings) = &self.target else {
             return format!("{} stdout:", self.name);

@@ -22,7 +22,6 @@ pub struct RelayConfig {
     /// The Redis of the nodes, to which the relay reports its state, and the prefix of all keys; `None`: it reports none.
     pub(crate) store: Option<(redis_link::Settings, String)>,
     pub(crate) input: Input,
-    /// The grammar of the nodes.
     pub(crate) rules: LineRules,
     pub(crate) relay: Relay,
     pub(crate) passthrough: PassthroughSettings,

@@ -1,7 +1,5 @@
 //! Redis and the HTTP servers: their URLs, users, secrets and certificates.
-//!
-//! [`redis`] and [`http`] read the keys of a section that only a server needs, so these keys are not checked where there is no
-//! server.
+//! [`redis`] and [`http`] read the keys that only a server needs, so these are not checked where there is no server.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +14,6 @@ use crate::output::influxdb::{Api, Settings};
 use crate::relay::{PassthroughHttp, PassthroughSettings};
 use crate::secret::Secret;
 
-/// User and password.
 type Login = (Option<String>, Option<Secret>);
 
 /// Reads the URL of the store; `None`: in memory.
@@ -104,7 +101,6 @@ pub(super) fn exposed_host(url: &Url) -> Option<&str> {
     (url.scheme() == "http" && !is_loopback(host)).then_some(host)
 }
 
-/// Returns whether the name or address belongs to this host.
 pub(super) fn is_loopback(host: &str) -> bool {
     let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
@@ -240,7 +236,6 @@ fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool)
     (username, password)
 }
 
-/// Returns the secret of a key, or of the file that the other key names.
 fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
     let (given, in_file) = (values.read(keys[0], secret), values.read(keys[1], secret_file));
     let text = format!("is set, but {} is also set; remove one of them", keys[1]);

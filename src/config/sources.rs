@@ -1,5 +1,4 @@
 //! The sources of values: the file, the environment and flags, each of which overrides the one before it.
-//!
 //! The file is parsed into a tree with the span of each value, not by serde into a struct, so that all mistakes are reported at
 //! once, each with its line. No message quotes a line of the file: it may hold a secret.
 
@@ -126,8 +125,7 @@ pub(super) fn host_name() -> Option<String> {
         .find_map(|path| read(path).filter(|name| !name.is_empty()))
 }
 
-/// Reads the variables `EDS_SECTION__KEY`, and `EDS_NODE`. Any other variable with the prefix `EDS_` is probably a misspelt key and
-/// an error, unless Kubernetes sets it for a Service whose name begins with `eds`.
+/// Any other variable with the prefix `EDS_` is probably a misspelt key and an error, unless it is one of Kubernetes.
 fn read_environment(
     values: &mut Effective,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -161,8 +159,7 @@ fn read_environment(
     }
 }
 
-/// Returns whether Kubernetes sets such a variable, with such a value, for a Service: `EDS_SERVICE_HOST`, `EDS_PORT`,
-/// `EDS_NODE_PORT_8094_UDP_ADDR`. A name with two underscores in a row is of the form of a key.
+/// These are like `EDS_SERVICE_HOST`, `EDS_PORT` and `EDS_NODE_PORT_8094_UDP_ADDR`; keys have two underscores in a row.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let words: Vec<&str> = name.split('_').skip(1).collect();
     let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
@@ -188,7 +185,6 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
     is_named && !words.contains(&"")
 }
 
-/// Returns the name that is most similar to this one.
 fn nearest<N: AsRef<str>>(name: &str, names: impl Iterator<Item = N>) -> String {
     let nearest = names.min_by_key(|known| damerau_levenshtein(name, known.as_ref()));
     nearest.map_or(String::new(), |nearest| nearest.as_ref().to_owned())
@@ -349,7 +345,6 @@ fn named(line: &str) -> &str {
     line.split(end).next().unwrap_or_default().trim_end()
 }
 
-/// Returns the value as the environment would have it, or the syntax of this form.
 fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
     match (form, value) {
         (Form::List, value) => {

@@ -1,7 +1,6 @@
 //! The metadata of keys, and the effective values: a text with its origin for each key, and the problems with them.
-//!
-//! The table of keys is in `sections.rs`. The sources set the values, the sections are read from them, and `eds check` prints them. The keys of `[output]` have a value
-//! for each `[[output]]` of the file. A wrong value is reported once and does not end the reading, so that all mistakes are found.
+//! The keys of `[output]` have a value for each `[[output]]` of the file. A wrong value does not end the reading, so that all
+//! mistakes are found.
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -182,7 +181,6 @@ impl ConfigErrors {
     }
 }
 
-/// The section that may be repeated.
 pub(super) const OUTPUT: &str = "output";
 
 struct Value {
@@ -206,7 +204,6 @@ pub struct Effective {
     outputs: usize,
     /// The index of the `[[output]]` that is set or read.
     pub(super) output: usize,
-    /// The file that was read.
     pub(super) file: Option<PathBuf>,
     pub(super) problems: Vec<Problem>,
 }
@@ -217,7 +214,6 @@ impl Effective {
         Self { keys, program, values, outputs: 0, output: 0, file: None, problems: Vec::new() }
     }
 
-    /// Returns the number of outputs.
     pub(super) fn outputs(&self) -> usize {
         self.outputs.max(1)
     }
@@ -230,7 +226,6 @@ impl Effective {
         (self.output, self.outputs) = (output, output + 1);
     }
 
-    /// Returns the index of the value of this key, in the current output.
     fn place(&self, path: &str) -> Option<usize> {
         let is_here = |value: &Value| value.output == self.output || value.key.section() != OUTPUT;
         self.values.iter().position(|value| value.key.path == path && is_here(value))
@@ -257,7 +252,6 @@ impl Effective {
         self.problems.push(Problem { origin, key: path.to_owned(), text });
     }
 
-    /// Reports that the value of this key is wrong.
     pub(super) fn wrong(&mut self, path: &str, text: &str) {
         let name = self.text("output.name").to_owned();
         let is_of_several = self.is_of_several(path);
@@ -306,7 +300,6 @@ impl Effective {
         }
     }
 
-    /// Returns the text of this key; empty: it has none.
     pub(super) fn text(&self, path: &str) -> &str {
         self.value(path).map_or("", |value| &value.text)
     }
@@ -328,8 +321,7 @@ impl Effective {
         ConfigErrors(self.problems)
     }
 
-    /// Returns TOML with one key per line, followed by its origin. Secrets are comments that say `[hidden]`. With `explain`, each
-    /// key has its documentation above it.
+    /// Returns TOML with one key per line and its origin, without secrets. With `explain`, keys have their documentation above.
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
         let mut toml = String::new();
@@ -386,7 +378,6 @@ fn defaults(
     })
 }
 
-/// Returns the same text for all equivalent texts of a key.
 fn canonical(key: &Key, text: &str) -> String {
     let written = match key.form {
         // In Redis, an empty text means that the number of partitions does not change.
@@ -405,7 +396,6 @@ fn canonical(key: &Key, text: &str) -> String {
     written.unwrap_or_else(|| text.to_owned())
 }
 
-/// Returns the value's line in the file, and a note for its comment.
 fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
     let name = key.name();
     let quoted = |text: &str| toml::Value::from(text).to_string();

@@ -1,8 +1,5 @@
-//! Makes the store and the outputs of the configuration, and divides the file descriptors of the process. Connects to
-//! nothing.
-//!
-//! HTTP connections, which any client may open, never take the descriptor of a socket, of a segment on disk, of Redis or of the
-//! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
+//! Makes the store and the outputs of the configuration, and divides the file descriptors of the process (`LimitNOFILE=`):
+//! HTTP connections, which any client may open, never take those of other parts.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -31,25 +28,21 @@ use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore, OutputName};
 use crate::telemetry::{Format, Metrics, of_output, open_files_max, points};
 
-/// The standard streams, the runtime, signals, the log, the listening socket, an output: about 12. The others are for
-/// resolving names, reading files on a reload, and files that a library opens for a moment.
+/// Standard streams, runtime, signals, log, listening socket, output: about 12. Others for names, reloads and libraries.
 const BASE: usize = 32;
 /// The lock, the directory, the segment being written and the segments being read.
 const SPOOL: usize = 8;
 /// The concurrent writes of each further output, and a connection that is closing.
 const PER_OUTPUT: usize = 8;
-/// Connections to record, to drain, to read, to survey, to share lists and to subscribe to them; twice, since a broken one may
-/// linger while the next is made.
+/// To record, drain, read, survey, share lists and subscribe; twice, since a broken connection may linger.
 const PER_SERVER: usize = 12;
 /// The masters that a Redis Cluster may have beyond the configured ones.
 const UNNAMED_MASTERS: usize = 16;
 /// The minimum for /healthz, however small the limit is.
 const CONNECTIONS_MIN: usize = 4;
 
-/// The keys of a Redis that cannot be set up.
 pub(super) const STORE_KEYS: &str = "store.url, store.ca_file, store.cert_file or store.key_file";
 
-/// Makes the store, and the sources of queries.
 pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, QuerySources)> {
     Ok(match &config.store {
         Store::Memory { .. } => {
@@ -73,7 +66,6 @@ fn sources(
     QuerySources { reading, partitions, retention, arbiter }
 }
 
-/// Makes the store in the memory of this process, and the sources of queries.
 pub(super) fn memory_store(config: &Config) -> anyhow::Result<(Arc<MemoryStore>, QuerySources)> {
     let Store::Memory { bytes_max, counts_max } = config.store else {
         anyhow::bail!("the store is not in memory");
@@ -128,7 +120,6 @@ pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
     outputs.iter().map(|it| (it.name.to_string(), it.output.describe())).collect()
 }
 
-/// Returns the expectations of an observer with this configuration.
 pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
     Expected {
         grace: config.flush.grace,
@@ -140,7 +131,6 @@ pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
     }
 }
 
-/// Makes the writers of this node's metrics to outputs (`output.self_metrics`).
 pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> {
     let mut writers = Vec::new();
     for output in &config.outputs {
@@ -152,8 +142,7 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
     Ok(writers)
 }
 
-/// Writes the metrics of a node to an output. It has its own client, so that no count waits for it, and one request at a time.
-/// Points that the output does not accept at once are dropped and counted. While the output is down it sends nothing.
+/// It has its own client, so that no count waits for it. Points that the output does not accept at once are dropped.
 #[derive(Debug)]
 pub(super) struct SelfMetrics {
     output: OutputName,
@@ -194,8 +183,7 @@ impl SelfMetrics {
     }
 }
 
-/// Returns the number of HTTP connections that leave enough descriptors for all other parts of a node. Logs a warning if it is
-/// small.
+/// The HTTP connections that leave enough descriptors for all other parts. Logs a warning if they are few.
 pub(super) fn left_for_http(config: &Config) -> usize {
     let redis = match &config.store {
         Store::Memory { .. } => None,
@@ -206,7 +194,6 @@ pub(super) fn left_for_http(config: &Config) -> usize {
     left(redis, &config.input, spool + outputs)
 }
 
-/// Returns that number for a relay.
 pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
     let redis = config.store.as_ref().map(|(redis, _)| redis);
     left(redis, &config.input, config.relay.to.len() + PER_OUTPUT)

@@ -1,5 +1,4 @@
-//! `eds check --connect`: tests everything that a node with this configuration would use. It only writes the point of
-//! `output.probe_measurement`, which nodes write, too.
+//! `eds check --connect`: tests what a node would use. It only writes the point of `output.probe_measurement`, as nodes do.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -17,7 +16,6 @@ use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::{ListenAddress, Table, holder};
 use crate::store::ServerFound;
 
-/// The result of one test: a description, or a problem.
 type Tested = Result<String, Diagnosis>;
 
 /// Tests everything, and prints a line for each test; `quiet`: only for problems. Returns whether there is no critical problem.

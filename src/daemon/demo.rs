@@ -1,7 +1,4 @@
-//! `eds demo`: the complete path of an event in one process, without installing anything.
-//!
-//! Five lines are sent over UDP to a real node with the memory store, which closes a minute earlier than a service. The points
-//! are printed, with the sets from which they are counted.
+//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the points and their sets.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

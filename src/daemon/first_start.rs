@@ -1,5 +1,4 @@
-//! The explanation of a node without a configuration file that is started at a terminal: its settings, how to send it an event,
-//! and when the points are published.
+//! Explains a node that is started at a terminal without a configuration file.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -11,7 +10,6 @@ use super::run::Parts;
 use crate::config::{Config, Program, Store, Target};
 use crate::ingest::ListenAddress;
 
-/// Explains the node on standard error, if that is a terminal and there is no configuration file.
 pub(super) fn explain(config: &Config, parts: &Parts) {
     if config.file.is_none() && io::stderr().is_terminal() {
         let text = text(config, &parts.addresses, parts.http, Utc::now());

@@ -1,5 +1,4 @@
 //! The log: text or JSON on standard error, or the journal, with a level that can be changed at run time.
-//!
 //! If the journal reads standard error, a line of text has no timestamp and begins with its priority, as `<4>`.
 
 use std::fs::File;
@@ -67,7 +66,6 @@ fn journal_reads_stderr() -> bool {
     })
 }
 
-/// Writes the error that ends the process to standard error.
 pub(crate) fn write_error(message: &str) {
     let priority = if journal_reads_stderr() { "<3>" } else { "" };
     let lines = message.lines().map(|line| format!("{priority}{line}\n"));

@@ -1,6 +1,4 @@
-//! The daemon: builds the parts of a node or a relay from the configuration, runs them, and drains them. Also the commands of
-//! operators.
-//!
+//! The daemon: builds, runs and drains the parts of a node or a relay, and has the commands of operators.
 //! The only place where every concrete type meets.
 
 mod build;
@@ -51,7 +49,6 @@ pub(crate) fn run(
     )
 }
 
-/// Runs a relay until a signal stops it, as [`run`] does.
 pub(crate) fn relay(
     load: impl Fn() -> Result<RelayConfig, ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {

@@ -42,7 +42,6 @@ pub(crate) fn quarantine(
     })
 }
 
-/// Runs `eds outputs`: lists the outputs, or drops the unsent counts of one.
 pub(crate) fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
     let dropped = dropped.map(str::parse::<OutputName>).transpose()?;
     let configured = config.outputs.iter().map(|output| output.name.clone());
@@ -124,7 +123,6 @@ async fn drop_output(
     Ok(())
 }
 
-/// Runs `eds loss`: prints the losses that are not acknowledged, and acknowledges them if asked to.
 pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
         let record = store.registry().losses().await?;
@@ -156,7 +154,6 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Runs `eds settings`: shows the cluster-wide settings, or writes all changes at once.
 pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
         let ours = &config.alike;
@@ -198,7 +195,6 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Returns a value as in a configuration file.
 fn quoted(value: &str) -> String {
     match value.parse::<u64>() {
         Ok(_) => value.to_owned(),

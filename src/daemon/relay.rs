@@ -1,8 +1,5 @@
 //! [`Relay`]: the parts of a running relay, and [`RelayView`]: its report for the page and for the Redis of the nodes.
-//!
-//! [`Relay::start`] resolves the names of the nodes before it reads. The parts stop in the order of the data: first
-//! the readers, which send their open datagrams; then the passthrough writer, once its queue is empty or the time is
-//! up.
+//! The parts stop in the order of the data: first the readers, then the passthrough writer.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,7 +173,6 @@ impl Running for Relay {
     }
 }
 
-/// Returns the number of dropped events of each node with any, and its name.
 fn dropped<'a>(routes: &'a Routes, totals: &'a Ledger) -> impl Iterator<Item = (u64, &'a str)> {
     let nodes = routes.nodes.iter().zip(&totals.nodes);
     nodes.filter(|(_, events)| events.lost() > 0).map(|(node, events)| (events.lost(), node.name()))
@@ -219,9 +215,7 @@ pub(super) struct RelayView {
     http_connections: Gauge,
     history: Mutex<History<RelayTotals>>,
     name_taken: AtomicBool,
-    /// Where it reports its state and its losses, if the configuration names a Redis.
     register: Option<(Arc<Register>, LossReporter)>,
-    /// Cancelled when the relay drains.
     draining: CancellationToken,
 }
 
@@ -293,7 +287,6 @@ impl RelayView {
         }
     }
 
-    /// Logs the losses if it is time, and adds them to the record of losses.
     async fn record_losses(&self, totals: &RelayTotals) {
         let lost = totals.losses();
         for (cause, total) in lost {

@@ -1,5 +1,4 @@
 //! Runs the parts of a node or a relay until a signal stops it: log, signals and systemd.
-//!
 //! SIGTERM and SIGINT drain the process. A second one cuts the draining short, and a third ends the process at once. SIGHUP reloads
 //! the log level. systemd is notified of start, stop and status, and its watchdog is fed while no worker is stalled.
 
@@ -28,7 +27,6 @@ use crate::http::{self, STALLED_AFTER};
 use crate::ingest::{self, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::Progress;
 
-/// The interval of updates of the line that `systemctl status` shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 /// The time limit for open HTTP connections at the end.
 const SIDE_MAX: Duration = Duration::from_secs(1);
@@ -38,11 +36,9 @@ const SIDE_MAX: Duration = Duration::from_secs(1);
 #[error("{0} received events or lines are lost; the last line of the log shows why")]
 pub(crate) struct EventsLost(u64);
 
-/// Tasks that stop together.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     pub(super) tasks: JoinSet<()>,
-    /// Asks the tasks to end.
     pub(super) stop: CancellationToken,
 }
 
@@ -55,8 +51,7 @@ impl Stage {
         });
     }
 
-    /// Stops the tasks and waits for their end until the deadline, or until `after` has passed since `at_once` was cancelled.
-    /// Returns whether all ended.
+    /// Waits until the deadline, or until `after` has passed since `at_once` was cancelled. Returns whether all ended.
     pub(super) async fn end(
         &mut self,
         deadline: Instant,
@@ -84,12 +79,10 @@ impl Stage {
     }
 }
 
-/// The tasks of a node or a relay, in the stages in which they stop.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     /// The addresses of the sockets, with the ports that the system chose.
     pub(super) addresses: Vec<ListenAddress>,
-    /// The number of sockets from a service manager.
     pub(super) inherited: usize,
     pub(super) http: Option<SocketAddr>,
     pub(super) progress: Progress,
@@ -97,12 +90,10 @@ pub(super) struct Parts {
     pub(super) intake: Stage,
     /// The worker and the senders, or the writer of a relay. They stop after the intake.
     pub(super) outlet: Stage,
-    /// The HTTP server and reporters.
     pub(super) side: Stage,
 }
 
 impl Parts {
-    /// Opens the sockets of the input, or takes them from the service manager.
     pub(super) fn open(
         &mut self,
         input: &Input,
@@ -126,7 +117,6 @@ impl Parts {
         Ok(opened)
     }
 
-    /// Binds the HTTP address, if there is one.
     pub(super) async fn bind_http(
         &mut self,
         settings: &Http,
@@ -144,7 +134,6 @@ impl Parts {
         Ok(Some(http::Server { listener, connections, hosts, stop }))
     }
 
-    /// Logs the start with the origin of the data and its destinations, and the warnings about the configuration.
     pub(super) fn log_start(
         &self,
         name: &str,
@@ -171,7 +160,6 @@ impl Parts {
         }
     }
 
-    /// Waits until a task fails.
     async fn failed(&mut self) -> anyhow::Error {
         loop {
             let ended = tokio::select! {
@@ -185,7 +173,6 @@ impl Parts {
         }
     }
 
-    /// Ends the outlet by the deadline, and then the side tasks.
     pub(super) async fn end(&mut self, deadline: Instant, at_once: &CancellationToken) {
         self.outlet.end(deadline, at_once, Duration::ZERO).await;
         self.outlet.tasks.abort_all();
@@ -200,8 +187,7 @@ pub(super) trait Running {
     /// Returns a function that describes its state in a line. It is called repeatedly, with the time since the last call.
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static;
 
-    /// Stops within this time, or at once when that is cancelled. Logs the totals, and returns the number of lost events or
-    /// lines.
+    /// Stops within this time, or at once when that is cancelled. Returns the number of lost events or lines.
     async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64;
 }
 
@@ -284,7 +270,6 @@ fn handle_signals(
     Ok(())
 }
 
-/// Notifies systemd, if it started this process.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "cannot notify systemd");
@@ -304,7 +289,6 @@ async fn report_status(mut line: impl FnMut(Duration) -> String) {
     }
 }
 
-/// Feeds the watchdog, if there is one, while no worker is stalled.
 async fn feed_watchdog(progress: Progress) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;

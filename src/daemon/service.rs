@@ -1,8 +1,6 @@
-//! [`Service`]: the parts of a running node.
-//!
-//! They stop in the order of the data: first the listeners, once they have read the data that the kernel holds; then the recorders,
-//! once they have recorded the events of the listeners; then the worker and the senders, which release their claims, or send the
-//! remaining counts of a store that ends with the process. Every wait has a limit.
+//! [`Service`]: the parts of a running node. They stop in the order of the data: the listeners, once they have read what the
+//! kernel holds; the recorders, once they have recorded it; then the worker and the senders, which release their claims, or
+//! send the remaining counts of a store that ends with the process. Every wait has a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +33,6 @@ const DISK_MAX: Duration = Duration::from_secs(12);
 /// The same when the node is to end at once.
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
 
-/// The parts of a running node.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) parts: Parts,
@@ -52,7 +49,6 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts a node. Fails if the store refuses it.
     pub(super) async fn start(
         config: &Config,
         inherited: Vec<Inherited>,
@@ -73,8 +69,7 @@ impl Service {
             config.warnings(),
         );
         first_start::explain(config, &service.parts);
-        // While the store is checked the kernel holds arriving data: a node that the store refuses leaves it to the next process.
-        // The wait is short, because the kernel's buffer is small.
+        // The kernel, whose buffer is small, holds arriving data: a node that the store refuses leaves it to the next process.
         let mut check = std::pin::pin!(store.check());
         let checked = tokio::time::timeout(UNREAD_MAX, &mut check).await;
         if !matches!(checked, Ok(Err(StoreError::Refused(_)))) {
@@ -160,7 +155,6 @@ impl Service {
         Ok(Some(spool))
     }
 
-    /// Starts the HTTP server, the reporters and the look for leftovers.
     async fn start_side(
         &mut self,
         config: &Config,
@@ -218,7 +212,6 @@ impl Service {
         Ok(())
     }
 
-    /// Makes the listeners, and starts the recorders and the unspooler.
     fn start_recording(&mut self, config: &Config, receivers: Vec<Receiver>, spool: Option<Spool>) {
         let store: Arc<dyn Recording> = self.store.clone();
         let dedup = Arc::new(Budget::of_users(config.input.dedup_users));

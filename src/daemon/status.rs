@@ -1,7 +1,5 @@
-//! `eds status`: prints the status that the store of the configuration shows, once or repeatedly.
-//!
-//! With `--watch` one thread surveys the store, which may take seconds; the other draws and handles keys and signals at once. The
-//! terminal is restored at the end, also after a panic.
+//! `eds status`. With `--watch` one thread surveys the store, which may take seconds; the other draws and handles keys and
+//! signals at once. The terminal is restored at the end, also after a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -64,13 +62,11 @@ pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result
     }
 }
 
-/// Returns an observer of this store with the values of the configuration.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
     let expected = build::expected(config, &build::outputs(config)?);
     Ok(Observer::new(Arc::new(store.alike_in(&config.alike)), expected, None))
 }
 
-/// The terminal of `eds status --watch`.
 struct Screen {
     status: Option<(Instant, Arc<Status>)>,
     scrolled: u16,

@@ -5,13 +5,11 @@ use super::Severity::{self, Critical, Note, Warning};
 /// The remedy that ends the finding of a loss.
 pub const ACKNOWLEDGE: &str =
     "after you have handled the loss, run `eds loss acknowledge` (`eds loss` lists it)";
-/// The remedy for counts that an output refused.
 pub(super) const QUARANTINED: &str = "read the server's message with `eds quarantine list --output NAME` and fix the server; then run `eds quarantine retry --all \
      --output NAME`, or `eds quarantine drop --all --output NAME`. A full quarantine discards counts";
 const AS_DOCUMENTED: &str = "change the senders to write lines as in docs/input.md; `eds status` shows the most frequent reason with an example";
 pub(super) const RELIEVE: &str = "restore the store or reduce its load; raise input.queue_events and input.queue_bytes, or set input.spool_dir";
 
-/// The remedy for a Redis without an append-only file.
 macro_rules! append_only {
     () => {
         "run `CONFIG SET appendonly yes`, and set it in redis.conf"
@@ -19,7 +17,6 @@ macro_rules! append_only {
 }
 pub(super) use append_only;
 
-/// The remedy for a Redis that lost writes despite its append-only file.
 macro_rules! despite_append_only {
     () => {
         "Redis has an append-only file, so check its log: it was emptied or restored, its host crashed, or a replica without the last \

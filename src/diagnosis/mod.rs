@@ -1,8 +1,5 @@
 //! [`Diagnosis`]: a finding with its evidence and remedy, in the words of the catalogue of causes.
-//!
-//! `catalogue.rs` is the table of causes and `loss.rs` that of losses; `event/rejection.rs` has the reasons of rejection.
-//! `eds status`, the page, `/readyz`, `eds check --connect` and the log take their texts from these tables. Tests compare
-//! the tables in `docs/` and the alerts with them.
+//! Tests compare the tables in `docs/` and the alerts with `catalogue.rs` and `loss.rs`.
 
 mod catalogue;
 mod loss;
@@ -111,7 +108,6 @@ pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
     causes.chain(losses).chain(rejections)
 }
 
-/// Joins the texts that are not empty, each after its separator.
 fn sentence(parts: &[(&str, &str)]) -> String {
     let parts = parts.iter().filter(|(_, text)| !text.is_empty());
     parts.fold(String::new(), |all, (separator, text)| match &*all {

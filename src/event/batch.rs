@@ -1,6 +1,4 @@
-//! [`Batch`]: events of one partition, by minute and series; and [`OpenBatch`], a batch that grows.
-//!
-//! A command costs the store more than an event, so a batch is the cheaper the more events it has per series.
+//! [`Batch`]: events of one partition, by minute and series: a command costs the store more than an event. [`OpenBatch`] grows.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +58,7 @@ struct Arrived {
 }
 
 impl Batch {
-    /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
-    /// most 4 GiB of them.
+    /// Adds an event. Returns false, and adds nothing, without room: a batch holds at most 4 GiB of users' names.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
         let Some(user_start) = room_for(self.users.len(), user.len()) else {
             return false;
@@ -75,7 +72,6 @@ impl Batch {
         true
     }
 
-    /// Returns the end of the names, which [`room_for`] bounds.
     fn users_end(&self) -> u32 {
         u32::try_from(self.users.len()).unwrap_or(u32::MAX)
     }
@@ -187,10 +183,8 @@ impl Hint {
     }
 }
 
-/// A batch that grows, event by event.
-///
-/// The cost of an event is memory that is not in the processor's caches, so it touches little: the events stay in order of arrival,
-/// and go into their groups all together when the batch is closed. The [`Hint`] of its series names the group.
+/// A batch that grows, event by event. Memory outside the processor's caches costs most, so it touches little: the events stay in
+/// order of arrival, and go into their groups when the batch is closed.
 #[derive(Debug)]
 pub struct OpenBatch {
     /// Unique in the life of the process.
@@ -211,8 +205,7 @@ impl Default for OpenBatch {
 }
 
 impl OpenBatch {
-    /// Adds an event. The hint is that of the series, the user's name is UTF-8. Returns false, and adds nothing, when there is no
-    /// room, as [`Batch::push`] does.
+    /// Adds an event; the user's name is UTF-8. Returns false, and adds nothing, without room, as [`Batch::push`] does.
     pub fn push(
         &mut self,
         minute: Minute,

@@ -1,7 +1,5 @@
-//! Datagrams: one or more lines from a socket.
-//!
-//! A line ends at a `\n`, but not at one inside a quoted field: an application may put any text there, and it must not
-//! become other lines. In a measurement and in tags a quote is an ordinary character.
+//! Datagrams: one or more lines from a socket. A line ends at a `\n`, but not at one inside a quoted field, where an application
+//! may put any text. In a measurement and in tags a quote is an ordinary character.
 
 use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
@@ -14,8 +12,7 @@ pub enum Piece<'a> {
     Truncated,
 }
 
-/// Splits a datagram into lines, so that one bad line costs one line. Of a `truncated` datagram only the last line is lost. Blank
-/// lines and comments, which begin with `#`, are skipped, and so is a byte order mark before a line.
+/// Splits a datagram into lines, without blank lines, comments (`#`) and byte order marks. If `truncated`, the last line is lost.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
@@ -35,7 +32,6 @@ pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_
     lines.filter(|piece| !matches!(piece, Piece::Line(line) if is_skipped(line)))
 }
 
-/// Returns whether a line is blank or a comment, which may be indented.
 fn is_skipped(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'#'))
 }
@@ -55,12 +51,10 @@ static VALUE_ENDS: Stops = stops(b"\\, \n");
 
 /// Finds line ends in a datagram, with regard to quotes.
 struct Quotes {
-    /// Whether there are any; usually there are none.
     any: bool,
     /// The bytes of the datagram before the present line.
     before: usize,
-    /// The start of the last search for a closing quote in the datagram, and its result. Which quotes close does not depend on
-    /// the start of the search, so the datagram is searched once for any number of opening quotes.
+    /// The last search for a closing quote, start and result: any start finds the same quotes, so one search serves all.
     closing: Option<(usize, Option<usize>)>,
 }
 
@@ -69,9 +63,8 @@ impl Quotes {
         Self { any: memchr::memchr(b'"', datagram).is_some(), before: 0, closing: None }
     }
 
-    /// Returns the end of the first line: the first `\n` that is in no quoted field. A line with a quote that is not closed, or
-    /// whose field does not end behind the closing quote, ends at the next `\n`, unless the datagram was cut: then the quote may
-    /// end behind it.
+    /// Returns the end of the first line: the first `\n` in no quoted field. A quote that is not closed, or whose field does not
+    /// end behind the closing quote, does not count, unless the datagram was cut: then it may end behind it.
     fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
         let newline_from = |at: usize| {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
@@ -128,8 +121,7 @@ impl Quotes {
     }
 }
 
-/// Returns the end of a line in the common case, which needs no parsing: quotes in pairs. The first of a pair opens a field or does
-/// not; the second, which is not escaped, closes that field, or cannot open one.
+/// Returns the end of a line in the common case, without parsing: quotes in pairs, of which the second closes or opens no field.
 fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     let mut open = false;
     let mut at = 0;

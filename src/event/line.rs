@@ -1,16 +1,6 @@
-//! The grammar of an input line.
-//!
-//! ```text
-//! [measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]
-//! ```
-//!
-//! A backslash before a comma, an equals sign or a space takes that character literally; before anything else
-//! it is itself. This is InfluxDB's rule, and it makes the escaped form of a tag unique: the tags as they
-//! were written, sorted by key, are the canonical series, and nothing has to be decoded. Two backslashes before
-//! such a character are refused in tags: InfluxDB's own parsers do not agree on their meaning.
-//!
-//! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
-//! the input, any other is written into a buffer that the parser keeps. It recognizes tags that it has parsed before.
+//! An input line: `[measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]`. A backslash takes a comma, an
+//! equals sign or a space literally, and is itself elsewhere, so the escaped form of a tag is unique: the tags as written, sorted
+//! by key, are the canonical series. Two backslashes before such a character are refused in tags: InfluxDB's parsers disagree.
 
 use std::ops::Range;
 
@@ -62,8 +52,6 @@ pub struct LineRules {
     pub limits: LineLimits,
 }
 
-/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is
-/// the tag `measurement`; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
 impl Default for LineRules {
     fn default() -> Self {
         let limits = LineLimits { line: 8192, series: 1024, tag: 256, user: 256 };
@@ -87,7 +75,6 @@ pub struct Line<'a> {
     pub timestamp: Option<i64>,
 }
 
-/// A [`Line`] for an [`OpenBatch`](super::OpenBatch).
 #[derive(Debug)]
 pub(crate) struct HintedLine<'a> {
     pub(crate) series: &'a str,
@@ -148,7 +135,6 @@ impl Parser {
         })
     }
 
-    /// Parses one line, without its end, for an [`OpenBatch`](super::OpenBatch).
     pub(crate) fn parse_hinted<'a>(
         &'a mut self,
         line: &'a [u8],
@@ -296,8 +282,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Finds the user among the fields; returns it and where the fields end. Takes from `controls` the control
-    /// characters in quoted fields that are not the user: such text is skipped.
+    /// Returns the user and the end. Takes from `controls` the control characters in other quoted fields, which are skipped.
     fn scan_fields(
         &mut self,
         line: &[u8],
@@ -343,8 +328,7 @@ impl Parser {
 /// The tags of recent lines and their series, which need not be parsed and sorted again.
 #[derive(Debug)]
 struct Heads {
-    /// By the tags as written: a fingerprint of 128 bits with a random key, so that neither chance nor a sender makes two of them
-    /// equal. Each event looks one up, and to compare texts would be one more access to memory outside the caches.
+    /// By a fingerprint of 128 bits with a random key, which neither chance nor a sender repeats: texts would cost a cache miss.
     known: HashTable<Head>,
     seed: u64,
     series_bytes: usize,
@@ -384,7 +368,6 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Returns the place of these tags, if they are known.
     fn find(&self, tags: &[u8]) -> Option<usize> {
         let tags = xxh3_128_with_seed(tags, self.seed);
         self.known.find_bucket_index(hash(tags), |head| head.tags == tags)

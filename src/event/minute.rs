@@ -1,7 +1,4 @@
-//! Minutes: the unit of counting.
-//!
-//! A minute is an epoch minute in UTC. It is named by its date and its `minutes_since_midnight`, so that the
-//! same minute of two days never shares a key.
+//! Epoch minutes in UTC, the unit of counting. A name has the date, so that the same minute of two days never shares a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +10,7 @@ const NANOS_PER_MINUTE: i64 = 60_000_000_000;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 const MINUTES_PER_DAY: i64 = 1440;
 
-/// A minute since 1970-01-01T00:00Z. Only minutes whose start fits an `i64` of nanoseconds exist
-/// (1677-09-21 to 2262-04-11).
+/// A minute since 1970-01-01T00:00Z whose start fits an `i64` of nanoseconds (1677-09-21 to 2262-04-11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct Minute(i64);

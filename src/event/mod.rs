@@ -1,7 +1,5 @@
-//! Events. Pure: no I/O, no clock, no tokio.
-//!
-//! [`datagram`] splits datagrams into lines, [`Parser`] makes a [`Line`] of each, [`Window`] judges its age, and an [`OpenBatch`]
-//! collects the events of one [`Partition`], which are a [`Batch`] when it is closed.
+//! Events. Pure: no I/O, no clock, no tokio. [`datagram`] splits datagrams into lines, [`Parser`] makes a [`Line`] of each,
+//! [`Window`] judges its age, and an [`OpenBatch`] collects the events of one [`Partition`]; closed, it is a [`Batch`].
 
 mod batch;
 pub mod datagram;

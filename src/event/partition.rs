@@ -1,7 +1,5 @@
-//! Partitions: how the series are spread over the store; and the overflow series of each.
-//!
-//! An overflow series takes the events of a minute whose series are beyond the cap. It names its partition,
-//! `eds_overflow=series,partition=3`, so that no two partitions write the same point.
+//! Partitions: how the series are spread over the store; and the overflow series of each, for events of series beyond the cap. It
+//! names its partition, `eds_overflow=series,partition=3`, so that no two partitions write the same point.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -22,11 +20,8 @@ impl Partition {
     }
 }
 
-/// The division of the series into partitions. It is the same on every node: a series that two nodes put into different
-/// partitions would be counted twice.
-///
-/// Each minute has one number of partitions. While that number changes there are two: one for the minutes before an instant, and one
-/// for those from it on. The store decides which partitions of the two share a place.
+/// The division of the series into partitions, the same on every node: a series in two of them would be counted twice. While the
+/// number changes there are two divisions: one for the minutes before an instant, and one for those from it on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -76,8 +71,7 @@ impl Partitions {
         Some((count, before.from))
     }
 
-    /// Returns the partition of a canonical series in a minute: XXH3 of its bytes, modulo the minute's count. Part of the
-    /// protocol between nodes; changing it needs a new format.
+    /// Returns the partition of a canonical series in a minute: XXH3 modulo the minute's count. Changing it needs a new format.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a u16")]
     pub fn of(&self, series: &str, minute: Minute) -> Partition {
@@ -110,9 +104,8 @@ impl Partitions {
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// Returns whether lines with a tag of this key are rejected: it is ours, or some InfluxDB refuses it as a tag of our points.
-/// Version 1 refuses `time`, version 2 has columns with the names `_field` and `_measurement`, and version 3 has no tag
-/// with the name of a field, `value`.
+/// Returns whether lines with a tag of this key are rejected: it is ours, or some InfluxDB refuses it as a tag of our points:
+/// version 1 `time`, version 2 `_field` and `_measurement`, version 3 `value`, the name of a field.
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     key == OVERFLOW_TAG.as_bytes()
@@ -125,8 +118,7 @@ pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
 }
 
-/// The overflow series of a partition. It has another name in the minutes before a change of the number of partitions, so that all
-/// nodes use the same name, even if they do not know of the change yet.
+/// The overflow series of a partition. It has another name in the minutes before a change of the number, the same on every node.
 #[derive(Debug, Clone)]
 pub struct OverflowSeries {
     from: Option<Minute>,
@@ -150,8 +142,7 @@ impl OverflowSeries {
     }
 }
 
-/// Returns a hash of a canonical series, the same on every node, which distinguishes its events in the overflow series. The series
-/// itself may have a thousand bytes, for each event.
+/// Returns a hash of a canonical series, the same on every node, which distinguishes its events in the overflow series.
 #[must_use]
 pub fn series_fingerprint(series: &str) -> u128 {
     xxh3_128(series.as_bytes())

@@ -28,11 +28,9 @@ pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     })
 }
 
-/// The place of a line's user.
+/// The place of a line's user: in the input as it is, or in the parser's buffer.
 pub(super) enum User {
-    /// In the input as it is.
     Literal(Range<usize>),
-    /// In the parser's buffer.
     Decoded,
 }
 
@@ -42,7 +40,6 @@ pub(super) type Stops = [bool; 256];
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
 static VALUE_ENDS: Stops = stops(b"\\, ");
 
-/// The bytes of usual users.
 static USUAL: [bool; 256] = usual();
 
 const fn usual() -> [bool; 256] {
@@ -198,8 +195,7 @@ pub(super) fn control_characters(text: &str) -> usize {
     text.chars().filter(|character| character.is_control()).count()
 }
 
-/// Returns the tags of a canonical series, in its order, decoded. A part without an equals sign, which the parser rejects, is a key
-/// with an empty value.
+/// Returns the decoded tags of a canonical series, in its order. A part without an equals sign is a key with an empty value.
 #[must_use]
 pub fn tags(series: &str) -> Vec<(String, String)> {
     let decoded = |raw: Option<&[u8]>| {

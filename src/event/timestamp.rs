@@ -53,8 +53,7 @@ impl Precision {
         number.checked_mul(self.nanos())
     }
 
-    /// Returns the rejection that names the likely unit of a rejected timestamp, if it is another one: from 2001 to 2286 the number of
-    /// digits tells the units apart.
+    /// Names the likely unit of a rejected timestamp, if it is another: from 2001 to 2286 the number of digits tells them apart.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),

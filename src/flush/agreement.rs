@@ -1,5 +1,4 @@
-//! Whether this node and the others have the same settings: [`Agreement`], and [`CountsTarget`], an output that is written to only
-//! while they do.
+//! Whether all nodes have the same settings: [`Agreement`], and [`CountsTarget`], an output that is written to only then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +15,12 @@ use crate::telemetry::{Metrics, OutputMetrics};
 
 /// The timeout of a comparison of settings. After it the last answer is used.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
-/// The interval of log lines about a difference.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The last answers of the store about this node's settings and its own room.
 #[derive(Debug)]
 pub(super) struct Agreement {
     /// Whether minutes may be closed and counts sent with this node's settings.
     pub(super) agrees: bool,
-    /// Whether the store had room for events.
     pub(super) has_room: bool,
     throttle: Throttle,
 }
@@ -36,7 +32,6 @@ impl Default for Agreement {
 }
 
 impl Agreement {
-    /// Compares the settings and checks whether the store accepts events.
     pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
         if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
             self.compared(difference, metrics);
@@ -81,8 +76,7 @@ impl Batch for Vec<SealedCounts> {
     }
 }
 
-/// An output that is written to only while this node has the same settings as all others. They are compared before each
-/// write: once an output was changed for all nodes, no write to the old one starts.
+/// An output that is written to only while this node has the settings of all others, which are compared before each write.
 #[derive(Debug)]
 pub(super) struct CountsTarget {
     pub(super) store: Arc<dyn Store>,
@@ -121,7 +115,6 @@ impl Target for CountsTarget {
     }
 }
 
-/// Returns the error of a round in which the output accepted no count.
 pub(super) fn accepts_nothing(error: WriteError) -> WriteError {
     match error {
         WriteError::Rejected(found) => WriteError::Misconfigured(Diagnosis {

@@ -14,16 +14,13 @@ use crate::node::Throttle;
 use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 use crate::telemetry::{Gauges, gauge, of_output};
 
-/// The interval of log lines about removed outputs.
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The interval of questions to quiet partitions, which an operator may have changed.
 const ALL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Sets the metrics of the backlog.
 #[derive(Debug)]
 pub(super) struct BacklogReport {
     shared: Arc<Shared>,
-    /// The last backlog of each partition.
     backlogs: Vec<Backlog>,
     all_throttle: Throttle,
     /// Outputs that are not configured and have unsent or quarantined counts.
@@ -42,8 +39,7 @@ impl BacklogReport {
         }
     }
 
-    /// Asks the store and sets the metrics. Returns whether any minute is claimed to be sealed, or is unsent. When the store does
-    /// not answer, the metrics of the backlog are unknown, and there may be such minutes.
+    /// Returns whether any minute is claimed to be sealed, or is unsent; true when the store does not answer.
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
         let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();

@@ -6,15 +6,12 @@ use tokio::time::Instant;
 
 /// The longest pause after the first failure.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// The longest pause that is chosen here.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The longest pause that a server may ask for.
 const ASKED_MAX: Duration = Duration::from_secs(60);
 
-/// The health of an output.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// Whether the output accepted points when it was last used.
     pub(super) is_known_well: bool,
     /// The number of writes that failed in a row.
     pub(super) failures: u32,
@@ -34,8 +31,7 @@ impl Breaker {
         self.retry_at.take().is_some()
     }
 
-    /// Records a write that failed. Returns how long to leave the output alone: twice as long as after the failure before,
-    /// with `jitter` (0.5 to 1) so that nodes do not try in step, and at least as long as the server asked.
+    /// Returns the pause: twice the last one, with `jitter` (0.5 to 1), and at least what the server asked.
     pub(super) fn failed(
         &mut self,
         now: Instant,

@@ -18,7 +18,6 @@ const WANTED_AFTER: Duration = Duration::from_secs(10);
 /// The purpose of a claim (`None`: to seal; otherwise to send to this output) and its place.
 type Key = (Option<OutputName>, Partition, Minute);
 
-/// The claims that a node holds, of all purposes.
 #[derive(Debug)]
 pub(super) struct Claims {
     store: Arc<dyn Draining>,
@@ -39,14 +38,12 @@ impl Claims {
         lock(&self.held).insert(key(claim), claim.clone());
     }
 
-    /// Returns the number of claims to seal minutes of a partition.
     pub(super) fn to_seal(&self, partition: Partition) -> usize {
         lock(&self.held)
             .range((None, partition, Minute::MIN)..=(None, partition, Minute::MAX))
             .count()
     }
 
-    /// Returns the claim to send the counts of a minute to an output, if it is held.
     pub(super) fn to_send(
         &self,
         output: &OutputName,
@@ -61,15 +58,13 @@ impl Claims {
         lock(&self.held).get(&key(claim)).is_some_and(|held| held.token == claim.token)
     }
 
-    /// Stops the renewal of a claim that is done or lost.
     pub(super) fn remove(&self, claim: &Claim) {
         if self.has(claim) {
             lock(&self.held).remove(&key(claim));
         }
     }
 
-    /// Does the work and renews all leases concurrently, three times a lease. Neither stalls while the other waits, because each
-    /// may hold a resource that the other needs, such as the right to connect.
+    /// Renews all leases concurrently with the work: each may hold a resource that the other needs, such as the right to connect.
     pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
         alongside(work, self.lease / 3, || async {
             let claims: Vec<_> = lock(&self.held).values().cloned().collect();
@@ -106,7 +101,6 @@ impl Claims {
     }
 }
 
-/// Does the work, and repeats another action at an interval until the work is done.
 async fn alongside<T, R: Future<Output = ()>>(
     work: impl Future<Output = T>,
     interval: Duration,
@@ -125,7 +119,6 @@ async fn alongside<T, R: Future<Output = ()>>(
     }
 }
 
-/// Groups claims by purpose and partition.
 pub(super) fn by_partition<'a>(
     claims: impl IntoIterator<Item = &'a Claim>,
 ) -> BTreeMap<(Option<&'a OutputName>, Partition), Vec<&'a Claim>> {
@@ -146,7 +139,6 @@ pub(super) fn take_turns(claims: &mut [Claim]) {
     });
 }
 
-/// The claims that the worker passes to a task.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<InboxState>,
@@ -166,8 +158,7 @@ struct InboxState {
 }
 
 impl Inbox {
-    /// Returns whether lapsed claims may be taken over for the output: rarely while the task has others, and never while the
-    /// output is down or this node's settings differ.
+    /// Lapsed claims are taken over rarely while the task has others, and never while the output is down or settings differ.
     pub(super) fn wants_lapsed(&self, now: Instant, agrees: bool) -> bool {
         let mut state = lock(&self.state);
         let is_paused = state.paused_until.is_some_and(|until| now < until);
@@ -180,7 +171,6 @@ impl Inbox {
         wants
     }
 
-    /// Adds a claim for [`Self::deliver`].
     pub(super) fn add(&self, claim: Claim) {
         lock(&self.state).claims.push(claim);
     }
@@ -194,9 +184,8 @@ impl Inbox {
         }
     }
 
-    /// Waits for claims and takes all of them: recent minutes before old ones, and of each kind new claims before lapsed
-    /// ones. Lapsed claims may have been refused before, and keep the order in which they lapsed. Empty if the store has no
-    /// claims for the output.
+    /// Waits for claims and takes all: recent minutes before old ones, new claims before lapsed ones, which keep their order
+    /// because they may have been refused. Empty if the store has none.
     pub(super) async fn next(&self, is_recent: impl Fn(&Claim) -> bool) -> Vec<Claim> {
         loop {
             let delivered = self.delivered.notified();
@@ -217,7 +206,6 @@ impl Inbox {
         }
     }
 
-    /// Ends a round of sending. The output is paused until this instant.
     pub(super) fn sent(&self, paused_until: Option<Instant>) {
         let mut state = lock(&self.state);
         state.is_sending = false;

@@ -1,12 +1,5 @@
-//! From the store to the outputs.
-//!
-//! The `worker` claims and seals finished minutes, whichever node recorded them, and a `sender` for each output sends their counts
-//! at the pace of the output. `claims` renews leases and passes claims to these tasks. Recent minutes are sealed and sent before
-//! old ones.
-//!
-//! `partitions` keeps the state of each partition: its `witness`, the knowledge that is restored to a store that forgot it, and
-//! its `schedule`, the times of check-ins and closings. `agreement` compares the settings of the nodes, `backlog` sets metrics,
-//! and `breaker` decides when to write again to an output that failed. A failed send leaves no state: the claim lapses, and any
+//! From the store to the outputs. The `worker` claims and seals finished minutes, whichever node recorded them, and a `sender`
+//! for each output sends their counts, recent minutes before old ones. A failed send leaves no state: the claim lapses, and any
 //! node retries.
 
 mod agreement;
@@ -44,7 +37,6 @@ use crate::telemetry::Metrics;
 const STEP_MAX: Duration = Duration::from_secs(2);
 /// The interval of searches for keys that no node works on. A search reads all keys.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
-/// The same after a search that the store did not answer.
 const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 
 /// How a node flushes.
@@ -162,7 +154,6 @@ pub async fn look_for_leftovers(store: Arc<dyn Store>) {
     }
 }
 
-/// The state that the tasks share.
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Draining>,
@@ -193,7 +184,6 @@ impl Shared {
         }
     }
 
-    /// Returns whether a minute is recent by the store's clock.
     fn is_recent(&self, minute: Minute) -> bool {
         is_recent(minute, self.node.clock.store_now_ms(), self.settings.grace)
     }

@@ -12,10 +12,8 @@ use crate::diagnosis::LossCause;
 use crate::event::{Minute, Partition, Partitions};
 use crate::node::{Throttle, files, lock};
 
-/// The interval of log lines about a witness file that cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A node's state of one partition.
 #[derive(Debug, Default)]
 pub(super) struct PartitionState {
     pub(super) settling: Settling,
@@ -23,11 +21,9 @@ pub(super) struct PartitionState {
     pub(super) ask_times: AskTimes,
 }
 
-/// A node's state of all partitions.
 #[derive(Debug)]
 pub(super) struct PartitionStates {
     partitions: Vec<Mutex<PartitionState>>,
-    /// Rollbacks that are not logged yet.
     rollbacks: Mutex<Vec<Rollback>>,
     late: Mutex<Late>,
     /// Where the witnesses are kept for the next process.
@@ -37,7 +33,6 @@ pub(super) struct PartitionStates {
 }
 
 impl PartitionStates {
-    /// Starts with the file of an earlier process, if there is one.
     pub(super) fn open(partitions: &Partitions, file: Option<PathBuf>) -> Self {
         let count = usize::from(partitions.count());
         let mut past = file.as_deref().map(|file| read(file, count)).unwrap_or_default();
@@ -83,7 +78,6 @@ impl PartitionStates {
         all.map(|all| (all, count))
     }
 
-    /// Writes the witnesses to the file, if there is one.
     pub(super) async fn save(&self) {
         let Some(file) = self.file.clone() else {
             return;
@@ -132,20 +126,17 @@ fn read(file: &Path, partitions: usize) -> Vec<Past> {
     Vec::new()
 }
 
-/// Late events that are not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     events: u64,
     partitions: BTreeSet<usize>,
-    /// The first and the last of the known minutes.
     minutes: Option<(Minute, Minute)>,
     /// The longest time from the end of a minute until they were found.
     longest: Duration,
 }
 
 impl Late {
-    /// Adds late events of a partition, found now (nanoseconds since the epoch). The minute is unknown where an answer was
-    /// lost.
+    /// Adds late events that were found now (nanoseconds since the epoch). The minute is unknown where an answer was lost.
     pub(super) fn add(
         &mut self,
         partition: Partition,
@@ -165,7 +156,6 @@ impl Late {
         self.longest = self.longest.max(after);
     }
 
-    /// Logs the events if the interval has passed.
     pub(super) fn report(&mut self, throttle: &mut Throttle) {
         if self.events == 0 || !throttle.is_due() {
             return;

@@ -1,5 +1,4 @@
-//! The times of check-ins at a partition ([`AskTimes`]), and of closing its minutes ([`Settling`]). Pure: the caller passes the
-//! time.
+//! The times of check-ins at a partition, and of closing its minutes. Pure: the caller passes the time.
 
 use std::time::Duration;
 
@@ -21,35 +20,25 @@ const QUIET_MAX: Duration = Duration::from_secs(30);
 const FILLING_MAX: Duration = Duration::from_millis(2500);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns the time within which every live node with this interval checks the store.
 pub(super) fn looked_within(interval: Duration) -> Duration {
     SETTLE_MIN.max(LOOKS * interval)
 }
 
-/// Whether minutes may be closed after the store was in trouble.
-///
-/// After an outage minutes look idle although they are not: nothing arrived while the store was down, and the queues of the nodes
-/// are not recorded yet. A minute that is closed then loses these events. So no minute is closed for a while after trouble; lapsed
-/// claims are still taken over. A node that starts cannot know of earlier trouble and waits as well: after a power cut all nodes
-/// start at the same time, and some have events on disk.
-///
-/// After a lost connection the store may have been rolled back. No node claims anything until every node has had the time to restore
-/// the closed minutes.
+/// Whether minutes may be closed after trouble of the store, or a start of this node: after an outage minutes look idle until all
+/// nodes have recorded their queues, and closing one loses these events. After a lost connection the store may have been rolled
+/// back: nothing is claimed until every node has had the time to restore the closed minutes.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     /// The last generation; 0 before there was a connection.
     generation: u64,
-    /// When minutes may be closed again.
     closes_from: Option<Instant>,
     /// When claims may be taken over again: every live node has checked the store since it was replaced or rolled back.
     takes_over_from: Option<Instant>,
-    /// Until when this node reports lag.
     lags_until: Option<Instant>,
 }
 
 impl Settling {
-    /// Compares the connection by which events are recorded. A new one means trouble, and the first one
-    /// a start of this node. A store in this process has no connection.
+    /// A new connection means trouble, and the first one a start of this node. A store in this process has none.
     pub(super) fn look(&mut self, generation: u64, now: Instant, settings: &FlushSettings) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
@@ -61,13 +50,11 @@ impl Settling {
         }
     }
 
-    /// Records that the store may have gone back.
     pub(super) fn went_back(&mut self, now: Instant, settings: &FlushSettings) {
         self.failed(now, settings);
         self.takes_over_from = Some(now + looked_within(settings.interval));
     }
 
-    /// Records that the store did not answer this worker.
     pub(super) fn failed(&mut self, now: Instant, settings: &FlushSettings) {
         self.hold(now + settings.grace.max(SETTLE_MIN));
     }
@@ -89,26 +76,21 @@ impl Settling {
         self.lags_until.is_some_and(|until| now < until)
     }
 
-    /// Returns whether finished and idle minutes may be closed.
     pub(super) fn may_close(&self, now: Instant) -> bool {
         self.closes_from.is_none_or(|from| now >= from)
     }
 
-    /// Returns whether lapsed claims may be taken over.
     pub(super) fn may_take_over(&self, now: Instant) -> bool {
         self.takes_over_from.is_none_or(|from| now >= from)
     }
 }
 
-/// When a partition was last asked, and why. A new one has work.
-///
-/// All nodes check in once a round at every partition that has work. They check in less often while a minute only fills, until
-/// it ends, and rarely where there is no work: at most partitions where series are few, and at all of them at night.
+/// When a partition was last asked, and why. All nodes check in once a round where there is work, less often while a minute only
+/// fills, and rarely elsewhere. A new partition has work.
 #[derive(Debug, Default)]
 pub(super) struct AskTimes {
     worked: Option<Instant>,
     asked: Option<Instant>,
-    /// Until when the minute only fills, by the last answer.
     fills_until: Option<Instant>,
 }
 
@@ -147,7 +129,6 @@ impl AskTimes {
         self.fills_until.is_some_and(|until| now < until)
     }
 
-    /// Returns whether the partition has had no work for a while, so that check-ins are rare.
     pub(super) fn is_quiet(&self, now: Instant, interval: Duration) -> bool {
         let active = ACTIVE_MIN.max(LOOKS * interval);
         self.worked.is_some_and(|worked| now.duration_since(worked) > active)

@@ -1,12 +1,6 @@
-//! [`Sender`]: the task that sends sealed counts to one output.
-//!
-//! It waits for the store and for its output, each with its own timeouts, and for no other output. After the stop it ends after
-//! the current step, or a little later, and releases its claims once the worker passes on no more.
-//!
-//! A round reads the unsent counts, announces their minutes, writes them in large batches and acknowledges them. It writes
-//! everything once, recent minutes before old ones and new claims before lapsed ones. Only then it searches the
-//! batches that were not accepted ([`Delivery`]), for a limited time, because the next minutes must not wait. The claims of
-//! counts that were not searched lapse, and any node takes them over.
+//! [`Sender`]: the task that sends sealed counts to one output, and waits for no other. A round writes everything once, recent
+//! minutes and new claims first. Only then it searches the batches that were not accepted, for a limited time, because the next
+//! minutes must not wait. The claims of counts that were not searched lapse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,12 +29,9 @@ const TURN_MAX: Duration = Duration::from_secs(4);
 const READ_FIRST_MAX: usize = 20_000;
 /// The shortest pause between two questions whether all nodes know an announcement; otherwise a tenth of the interval.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// The counts that are moved to the quarantine by one call.
 const QUARANTINE_STEP: usize = 200;
-/// The counts that a log line shows.
 const EXAMPLES_MAX: usize = 3;
 
-/// The task that sends to one output.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) shared: Arc<Shared>,
@@ -67,7 +58,6 @@ impl Sender {
         shared.claims.release_all(Some(&self.destination.name)).await;
     }
 
-    /// Waits for claims and sends their counts.
     async fn round(&mut self) {
         let shared = &self.shared;
         let next = self.outbox.next(|claim| shared.is_recent(claim.minute));
@@ -146,8 +136,7 @@ impl Sender {
         }
     }
 
-    /// Writes everything once. Old and lapsed minutes go last, and only for the time of their turn. They are written apart:
-    /// old suspects would make suspects of new counts in the same batch, and recent counts wait for no old ones.
+    /// Old and lapsed minutes go last, and apart: old suspects would make suspects of new counts in the same batch.
     async fn write_all(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -164,8 +153,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Writes the counts of these claims until an instant. All of the claims are announced before the first
-    /// write, and many of their counts are read before that: these can be written even if the store forgets them.
+    /// Announces all claims, and reads many counts, before the first write: these can be written even if the store forgets them.
     async fn write_group(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -227,7 +215,6 @@ impl Sender {
         Ok(counts)
     }
 
-    /// Writes the first pending counts, at most a batch.
     async fn write(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -244,12 +231,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Announces a group of claims and returns when every node that is alive knows it. Drops the pending counts of claims
-    /// that are lost: they must not be written.
-    ///
-    /// If this node is killed between a write and its acknowledgement, only nodes that heard of the announcement can tell a store
-    /// that forgot it. So no write starts before they have. A node that is dead or hangs delays a write for as long as it counts as
-    /// alive, a time that each check-in states.
+    /// Returns when every live node knows of these claims: after a write without acknowledgement only they can tell a store that
+    /// forgot it. Drops the pending counts of lost claims: they must not be written.
     async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
         let claims = &self.shared.claims;
         let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
@@ -303,7 +286,6 @@ impl Sender {
         }
     }
 
-    /// Returns the counts by the claims for them that are held.
     fn by_claim<'a, T>(
         &self,
         all: impl IntoIterator<Item = T>,
@@ -454,7 +436,6 @@ impl Sender {
     }
 }
 
-/// Returns some of the refused counts for the log.
 fn examples(refused: &[&Refusal<Vec<SealedCounts>>]) -> String {
     let examples = refused.iter().take(EXAMPLES_MAX).map(|Refusal { item, message }| {
         let SealedCounts { minute, series, unique, cumulative, .. } = &item[0];

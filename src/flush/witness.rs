@@ -1,8 +1,5 @@
-//! [`Witness`]: a node's knowledge of a partition's past, which it returns to a store that forgets it. Pure: the caller
-//! passes the time.
-//!
-//! Every node is a witness: it knows each minute whose counts are about to be written. It tells a store after a rollback, before
-//! it claims anything, so no published minute is counted again.
+//! [`Witness`]: a node's knowledge of a partition's past: each minute whose counts are about to be written. It tells a store
+//! after a rollback, before it claims anything, so no published minute is counted again. Pure: the caller passes the time.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,7 +12,6 @@ use crate::store::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 /// The most notes. When there are more, every second one of the older half is dropped.
 const NOTES_MAX: usize = 512;
 
-/// A node's knowledge of a partition's past.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     pub(super) past: Past,
@@ -60,18 +56,15 @@ pub(super) struct Rollback {
 }
 
 impl Witness {
-    /// Returns whether the store of this generation has all of it.
     pub(super) fn has_attested(&self, generation: u64) -> bool {
         self.attested == Some(generation)
     }
 
-    /// Returns the testimony that the store of this generation still lacks.
     pub(super) fn testimony(&self, generation: u64) -> Option<Testimony> {
         (!self.has_attested(generation)).then(|| self.past.testimony.clone())
     }
 
-    /// Records that the store of this generation has all of it. Returns a rollback of the store unless it was reported
-    /// before; `recorded` is the number of events that this process has recorded.
+    /// Returns a rollback of the store unless it was reported before; `recorded` is the number of events of this process.
     pub(super) fn attested(
         &mut self,
         generation: u64,
@@ -103,7 +96,6 @@ impl Witness {
         Some(Rollback { from_ms, to_ms, events, unconfirmed })
     }
 
-    /// Records that the store lacks something that this node knows.
     pub(super) fn forgotten(&mut self) {
         self.attested = None;
     }
@@ -117,8 +109,7 @@ impl Witness {
         }
     }
 
-    /// Records the store's answer to a check-in of `asked`; `recorded` is the number of events that this process had recorded
-    /// before. Returns how far the store's clock jumped ahead, in ms.
+    /// `recorded` is the number of events recorded before the question. Returns how far the store's clock jumped ahead, in ms.
     pub(super) fn heard(
         &mut self,
         news: &News,
@@ -185,7 +176,6 @@ struct StoreClock {
 }
 
 impl StoreClock {
-    /// Returns the bounds of a clock that showed this time between a question and its answer.
     fn shown(ms: i64, asked: Instant, answered: Instant) -> Self {
         Self { at: answered, low_ms: ms, high_ms: ms + millis_between(asked, answered) }
     }
@@ -195,8 +185,7 @@ impl StoreClock {
         i64::midpoint(at_now.low_ms, at_now.high_ms)
     }
 
-    /// Narrows the bounds by a later time. Returns how far the clock jumped ahead at most, in ms; 0 if the times are possible
-    /// without a jump.
+    /// Returns how far the clock jumped ahead at most, in ms; 0 if the times are possible without a jump.
     fn update(&mut self, later: Self) -> i64 {
         let known = self.at(later.at);
         let low_ms = known.low_ms.max(later.low_ms);

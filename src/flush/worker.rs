@@ -1,10 +1,6 @@
-//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions.
-//!
-//! A round checks in at the partitions and claims finished and lapsed minutes. Claimed minutes are sealed concurrently with the
-//! rounds, recent ones apart from old ones, and their counts go to the inboxes of the senders. After the stop the task ends
-//! after the current steps, or a little later, and releases its claims so that another node takes them over at once. Where the
-//! store ends with the process there is no other node: the task continues until everything is recorded, closes every minute
-//! that had ended, and waits until all counts are sent or the process is killed.
+//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions. After the stop it releases its claims, so
+//! that another node takes them over at once. Where the store ends with the process there is no other node: it closes every
+//! minute that had ended, and waits until all counts are sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,26 +24,19 @@ use crate::store::{CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, 
 
 /// The series of a step of compaction, which blocks Redis for one to two ms.
 const COMPACT_SERIES: usize = 200;
-/// The number of concurrent check-ins, and of recent minutes that are sealed at the same time.
 const CONCURRENT: usize = 8;
-/// The number of old minutes that are sealed at the same time.
 const OLD_CONCURRENT: usize = 4;
 /// The number of old minutes whose counts are passed on together.
 const OLD_TOGETHER: usize = 16;
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
-/// The interval of backlog reports.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval of checks of the store in a long pause.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval of log lines about late events.
 const LATE_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// The interval of log lines about clocks that differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// The interval of log lines about a store that is down.
 const DOWN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The task that claims and seals.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
@@ -57,7 +46,6 @@ pub(super) struct Worker {
     pub(super) recorded: CancellationToken,
     /// Whether the store ends with the process.
     pub(super) is_alone: bool,
-    /// Recent minutes to seal.
     pub(super) recent: Inbox,
     /// Old minutes to seal. Their number and size delay no minute that has just ended.
     pub(super) old: Inbox,
@@ -144,8 +132,7 @@ impl Worker {
         stop.cancel();
     }
 
-    /// Pauses between rounds. A long pause checks the store: the recorders have to know in time that it may have lost
-    /// something.
+    /// A long pause checks the store: the recorders have to know in time that it may have lost something.
     async fn pause_until(&self, until: Instant) {
         while until.saturating_duration_since(Instant::now()) > LOOK_INTERVAL {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -155,8 +142,7 @@ impl Worker {
         tokio::time::sleep_until(until).await;
     }
 
-    /// Claims minutes and passes the claims on; only checks in if the settings differ. The failure of one partition does not affect
-    /// the others. Returns the number of claims.
+    /// Only checks in if the settings differ. A partition that fails does not affect others. Returns the number of claims.
     async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
         let Shared { metrics, claims: held, .. } = &*self.shared;
         let now = Instant::now();
@@ -184,8 +170,7 @@ impl Worker {
         failure.map_or(Ok(count), Err)
     }
 
-    /// Passes claims to the tasks that seal or send. These get all of them at once, so that an output is written few large
-    /// batches.
+    /// The tasks get all claims at once, so that an output is written few large batches.
     fn pass_on(&self, claims: Vec<Claim>, wanting: &[OutputName]) {
         for claim in claims {
             let inbox = match &claim.output {
@@ -204,7 +189,6 @@ impl Worker {
         }
     }
 
-    /// Seals the minutes of an inbox until the stop. Passes on the counts of this many minutes together.
     async fn seal_all(&self, inbox: &Inbox, concurrent: usize, together: usize) {
         let stop = &self.shared.stop;
         while let Some(mut claims) = stop.run_until_cancelled(inbox.next(|_| true)).await {
@@ -247,7 +231,6 @@ impl Worker {
         Vec::new()
     }
 
-    /// Returns the partitions that have work, or where this node has to check in.
     async fn due_partitions(&self) -> Vec<Partition> {
         let Shared { store, partitions, outputs, states, node, .. } = &*self.shared;
         let settings = self.settings();
@@ -279,8 +262,7 @@ impl Worker {
         due.map(|(partition, _)| partition).collect()
     }
 
-    /// Checks in at a partition and, if the store allows it, claims finished and lapsed minutes there; to send, for the `wanting`
-    /// outputs only. Before that it attests the closed minutes.
+    /// Attests the closed minutes first. Claims to send are for the `wanting` outputs only.
     async fn ask(
         &self,
         partition: Partition,
@@ -321,7 +303,6 @@ impl Worker {
         }
     }
 
-    /// Tells the store the closed minutes, if it may have forgotten them.
     async fn attest(&self, partition: Partition, generation: u64) -> Result<(), StoreError> {
         let Shared { store, states, node, .. } = &*self.shared;
         let testimony = {
@@ -375,7 +356,6 @@ impl Worker {
         Ok((lags, news))
     }
 
-    /// Claims minutes of a store that has settled.
     async fn claim(
         &self,
         partition: Partition,
@@ -409,7 +389,6 @@ impl Worker {
         store.claim(partition, &request, &sending).await
     }
 
-    /// Counts late events, in this minute if it is known.
     fn found_late(&self, partition: Partition, minute: Option<Minute>, events: u64) {
         if events == 0 {
             return;
@@ -448,7 +427,6 @@ impl Worker {
         );
     }
 
-    /// Warns of clocks whose difference may make events late.
     fn warn_of_clock(&self, throttle: &mut Throttle) {
         let offset_seconds = self.shared.node.clock.store_ahead_seconds();
         let warns = offset_seconds.abs() > self.shared.settings.grace.as_secs_f64() / 2.0;
@@ -463,7 +441,6 @@ impl Worker {
     }
 }
 
-/// Returns an instant in ms since the epoch as text.
 fn time_text(ms: i64) -> String {
     match DateTime::from_timestamp_millis(ms) {
         Some(time) if ms > 0 => time.to_rfc3339_opts(SecondsFormat::Millis, true),

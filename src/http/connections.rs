@@ -1,10 +1,6 @@
-//! Accepts connections and serves them: a bounded number at a time, each for a bounded time.
-//!
-//! A connection either has a request that is being answered, or waits for its client: for a head, or for
-//! the client to read an answer. Each wait has a time limit. When all places are taken, the connection that has waited
-//! longest is closed, of the network that has most of them. So a client that sends its request at once is answered, even if
-//! others hold or reopen many connections, and health needs no separate listener. Requests that wait for the store have
-//! fewer places (see `http`), so they cannot take all connections either.
+//! Accepts connections and serves them: a bounded number at a time, each for a bounded time. When all places are taken, the
+//! one that has waited longest for its client is closed, of the network that has most of them. So a client that sends its
+//! request at once is answered, even if others hold or reopen many connections, and health needs no separate listener.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -40,17 +36,13 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const READ_WITHIN: Duration = Duration::from_secs(15);
 /// The time after which a connection ends with its current answer.
 const LASTS_MAX: Duration = Duration::from_secs(60);
-/// The time for which a connection may always wait for its client: long enough for a client on a busy host to
-/// send its request, and short enough for the next client.
+/// A connection may always wait this long for its client: enough for one on a busy host, and short enough for the next.
 const WAITS_MIN: Duration = Duration::from_millis(500);
-/// The time for which further bytes of a client are read after the last answer. Closing a socket with unread bytes resets the
-/// connection, and the client may lose the answer.
+/// The time for reading after the last answer: a socket with unread bytes is reset, and the client may lose the answer.
 const LINGERS: Duration = Duration::from_secs(1);
-/// The maximum number of these bytes.
 const LINGER_BYTES_MAX: usize = 128 * 1024;
 /// The pause after a failed accept: descriptors become free when other connections close.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The interval of log lines about connections that are closed for others, or cannot be accepted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Since when a connection waits for its client; `None` while a request is being answered.
@@ -132,8 +124,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns the connection to close first, and since when it waits: of the networks with the most
-/// connections, the longest wait. `None` if all have requests.
+/// Returns the longest wait of the networks with the most connections. `None` if all have requests.
 fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
     let mut of_network: HashMap<IpAddr, usize> = HashMap::new();
     for open in connections.values() {
@@ -147,7 +138,6 @@ fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
     Some((since, id))
 }
 
-/// Serves a connection until it ends, or its client is too slow.
 async fn serve_one(
     stream: TcpStream,
     router: Router,
@@ -194,7 +184,6 @@ async fn serve_one(
     let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;
 }
 
-/// Sends the problem, if any, and closes the connection when the client has.
 async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()> {
     if let Some(problem) = refused {
         stream.write_all(problem.message().as_bytes()).await?;
@@ -211,7 +200,6 @@ async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()
     Ok(())
 }
 
-/// Returns the problem of bytes that are not a request of HTTP/1.1.
 fn refusal(error: &hyper::Error, is_silent: bool) -> Option<Problem> {
     let (status, detail) = if error.is_parse_version_h2() {
         (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not supported; use HTTP/1.1")

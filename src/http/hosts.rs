@@ -1,8 +1,5 @@
-//! [`Hosts`]: the hosts that a request may name.
-//!
-//! A foreign web page can make its name resolve to the address of this process (DNS rebinding), and then read its answers.
-//! Such a request names the foreign host. An address cannot be rebound, so every address is
-//! allowed: probes of Kubernetes use the address of the pod.
+//! [`Hosts`]: the hosts that a request may name. A foreign page can make its name resolve to the address of this process (DNS
+//! rebinding), and then read its answers; its requests name the foreign host. An address cannot be rebound, so all are allowed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -13,7 +10,6 @@ use axum::http::{StatusCode, Version, header};
 
 use super::problem::Problem;
 
-/// The most characters of a host that are shown.
 const HOST_CHARS_SHOWN: usize = 100;
 
 /// The names that a request may have in its `Host`, in addition to addresses.

@@ -1,5 +1,4 @@
 //! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and the status page, see `page`.
-//!
 //! `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or full, a socket fails, and
 //! while the node drains. An unavailable output is a warning, because the store keeps the counts and no other node could send them.
 
@@ -40,8 +39,7 @@ pub(crate) const CONNECTIONS_MAX: usize = 1024;
 pub(crate) const CONNECTIONS_ENOUGH: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const URI_BYTES_MAX: usize = 8 * 1024;
-/// The share of the connections, as a divisor, whose requests may wait for the store at the same time: queries, and
-/// `/readyz`. The other places are for requests that are answered at once.
+/// The connections divided by this may wait for the store; the others are for requests that are answered at once.
 const QUERIES_SHARE: usize = 2;
 const READYZ_SHARE: usize = 4;
 /// The stall of a worker after which the process is unhealthy.
@@ -53,7 +51,6 @@ pub(crate) struct Health {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Cancelled when the node drains.
     pub(crate) draining: CancellationToken,
 }
 
@@ -61,11 +58,9 @@ pub(crate) struct Health {
 pub(crate) struct Readiness {
     /// Why it should receive no events; empty if it is ready.
     pub(crate) reasons: Vec<String>,
-    /// Problems that do not affect its readiness.
     pub(crate) warnings: Vec<String>,
 }
 
-/// The source of health and metrics.
 #[async_trait]
 pub(crate) trait Vitals: std::fmt::Debug + Send + Sync {
     fn progress(&self) -> &Progress;
@@ -115,7 +110,6 @@ impl Server {
         self.serve_with(relay, more, there_are).await;
     }
 
-    /// Returns places for waiting requests: the connections divided by `share`.
     fn places(&self, share: usize) -> Arc<Semaphore> {
         Arc::new(Semaphore::new((self.connections / share).max(1)))
     }
@@ -153,7 +147,6 @@ async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: 
     }
 }
 
-/// Passes requests for a host of [`Hosts`] with a short path and query.
 async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     if let Err(problem) = hosts.check(&request) {
         return problem.into_response();

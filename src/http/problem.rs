@@ -17,9 +17,7 @@ pub(super) struct Problem {
     kind: Cow<'static, str>,
     title: Cow<'static, str>,
     status: u16,
-    /// The cause and its fix.
     detail: String,
-    /// The parameter to fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parameter: Option<String>,
 }
@@ -39,7 +37,6 @@ impl Problem {
         Self { parameter: Some(parameter.to_owned()), ..self }
     }
 
-    /// A parameter with an invalid value.
     pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail).of(name)
     }
@@ -54,7 +51,6 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// The request had no turn in time.
     pub(super) fn busy() -> Self {
         Self::unavailable(
             "other queries are running, and all nodes run one at a time; try again later",

@@ -1,8 +1,5 @@
-//! [`ListenAddress`], the address of a socket for events; and the files of Unix sockets.
-//!
-//! A Unix socket loses nothing that it takes: the kernel holds `net.unix.max_dgram_qlen` datagrams, and the sender of another one
-//! waits for room, or gets EAGAIN. The permissions of its file say who may send. A node makes the file, replaces a stale one at which
-//! no process listens, and removes its own file when it stops reading.
+//! [`ListenAddress`], and the files of Unix sockets. The kernel holds `net.unix.max_dgram_qlen` datagrams of a Unix socket, and
+//! the next sender waits or gets EAGAIN. A node replaces a stale file at which no process listens, and removes its own.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -108,7 +105,6 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds a socket to this path, with these permissions.
 pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
     // The file gets the permissions of the socket, less the umask, when it is bound: never more than it may have.
@@ -145,7 +141,6 @@ fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Removes the file of a socket at which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {

@@ -7,7 +7,6 @@ use std::path::Path;
 use procfs::net::{self, TcpState};
 use procfs::process::{FDTarget, Process, all_processes};
 
-/// The kernel's tables of the sockets of a protocol.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Table {
     Udp,
@@ -15,10 +14,8 @@ pub(crate) enum Table {
 }
 
 const NAMED_MAX: usize = 3;
-/// The longest name of a process, in characters.
 const NAME_CHARS_MAX: usize = 32;
 
-/// Returns the error of a bind, with the processes that hold the address if it is in use.
 pub(crate) fn explained(error: io::Error, table: Table, address: SocketAddr) -> io::Error {
     if error.kind() != ErrorKind::AddrInUse {
         return error;
@@ -28,7 +25,6 @@ pub(crate) fn explained(error: io::Error, table: Table, address: SocketAddr) -> 
     io::Error::new(ErrorKind::AddrInUse, text)
 }
 
-/// Returns a sentence with the processes that hold the address.
 pub(crate) fn holder(table: Table, address: SocketAddr) -> String {
     let holds = |bound: SocketAddr| {
         let ip = bound.ip().to_canonical();
@@ -52,7 +48,6 @@ pub(crate) fn holder(table: Table, address: SocketAddr) -> String {
     by_inodes(&sockets, &format!("port {}", address.port()))
 }
 
-/// Returns a sentence with the processes that hold the Unix socket of this path.
 pub(super) fn unix_holder(path: &Path) -> String {
     let all = net::unix().into_iter().flatten();
     let sockets = all.filter(|socket| socket.path.as_deref() == Some(path));

@@ -1,8 +1,5 @@
-//! [`LineBatcher`]: owns the open batches, one for each partition and one for the disk.
-//!
-//! It splits datagrams into lines, parses and judges them, and adds each event to a batch. Where memory has no room
-//! events go to the disk, or are dropped. Batches that are due go to the recorders and to the disk, after the ledger has their
-//! events. It reads no clock and waits for nothing.
+//! [`LineBatcher`]: splits datagrams into lines, and adds each event to the open batch of its partition, or of the disk. The
+//! ledger has the events before the recorders and the disk get a batch. It reads no clock and waits for nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +77,6 @@ struct Open {
 }
 
 impl Open {
-    /// Returns whether it has events, and is large or of this age.
     fn is_due(
         &mut self,
         is_large: bool,
@@ -116,11 +112,9 @@ pub struct LineBatcher {
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
-    /// The first rejected line of each reason since they were last taken.
     samples: BTreeMap<Rejection, Example>,
 }
 
-/// The events that do not fit into memory, on their way to the disk.
 #[derive(Debug)]
 struct Overflow {
     spool: Spool,
@@ -158,7 +152,6 @@ impl LineBatcher {
         }
     }
 
-    /// Adds a spool for events that do not fit into memory.
     pub(crate) fn with_spool(mut self, spool: Option<Spool>) -> Self {
         let open = Open::default();
         self.overflow = spool.map(|spool| Overflow { spool, open });
@@ -309,7 +302,6 @@ impl LineBatcher {
         (events.sum(), on_disk)
     }
 
-    /// Drops the events that the disk did not take.
     pub(crate) fn drop_overflow(&mut self) {
         if let Some(overflow) = &mut self.overflow {
             let lost = overflow.open.take().events();

@@ -1,8 +1,5 @@
-//! [`Listener`]: the thread that reads one socket.
-//!
-//! It reads datagrams into its [`LineBatcher`], and has it send the batches that are due. It waits for datagrams, and for room if its
-//! senders wait, but never for the store. When `stop` is cancelled it reads the datagrams that the kernel still holds (unless the
-//! socket outlives the process, which leaves them to the next), sends every batch, and ends, which closes its side of the channels.
+//! [`Listener`]: the thread that reads one socket. It waits for datagrams, and for room if its senders wait, but never for the
+//! store. After the stop it reads what the kernel holds, unless the socket outlives the process, and sends every batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +13,11 @@ use crate::event::datagram::pieces;
 use crate::node::{Heartbeat, Node, Throttle, beginning};
 use crate::telemetry::Metrics;
 
-/// The interval at which the listener asks the kernel for its drops, and logs rejected lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// The time limit of reading after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// The time limit of the disk for the last events.
 const DISK_MAX: Duration = Duration::from_secs(10);
-/// The pause at the end while recorders or the disk are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Returns the longest wait of a read, so that no batch gets older than `linger`.
@@ -47,7 +42,6 @@ pub struct Listener {
     pub stop: CancellationToken,
 }
 
-/// Whether the senders of the socket wait for room, and when that was logged.
 #[derive(Default)]
 struct Waiting {
     now: bool,
@@ -92,7 +86,6 @@ impl Listener {
         self.drain();
     }
 
-    /// Returns whether the socket stays unread: the queue is full, and its senders wait.
     fn makes_senders_wait(&mut self, waiting: &mut Waiting) -> bool {
         let wait = self.receiver.makes_senders_wait() && !self.batcher.has_room();
         if wait {
@@ -112,7 +105,6 @@ impl Listener {
         wait
     }
 
-    /// Adds the datagrams of the last read to the batches.
     fn add_datagrams(&mut self, now: Instant) {
         let now_nanos = self.node.clock.now_nanos();
         let mut datagrams = 0;
@@ -138,7 +130,6 @@ impl Listener {
         self.batcher.commit();
     }
 
-    /// Counts the kernel's drops, and logs a rejected line of each reason.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
@@ -148,7 +139,6 @@ impl Listener {
         }
     }
 
-    /// Reads the datagrams that the kernel holds, within [`DRAIN_MAX`], and sends all batches.
     fn drain(mut self) {
         if !self.receiver.outlives {
             self.receiver.refuse_senders();

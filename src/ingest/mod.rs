@@ -1,10 +1,6 @@
-//! From datagrams to the store.
-//!
-//! A [`Listener`] is a thread for each socket: it reads datagrams into its [`LineBatcher`], which owns one open batch a
-//! partition. A [`Recorder`] is a task for each partition: it takes one batch at a time and retries until the store
-//! confirms it. A channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes
-//! the next transaction cheaper per event. All batches together are bounded. Events beyond the bound go to the disk, and the
-//! `Unspooler` sends them to the recorders later, or they are dropped and counted.
+//! From datagrams to the store: a [`Listener`] is a thread for each socket, and a [`Recorder`] a task for each partition. A
+//! channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes the next transaction
+//! cheaper per event. Events beyond the bound of all batches go to the disk, or are dropped and counted.
 
 mod address;
 mod holder;

@@ -1,7 +1,5 @@
-//! [`SourceRates`]: the number of lines that each source address may still send.
-//!
-//! Each active source has a token bucket in a table of fixed size that all listeners of a node share. A full bucket is equivalent to
-//! none, so only full ones make room for other sources: made-up addresses evict no active source. If a set of the table is full,
+//! [`SourceRates`]: a token bucket for each source address, in a table of fixed size that all listeners share. Only full buckets,
+//! which are equivalent to none, make room for others: made-up addresses evict no active source. If a set of the table is full,
 //! further sources share one bucket. A hash with a secret key chooses the set.
 
 use std::hash::BuildHasher;
@@ -21,7 +19,6 @@ const WAYS: usize = 8;
 /// The token buckets, in 1.6 MiB.
 #[derive(Debug)]
 pub struct SourceRates {
-    /// The nanoseconds in which one line is refilled.
     line_nanos: u64,
     began: Instant,
     hasher: DefaultHashBuilder,

@@ -1,10 +1,5 @@
-//! [`Receiver`]: reads many datagrams with one system call.
-//!
-//! Datagrams that arrive close together wait a little to be read together, since a wake-up costs more than a read. The receiver also
-//! counts the kernel's drops, and knows when to retry a socket that failed.
-//!
-//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. The few other calls that
-//! need it are here, too.
+//! [`Receiver`]: reads many datagrams with one system call. Those that arrive close together wait a little to be read together.
+//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call.
 
 #![expect(
     unsafe_code,
@@ -50,14 +45,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 #[derive(Debug)]
 pub struct Receiver {
     socket: Socket,
-    /// The most datagrams of one system call.
     batch: usize,
     room: Vec<u8>,
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
     names: Vec<libc::sockaddr_storage>,
-    /// The wait of datagrams for others that come close behind.
     rest: Duration,
     /// The last read with datagrams.
     arrived: Instant,
@@ -110,7 +103,6 @@ impl Receiver {
         self
     }
 
-    /// Returns whether senders wait while the socket is not read, so that no datagram is lost.
     pub(crate) const fn makes_senders_wait(&self) -> bool {
         self.is_unix
     }
@@ -153,13 +145,11 @@ impl Receiver {
         self.receive(libc::MSG_DONTWAIT)
     }
 
-    /// Returns whether it is too early to read a socket that failed.
     pub(crate) fn is_resting(&self, now: Instant) -> bool {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Handles the result of a read; `failing` is the number of sockets that cannot be read. Returns whether datagrams arrived, or
-    /// `None` after a failure.
+    /// Returns whether datagrams arrived, or `None` after a failure; `failing` is the number of sockets that cannot be read.
     pub(crate) fn note(
         &mut self,
         read: io::Result<bool>,
@@ -222,8 +212,7 @@ impl Receiver {
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
-    /// Returns whether the socket was shut down: each read then returns an empty datagram without a source. Real ones are hardly ever
-    /// empty, so this system call is rare.
+    /// A socket that was shut down returns empty datagrams. Real ones are rare, and so is this system call.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -324,7 +313,6 @@ impl Source<'_> {
     }
 }
 
-/// Returns the datagrams that the kernel dropped in the whole life of the socket, if it tells.
 fn kernel_drops(socket: &Socket) -> Option<u32> {
     let mut info = [0_u32; SK_MEMINFO_VARS];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;

@@ -1,11 +1,6 @@
-//! [`Recorder`]: the task that records the batches of one partition in the store.
-//!
-//! It begins a batch when the store has confirmed the last one, and retries a failed attempt: recording is idempotent, so it does
-//! not matter whether the store carried the attempt out. When the store may have forgotten something, it records the batches of the
-//! last seconds again. It stops when all listeners have closed its channel and everything in it is recorded; when `abort` is
-//! cancelled it spools or drops the remaining events.
-//!
-//! The node lags from a failure, an answer that takes too long, or a store that forgot, until the queue is drained.
+//! [`Recorder`]: the task that records the batches of one partition, one after the other; it retries, as recording is idempotent.
+//! It stops when its channel is closed and all is recorded; on `abort` it spools or drops the rest. The node lags from a failure,
+//! a late answer, or a store that forgot, until the queue is drained.
 
 mod attempt;
 mod coverage;
@@ -35,7 +30,6 @@ use crate::telemetry::Metrics;
 
 /// Below this cap of users series are near it often enough to know their users.
 const FEW_USERS: u64 = 1_000_000;
-/// The heartbeat interval of an idle recorder.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 /// One in this number of failures is logged, about every ten seconds.
 const FAILURES_PER_LOG: u32 = 8;
@@ -77,18 +71,15 @@ pub struct Recorder {
     pub abort: CancellationToken,
 }
 
-/// The state of a running recorder.
 struct State {
     known: Known,
     replay: Replay,
     bounds: &'static Bounds,
-    /// Whether this node lags in the partition.
     lags: bool,
     /// The failed attempts since the store took a transaction.
     failures: u32,
 }
 
-/// The origin of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// From a listener: its events are in the ledger's queue.
@@ -153,8 +144,7 @@ impl Recorder {
         }
     }
 
-    /// Records the batches of the last seconds again unless this store confirmed them. Until then the node
-    /// lags. A batch that was recorded again longer ago than the window is not recorded a third time.
+    /// Records the batches of the last seconds again unless this store confirmed them. Until then the node lags.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {
@@ -192,7 +182,6 @@ impl Recorder {
         is_recorded
     }
 
-    /// Records the requests in one transaction, however often it has to try. Returns false when it was aborted.
     async fn record_requests<'a>(
         &'a self,
         state: &mut State,
@@ -240,7 +229,6 @@ impl Recorder {
         }
     }
 
-    /// Notes a failed attempt. Returns the pause before the next one.
     fn failed(&self, state: &mut State, error: &StoreError) -> Duration {
         self.metrics.record_failures.inc();
         self.metrics.store_up.set(0);

@@ -1,7 +1,5 @@
-//! [`Sockets`]: all sockets of a program, passed by a service manager or bound here, each with its receivers.
-//!
-//! A socket that a service manager passes (`LISTEN_FDS`, `sd_listen_fds(3)`) outlives the process: while the service restarts the
-//! kernel keeps arriving datagrams in it, and the next process reads them. So a node that stops leaves unread datagrams.
+//! [`Sockets`]: all sockets of a program. One that a service manager passes (`LISTEN_FDS`, `sd_listen_fds(3)`) outlives the
+//! process: the kernel keeps arriving datagrams in it for the next process, so a node that stops leaves them unread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,11 +20,9 @@ pub(crate) struct Sockets<'a> {
     pub(crate) listen: &'a [ListenAddress],
     /// In bytes.
     pub(crate) receive_buffer: u64,
-    /// The permissions of the file of a Unix socket.
     pub(crate) socket_mode: u32,
     pub(crate) read_timeout: Duration,
-    /// The threads that read each socket. They share it: a single sender is one flow, which several sockets would not
-    /// spread.
+    /// The threads that read each socket together: a single sender is one flow, which several sockets would not spread.
     pub(crate) threads: usize,
     /// The longest datagram that is read whole, in bytes.
     pub(crate) datagram_max: usize,
@@ -72,7 +68,6 @@ pub(crate) fn inherited() -> anyhow::Result<Vec<Inherited>> {
     inherited.collect()
 }
 
-/// Returns the address where a socket receives, or its kind if it cannot receive events.
 fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
     let Ok(domain) = socket.domain() else {
         return Err("no socket");
@@ -92,7 +87,6 @@ fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
 }
 
 impl Sockets<'_> {
-    /// Takes the inherited sockets, and binds the others.
     pub(crate) fn open(&self, mut inherited: Vec<Inherited>) -> anyhow::Result<Opened> {
         if let Some(stray) = inherited.iter().find(|socket| !self.listen.contains(&socket.address))
         {
@@ -160,9 +154,7 @@ impl Sockets<'_> {
         Ok(drops.unwrap_or_default())
     }
 
-    /// Binds a socket to an address, with its file if it is a Unix socket. Warns when the kernel gives a smaller receive buffer
-    /// than asked for. `[::]` receives IPv4 as well, unless `listen` has an IPv4 address with its port: the kernel does not allow
-    /// both.
+    /// `[::]` receives IPv4 as well, unless `listen` has an IPv4 address with its port: the kernel does not allow both.
     fn bind(&self, address: &ListenAddress) -> anyhow::Result<(Socket, Option<SocketFile>)> {
         let bound = match address {
             ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
@@ -192,7 +184,6 @@ impl Sockets<'_> {
         Ok(socket)
     }
 
-    /// Gives a passed socket the settings of a bound one.
     fn prepare(&self, socket: &Socket, address: &ListenAddress) -> io::Result<()> {
         // Its former owner may have polled it.
         socket.set_nonblocking(false)?;

@@ -1,8 +1,5 @@
-//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first.
-//!
-//! It owns the segments that it has taken, and deletes each when all of it is recorded. It waits for room in memory, for
-//! the disk and for the recorders. It retries a segment that it cannot read, since the file may be whole. It stops when
-//! `stop` is cancelled: events that no recorder has taken by then stay on disk.
+//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first. It deletes a segment when all of it is
+//! recorded, and retries one that it cannot read, since the file may be whole.
 
 use std::io;
 use std::path::Path;
@@ -23,31 +20,24 @@ use crate::telemetry::Metrics;
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
-/// The interval of checks whether memory has room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The shortest interval of log lines about a segment that cannot be read.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Unspooler {
     pub(crate) spool: Spool,
     pub(crate) partitions: Partitions,
-    /// The bounds of the queue in memory.
     pub(crate) limits: QueueLimits,
-    /// The recorders, one a partition.
     pub(crate) recorders: Vec<mpsc::Sender<Delivery>>,
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heartbeat: Heartbeat,
-    /// Reads a segment.
     pub(crate) read: fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) stop: CancellationToken,
 }
 
-/// The batches of a segment and the numbers of its frames.
 type Loaded = (Vec<(Partition, Batch)>, segment::Contents);
 
-/// A segment in memory.
 #[derive(Debug)]
 struct Fetched {
     segment: Segment,
@@ -56,8 +46,7 @@ struct Fetched {
 }
 
 impl Unspooler {
-    /// Sends segments to the recorders until it is stopped. The batches at the recorders then wait for the store as long as the node
-    /// does.
+    /// Runs until it is stopped. The batches at the recorders then wait for the store as long as the node does.
     pub(crate) async fn run(self) {
         let segments = stream::unfold((), |()| async { Some((self.fetch().await?, ())) });
         // Batches progress while a segment is read: one may hold the place before a recorder that listeners wait for.

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// The offset of the store's clock before it is known.
 const UNKNOWN_MS: i64 = i64::MIN;
 
 /// The wall clock of a node, for timestamps and ages; minutes are closed by the store's clock.
@@ -44,12 +43,10 @@ impl Clock {
         (self.now_nanos)()
     }
 
-    /// Returns the offset of the store's clock, in ms, once it is known.
     pub(crate) fn store_ahead_ms(&self) -> Option<i64> {
         Some(self.store_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN_MS)
     }
 
-    /// Returns the offset of the store's clock in seconds; 0 until it is known.
     #[expect(
         clippy::cast_precision_loss,
         reason = "a difference of clocks in ms is far below 2^52"
@@ -58,7 +55,6 @@ impl Clock {
         self.store_ahead_ms().unwrap_or(0) as f64 / 1000.0
     }
 
-    /// Returns the time of the store's clock, in ms since the epoch.
     pub(crate) fn store_now_ms(&self) -> i64 {
         self.store_ms_at(self.now_nanos())
     }
@@ -69,7 +65,6 @@ impl Clock {
         nanos.div_euclid(1_000_000).saturating_add(ahead_ms)
     }
 
-    /// Sets the offset of the store's clock.
     pub(crate) fn set_store_ahead_ms(&self, ms: i64) {
         self.store_ahead_ms.store(ms, Ordering::Relaxed);
     }
@@ -98,7 +93,6 @@ impl Rng {
     }
 }
 
-/// Limits how often something is logged or done.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     interval: Duration,
@@ -106,7 +100,6 @@ pub(crate) struct Throttle {
 }
 
 impl Default for Throttle {
-    /// Creates a throttle for log lines: due once a minute.
     fn default() -> Self {
         Self::new(Duration::from_secs(60))
     }

@@ -30,19 +30,16 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Opens a file to lock it, and creates it if it is missing.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let file = open(path, OpenOptions::new().read(true).write(true).create(true))?;
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(file)
 }
 
-/// Creates a new file.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().write(true).create_new(true))
 }
 
-/// Reads a whole file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;

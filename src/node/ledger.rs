@@ -1,7 +1,5 @@
-//! The ledger: the number of events in each state.
-//!
-//! received = recorded + rejected + dropped + queued, always. Each change is one step under a lock, once per batch, so no reader
-//! sees an event in two states or in none.
+//! The ledger: received = recorded + rejected + dropped + queued, always. Each change is one step under a lock, once per batch,
+//! so no reader sees an event in two states or in none.
 
 use std::sync::Mutex;
 
@@ -52,12 +50,10 @@ impl LedgerTotals {
         self
     }
 
-    /// Returns the number of lost events.
     pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() + self.unpublished
     }
 
-    /// Returns the number of queued events in memory.
     pub(crate) const fn in_memory(&self) -> u64 {
         self.queued.saturating_sub(self.spooled)
     }
@@ -113,14 +109,12 @@ impl Ledger {
         totals.overflowed += overflowed as u64;
     }
 
-    /// Moves queued events to the rejected ones.
     pub(crate) fn rejected(&self, reason: Rejection, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
         totals.rejected[reason.index()] += events as u64;
     }
 
-    /// Moves queued events to the dropped ones.
     pub(crate) fn dropped(&self, reason: LossCause, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
@@ -139,18 +133,15 @@ impl Ledger {
         lock(&self.0).spooled += events as u64;
     }
 
-    /// Marks spooled events as written.
     pub(crate) fn written(&self, events: usize) {
         lock(&self.0).unwritten -= events as u64;
     }
 
-    /// Drops events that the spool could not write.
     pub(crate) fn refused_by_spool(&self, reason: LossCause, events: usize) {
         self.written(events);
         self.lost_in_spool(reason, events);
     }
 
-    /// Drops events of the spool that cannot be read.
     pub(crate) fn lost_in_spool(&self, reason: LossCause, events: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;

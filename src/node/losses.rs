@@ -1,6 +1,4 @@
-//! [`Losses`]: the losses of this process by minute and cause, for the record of losses in the store.
-//!
-//! Each entry is a total that only grows, so that recording it again changes nothing.
+//! [`Losses`]: the losses of this process by minute and cause: totals that only grow, so recording them again changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +13,6 @@ const ENTRIES_MAX: usize = 256;
 /// The minute of lost events, or, if unknown, of the loss (`None`: an earlier one), and the cause.
 type Entry = (Option<Minute>, LossCause);
 
-/// The losses of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Losses(Mutex<State>);
 
@@ -36,7 +33,6 @@ struct Amount {
 }
 
 impl Losses {
-    /// Adds lost events of this minute.
     pub(crate) fn add(&self, cause: LossCause, minute: Minute, amount: u64) {
         lock(&self.0).add(cause, minute, amount);
     }
@@ -48,7 +44,6 @@ impl Losses {
         state.add(cause, minute, total.saturating_sub(before));
     }
 
-    /// Returns the total losses of this process.
     pub(crate) fn totals(&self) -> ByCause {
         lock(&self.0).totals
     }
@@ -60,7 +55,6 @@ impl Losses {
         unrecorded.map(|(entry, amount)| (*entry, amount.lost)).collect()
     }
 
-    /// Marks entries as recorded.
     pub(crate) fn recorded(&self, entries: &[(Entry, u64)]) {
         let mut state = lock(&self.0);
         for (entry, recorded) in entries {
@@ -75,7 +69,6 @@ impl Losses {
         lock(&self.0).unacknowledged
     }
 
-    /// Sets the unacknowledged losses of all nodes.
     pub(crate) fn set_unacknowledged(&self, amounts: impl Iterator<Item = (LossCause, u64)>) {
         let mut unacknowledged = ByCause::default();
         for (cause, amount) in amounts {

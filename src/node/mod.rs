@@ -1,5 +1,4 @@
-//! [`Node`]: the state that the parts of one node share and use for decisions. `telemetry` reports it; no decision depends on a
-//! metric.
+//! [`Node`]: the state that the parts of one node share. `telemetry` reports it; no decision depends on a metric.
 
 mod clock;
 pub(crate) mod files;
@@ -36,9 +35,7 @@ pub struct Node {
     pub rng: Rng,
     /// The number of events in each state.
     pub ledger: Ledger,
-    /// The losses, for the record of losses.
     pub(crate) losses: Arc<Losses>,
-    /// Refused lines and losses, for the log and the status.
     pub(crate) notices: Notices,
     pub(crate) partitions: PartitionStates,
     /// The heartbeats of the workers.
@@ -47,9 +44,7 @@ pub struct Node {
     pub(crate) unstamped: Unstamped,
     /// The number of receiving threads whose socket cannot be read.
     pub(crate) listeners_failing: AtomicUsize,
-    /// The outputs that refuse writes or do not answer.
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
-    /// Whether another process uses this node's name.
     pub(crate) name_taken: AtomicBool,
 }
 
@@ -74,7 +69,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of a partition at this node.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartitionState {
     /// Whether this node has events that are not in the store, so that no minute of the partition is idle.
@@ -85,7 +79,6 @@ pub(crate) struct PartitionState {
     pub(crate) kept: u64,
 }
 
-/// The states of the partitions at this node.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionStates {
     /// Whether there are events on disk, which may belong to every partition.

@@ -1,7 +1,5 @@
-//! [`Notices`]: refused lines and losses of a process, for its log and its status.
-//!
-//! Each cause is logged at once, and then at most once a minute, with the number since the last time. The status shows the
-//! last example of each cause. A cause is a label of a metric, so their number is fixed.
+//! [`Notices`]: refused lines and losses of a process, for its log and its status. Each cause, a label of a metric, is logged at
+//! once, and then at most once a minute, with the number since the last time.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,7 +10,6 @@ use super::{Throttle, lock};
 use crate::diagnosis::LossCause;
 use crate::event::Rejection;
 
-/// The bytes of a line or a datagram that are shown.
 const EXAMPLE_BYTES: usize = 120;
 
 /// A refused line.
@@ -35,7 +32,6 @@ pub(crate) fn beginning(bytes: &[u8]) -> impl Display {
     bytes.get(..EXAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 
-/// Refused lines and losses by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 
@@ -59,7 +55,6 @@ impl Notices {
         })
     }
 
-    /// Returns the last example of each cause that has one.
     pub(crate) fn examples(&self) -> BTreeMap<&'static str, Example> {
         let all = lock(&self.0);
         all.iter().filter_map(|(cause, notice)| Some((*cause, notice.example.clone()?))).collect()
@@ -76,7 +71,6 @@ impl Notices {
         lock(&self.0).entry(cause).or_default().example = Some(example);
     }
 
-    /// Logs rejected lines if due; `total` were rejected for this reason.
     pub(crate) fn rejected(&self, reason: Rejection, total: u64, example: Example) {
         let message =
             format!("rejected lines, which are not counted: {reason}; {}", reason.remedy());

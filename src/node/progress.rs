@@ -37,7 +37,6 @@ impl Progress {
         Heartbeat(worker)
     }
 
-    /// Returns the workers without a heartbeat for longer than this.
     pub(crate) fn stalled(&self, limit: Duration) -> Vec<String> {
         let workers = lock(&self.0);
         let workers = workers.iter().filter_map(Weak::upgrade);
@@ -66,7 +65,6 @@ impl Heartbeat {
         }
     }
 
-    /// Records that the worker makes progress.
     pub(crate) fn beat(&self) {
         *lock(&self.0.last) = Some(Instant::now());
     }

@@ -1,10 +1,6 @@
-//! [`Rounded`]: detects timestamps so coarse that different events of a user count as one.
-//!
-//! Events that the store has already do not indicate it: behind two relays, or with two nodes, each event arrives twice. But
-//! three consecutive events at this node with the same user and timestamp are hardly copies: they coincide. And a nanosecond clock
-//! returns a whole millisecond once in a million times, so events with such timestamps are rounded; two of a user in the same
-//! series and millisecond would count as one. Microseconds are fine: many clocks have that resolution, and events of a user hardly
-//! coincide in them.
+//! [`Rounded`]: detects timestamps so coarse that different events of a user count as one. Events that the store has already do
+//! not indicate it: copies are usual. Three successive events of one user and timestamp hardly are copies, and a nanosecond clock
+//! returns a whole millisecond once in a million times. Microseconds are fine: a user's events hardly coincide there.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,7 +13,6 @@ use crate::event::Precision;
 
 const MILLISECOND: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
-/// The minimum interval of warnings of each kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
 /// The number of rounded events that indicates coarse timestamps.
 pub(crate) const ROUNDED_MIN: u64 = 100;
@@ -25,7 +20,6 @@ pub(crate) const ROUNDED_MIN: u64 = 100;
 pub(crate) const COINCIDING_MIN: u64 = 10;
 const SERIES_CHARS: usize = 80;
 
-/// Counts rounded and coinciding events, and warns of them.
 #[derive(Debug, Default)]
 pub(crate) struct Rounded(Mutex<Collected>);
 
@@ -39,7 +33,6 @@ struct Collected {
     example: Option<(&'static str, String)>,
 }
 
-/// Numbers of events with coarse timestamps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Events with whole milliseconds, although the input has a finer unit.
@@ -49,8 +42,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Examines consecutive events of one series. `is_same_user` returns whether the event at a place has the user of the
-    /// previous event. Also returns the coarse unit that all timestamps share.
+    /// Examines consecutive events of a series; `is_same_user` compares one with the previous. Also returns their coarse unit.
     pub(crate) fn look(
         timestamps: impl Iterator<Item = i64>,
         is_same_user: impl Fn(usize) -> bool,
@@ -112,7 +104,6 @@ impl Rounded {
         false
     }
 
-    /// Describes coarse timestamps by their unit and a series that has them.
     pub(crate) fn example(&self) -> Option<String> {
         let collected = lock(&self.0);
         let (unit, series) = collected.example.as_ref()?;

@@ -1,8 +1,6 @@
-//! [`Unstamped`]: a sample of recent lines without a timestamp. Each node gives such a line the time of its arrival, so
-//! copies of it at two nodes are two events. Nodes report their samples, and detect by them that they receive the same lines.
-//!
-//! A sample consists of the lines with the lowest hashes, so that nodes that receive the same lines choose the same
-//! ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
+//! [`Unstamped`]: a sample of recent lines without a timestamp. Each node gives them the time of arrival, so copies at two nodes
+//! are two events; by the samples nodes detect that they receive the same lines. A sample has the lines with the lowest hashes,
+//! so that nodes choose the same ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,9 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::lock;
 
-/// The duration of a sample.
 pub(crate) const WINDOW_MS: i64 = 5000;
-/// The maximum number of lines in a sample.
 const LINES_MAX: usize = 32;
 /// Fewer common lines of two nodes may be chance.
 const COMMON_MIN: usize = 3;
@@ -25,7 +21,6 @@ const LEFT_OUT: u32 = 40;
 /// The hash of a line, and the second of its arrival, since the epoch.
 type Seen = (u32, i64);
 
-/// Samples the lines without a timestamp.
 #[derive(Debug, Default)]
 pub(crate) struct Unstamped {
     /// The window number, and in the lower half the highest hash in its sample. Most lines are skipped by this alone.
@@ -35,19 +30,16 @@ pub(crate) struct Unstamped {
 
 #[derive(Debug, Default)]
 struct Windows {
-    /// The number of the current window.
     number: i64,
     present: BTreeSet<Seen>,
     last: BTreeSet<Seen>,
 }
 
-/// The sample of a past window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sample {
     /// The number of the window, in units of `WINDOW_MS` since the epoch.
     pub(crate) window: i64,
-    /// The lowest hashes.
     lines: Vec<Seen>,
 }
 

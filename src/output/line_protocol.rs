@@ -1,7 +1,5 @@
-//! Counts as line protocol, two lines each, and [`Lines`]: an output of them to standard output, for a first try and for pipes.
-//!
-//! A series is already canonical and escaped, and is not escaped again. But it is checked: a series that could end its line
-//! early, or add fields, is refused, so that no tag can forge a point.
+//! Counts as line protocol, and [`Lines`]: an output of them. A series is already escaped, but one that could end its line early,
+//! or add fields, is refused, so that no tag can forge a point.
 
 use std::fmt::Debug;
 use std::io::{self, Write};
@@ -55,10 +53,8 @@ pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
 }
 
-/// An output to a writer; the demo and tests use another writer than standard output.
-///
-/// A write is locked and flushed, so lines of concurrent batches never mix. A reader that stalls blocks only the blocking thread
-/// that writes to it. That thread cannot be stopped, so the end of the process must not wait for it without a limit.
+/// Each write is locked and flushed, so lines never mix. A stalled reader blocks its blocking thread, which cannot be stopped, so
+/// the end of the process must not wait for it without a limit.
 #[derive(Debug)]
 pub(crate) struct Lines<W>(pub(crate) Arc<Mutex<W>>);
 

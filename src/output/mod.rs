@@ -1,7 +1,5 @@
-//! The [`Output`] trait, its implementations and its errors.
-//!
-//! An output receives sealed counts. It may receive the same ones again, after a crash or a doubtful answer, and writes the
-//! same bytes each time; so it needs no memory of its writes.
+//! The [`Output`] trait, its implementations and its errors. An output may receive the same counts again, after a crash or a
+//! doubtful answer, and writes the same bytes each time; so it needs no memory of its writes.
 
 pub(crate) mod delivery;
 pub mod influxdb;

@@ -1,6 +1,4 @@
-//! `eds quarantine`: lists, retries and drops the counts that an output refused.
-//!
-//! It reads one partition at a time, and each change is one step of the store. After an interruption each count is either
+//! `eds quarantine`: lists, retries and drops the counts that an output refused. After an interruption each count is either
 //! unchanged or done, and the same command continues.
 
 use std::collections::BTreeSet;
@@ -14,11 +12,9 @@ use crate::event::{Minute, Partition, Partitions};
 use crate::store::redis::RedisStore;
 use crate::store::{Bucket, OutputName, Quarantined, StoreError};
 
-/// The most counts of one step of the store.
 const STEP: usize = 500;
 /// The most lines of a table without `--limit`.
 const LIMIT: usize = 1000;
-/// The most characters of a server's message in a table.
 const MESSAGE_CHARS: usize = 60;
 
 /// An error that leaves a command undone, or done in part.
@@ -33,7 +29,6 @@ pub(crate) enum QuarantineError {
     NothingSelected,
 }
 
-/// The usage of commands that change counts, which clap shows with its errors.
 const CHANGE: &str =
     "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
@@ -96,7 +91,6 @@ impl Selection {
     }
 }
 
-/// A quarantine of an output, with the streams of the answer.
 pub(crate) struct Command<'a> {
     pub(crate) store: &'a RedisStore,
     pub(crate) partitions: Partitions,
@@ -107,7 +101,6 @@ pub(crate) struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Carries the action out.
     pub(crate) async fn run(&mut self, action: &Action) -> Result<(), QuarantineError> {
         let (selection, done) = match action {
             Action::List(List { selection, limit }) => return self.list(selection, *limit).await,
@@ -175,7 +168,6 @@ impl Command<'_> {
         Ok(())
     }
 
-    /// Returns the selected counts of a partition.
     async fn read(
         &self,
         partition: Partition,
@@ -192,7 +184,6 @@ impl Command<'_> {
     }
 }
 
-/// Prints a table with a heading, or nothing if it is empty.
 fn print_table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Result<()> {
     let width = all.iter().map(|counts| printable(&counts.series).chars().count()).max();
     let width = width.unwrap_or(0).max("series".len());
@@ -254,7 +245,6 @@ fn time(seconds: i64) -> String {
         .map_or_else(|| seconds.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
-/// Replaces control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

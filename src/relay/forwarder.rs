@@ -1,10 +1,6 @@
-//! [`Forwarder`]: the thread that reads a socket, splits datagrams into lines, and forwards each kind to its destination.
-//!
-//! Events are added to the open [`Pack`], which is sent to every node when it is full or its linger has passed. All other lines go
-//! to [`Passthrough`]; a datagram without events is forwarded unchanged. A datagram that has passed too many relays is not
-//! forwarded. While the pack has events the thread does not wait for datagrams: it reads the queued ones, and sleeps until
-//! the linger has passed, so that the next read finds many. When `stop` is cancelled it reads the datagrams in the kernel (unless the
-//! socket outlives the process, and the next one reads them), sends the open pack, and ends.
+//! [`Forwarder`]: the thread that reads a socket and forwards each kind of line to its destination. While the open [`Pack`] has
+//! events it reads the queued datagrams and sleeps until the linger has passed, so that the next read finds many. A datagram
+//! without events is forwarded unchanged.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,9 +24,7 @@ use crate::node::{Example, Heartbeat, lock};
 
 /// The timeout of a read of the socket, and the pause while it fails.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
-/// The interval at which dropped datagrams are counted and returning passthrough lines are detected.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest time of reading after the stop.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// The number of relays, and of nanoseconds between two timestamps of a relay: one for each relay.
 const NUMBERS: i64 = 1000;
@@ -60,34 +54,25 @@ impl Stamps {
     }
 }
 
-/// Why a line is sent nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Unsent {
     Rejected(Rejection),
-    /// It is no event, and `rest.url` is `none:`.
     Discarded,
-    /// It has passed too many relays.
     Looped,
 }
 
-/// Forwards the lines of one reader.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     routes: Arc<Routes>,
     sorter: Sorter,
     passthrough_loop: PassthroughLoop,
-    /// The open pack of events.
     pack: Pack,
-    /// The passthrough lines of a datagram.
     lines: Lines,
-    /// The counts since the last commit.
     counts: Ledger,
-    /// The first unsent line of each reason since the last report.
     samples: BTreeMap<Unsent, Example>,
 }
 
 impl Forwarder {
-    /// Returns a forwarder that packs events into datagrams of at most `datagram_max` bytes.
     pub(crate) fn new(routes: Arc<Routes>, sorter: Sorter, datagram_max: usize) -> Self {
         Self {
             counts: Ledger::new(routes.nodes.len()),
@@ -163,7 +148,6 @@ impl Forwarder {
         self.report(receiver.take_kernel_drops());
     }
 
-    /// Adds the datagrams of the last read.
     fn add_all(&mut self, receiver: &Receiver) {
         let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
         for datagram in receiver.datagrams() {
@@ -172,7 +156,6 @@ impl Forwarder {
         self.commit();
     }
 
-    /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch.
     fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
         let source = source.address();
@@ -268,12 +251,10 @@ impl Forwarder {
         }
     }
 
-    /// Adds the counts to the ledger.
     fn commit(&mut self) {
         lock(&self.routes.ledger).take_in(&mut self.counts);
     }
 
-    /// Sends the open pack to every node.
     fn flush(&mut self) {
         let mut taken = 0;
         if !self.pack.is_empty() {
@@ -288,7 +269,6 @@ impl Forwarder {
         self.commit();
     }
 
-    /// Counts datagrams that the kernel dropped, and shows a sample of the unsent lines of each reason.
     fn report(&mut self, kernel_drops: u32) {
         self.counts.kernel_drops += u64::from(kernel_drops);
         self.commit();

@@ -1,22 +1,16 @@
-//! [`Ledger`]: the number of lines by outcome.
-//!
-//! received = events + passthrough + rejected + looped, and for each node and for passthrough lines: lines = sent + dropped + queued,
-//! at every moment. All counts only grow. Each thread has its own ledger, and adds it to the relay's in one step, after every system
-//! call that reads and after every pack.
+//! [`Ledger`]: received = events + passthrough + rejected + looped, and for each destination: lines = sent + dropped + queued, at
+//! every moment. All counts only grow. A thread adds its own ledger to the relay's in one step.
 
 use crate::event::Rejection;
 
-/// Why a line was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// No address is known for the name.
     NoAddress,
     /// The kernel had no buffer.
     Busy,
     /// The kernel refused: no route, a firewall, too long for a datagram.
     Unreachable,
     QueueFull,
-    /// The server refused the line.
     Refused,
     Shutdown,
     /// The line would come back to this relay.
@@ -26,7 +20,6 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
-    /// The labels of the reasons in the metrics, in their order.
     pub(super) const LABELS: [&str; 8] = [
         "no_address",
         "busy",
@@ -39,13 +32,11 @@ impl Loss {
     ];
 }
 
-/// The lines for a node, or the passthrough lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) lines: u64,
     /// Lines that the kernel took, or a server confirmed.
     pub(crate) sent: u64,
-    /// By [`Loss`].
     pub(crate) dropped: [u64; Loss::LABELS.len()],
     /// Datagrams that the kernel took.
     pub(crate) datagrams: u64,
@@ -68,7 +59,6 @@ impl Destination {
         self.dropped.iter().sum::<u64>() - self.discarded()
     }
 
-    /// Returns the number of lines that the configuration discards.
     pub(crate) const fn discarded(&self) -> u64 {
         self.dropped[Loss::Discarded as usize]
     }
@@ -88,14 +78,10 @@ fn add_all(totals: &mut [u64], more: &[u64]) {
     }
 }
 
-/// The number of lines by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    /// Datagrams read from the sockets.
     pub(crate) datagrams: u64,
-    /// Datagrams that the kernel dropped before they were read.
     pub(crate) kernel_drops: u64,
-    /// By [`Rejection::index`].
     pub(crate) rejected: [u64; Rejection::ALL.len()],
     /// Lines that have passed too many relays.
     pub(crate) looped: u64,
@@ -103,7 +89,6 @@ pub(crate) struct Ledger {
     pub(crate) events: u64,
     /// Events that were sent to no node.
     pub(crate) nowhere: u64,
-    /// The events of each node.
     pub(crate) nodes: Vec<Destination>,
     pub(crate) passthrough: Destination,
 }
@@ -113,7 +98,6 @@ impl Ledger {
         Self { nodes: vec![Destination::default(); nodes], ..Self::default() }
     }
 
-    /// Returns the number of lines read from the sockets.
     pub(crate) fn received(&self) -> u64 {
         self.events + self.passthrough.lines + self.looped + self.rejected.iter().sum::<u64>()
     }

@@ -16,7 +16,6 @@ use crate::event::Rejection;
 use crate::ingest::Opened;
 use crate::telemetry::{family, gauge, one, registry};
 
-/// Returns the metrics of a relay that reads these sockets, and of its process.
 pub(crate) fn metrics(routes: Arc<Routes>, opened: &Opened, http_connections: Gauge) -> Registry {
     let mut registry = registry();
     let ours = registry.sub_registry_with_prefix("eds_relay");
@@ -39,7 +38,6 @@ pub(crate) fn metrics(routes: Arc<Routes>, opened: &Opened, http_connections: Ga
     registry
 }
 
-/// Reads the ledger and the outlets once a scrape.
 #[derive(Debug)]
 struct RoutesCollector(Arc<Routes>);
 

@@ -1,8 +1,5 @@
-//! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up.
-//!
-//! The socket is connected, so the kernel reports a port at which no process listens, when the next datagram is sent. A send never
-//! blocks: a datagram that the kernel does not take at once is dropped and counted. A line that the kernel took counts as sent,
-//! whether or not a process listens: UDP promises no more.
+//! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up. The socket is
+//! connected, so the kernel reports a port at which no process listens. A line that the kernel took counts as sent.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -25,9 +22,7 @@ const SEND_BUFFER: usize = 4 << 20;
 const TRIES_MAX: usize = 4;
 /// How long after its last failure an outlet counts as down. The kernel reports refusals at most once a second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
-/// The interval of look-ups of a name.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
-/// The minimum time between two look-ups.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -53,7 +48,6 @@ struct State {
     log_due: Throttle,
 }
 
-/// A connected socket.
 #[derive(Debug)]
 struct Link {
     socket: Socket,
@@ -63,8 +57,7 @@ struct Link {
 }
 
 impl Outlet {
-    /// Returns an outlet to this `HOST:PORT` for a relay that listens at these addresses. An address can be sent to at once, a
-    /// name after its first look-up.
+    /// An address can be sent to at once, a name after its first look-up. The relay listens at `listens`.
     pub(crate) fn new(name: &str, listens: &[ListenAddress]) -> Self {
         let outlet = Self { name: name.to_owned(), listens: listens.to_vec(), ..Self::default() };
         if let Ok(address) = name.parse() {
@@ -88,7 +81,6 @@ impl Outlet {
         state.link.is_some() && !is_recent(state.address_failed_at)
     }
 
-    /// Returns whether datagrams come back to this relay, so that no more are sent.
     pub(crate) fn is_loop(&self) -> bool {
         self.is_loop.load(Ordering::Relaxed)
     }
@@ -119,8 +111,7 @@ impl Outlet {
         lock(&self.state).link.clone()
     }
 
-    /// Connects a new socket to this address. If that fails, or this relay listens there, returns false and keeps the
-    /// former address.
+    /// Returns false and keeps the former address if that fails, or this relay listens there.
     fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
             lock(&self.state).own_address = Some(address);

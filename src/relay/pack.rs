@@ -1,8 +1,6 @@
-//! [`Pack`]: joins the lines of many datagrams in few.
-//!
-//! All datagrams of a pack but the last have one length, padded by line feeds, so that the kernel can cut them from one buffer
-//! (`UDP_SEGMENT`). A line that is longer than a datagram is alone in its pack. Each datagram begins with a comment that tells how
-//! many relays its lines have passed, so that relays that send to each other in a circle detect it. Nodes skip comments.
+//! [`Pack`]: joins lines in datagrams of one length, padded by line feeds, which the kernel cuts from one buffer (`UDP_SEGMENT`).
+//! Each begins with a comment that tells how many relays its lines have passed, so that relays detect a circle. Nodes skip
+//! comments.
 
 /// The maximum size of a buffer that the kernel cuts, without the headers of IPv6.
 const BYTES_MAX: usize = 65_535 - 48;
@@ -34,7 +32,6 @@ pub struct Pack {
     bytes: Vec<u8>,
     datagram_max: usize,
     count_max: usize,
-    /// The number of lines in each datagram.
     lines: Vec<u64>,
     /// The maximum number of relays that a line has passed.
     hops: u8,
@@ -42,7 +39,6 @@ pub struct Pack {
     pub(super) control: Vec<u8>,
 }
 
-/// Returns a `cmsghdr` with the length of each datagram.
 fn control(datagram_max: usize) -> Vec<u8> {
     const UDP_SEGMENT: i32 = 103;
     let data = u16::try_from(datagram_max).unwrap_or(u16::MAX).to_ne_bytes();

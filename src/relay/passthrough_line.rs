@@ -1,9 +1,6 @@
-//! [`check_passthrough_line`]: whether a passthrough line is a line for a server of line protocol.
-//!
-//! A server cuts a request into lines before it parses them. InfluxDB reads on after a line feed behind a backslash, and
-//! inside a quote of a field value that it counts as open, even if the line cannot be a point. The next line, of another sender, would
-//! be lost silently, so a relay rejects such a line. It also rejects a line that does not have the form of a point: the server
-//! would refuse the request or fail, and the lines of other senders would wait while the request is divided.
+//! [`check_passthrough_line`]: rejects a line after which a server might read on: InfluxDB does so after a line feed behind a
+//! backslash and inside an open quote, and the next line, of another sender, would be lost silently. A line without the form of a
+//! point is rejected, too: the lines of others would wait while the request is divided.
 
 use crate::event::Rejection;
 
@@ -89,7 +86,6 @@ fn until(text: &str, ends: &[char]) -> usize {
     found.unwrap_or(text.len())
 }
 
-/// Returns whether this is a number or a boolean, in the spelling of any server.
 fn is_number(value: &str) -> bool {
     const WORDS: [&str; 10] =
         ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE"];

@@ -1,10 +1,6 @@
-//! [`PassthroughLoop`]: detects passthrough datagrams that come back to the relay from the `udp://` address of `rest.url`.
-//!
-//! Passthrough lines carry no mark, because their receivers do not know relays. Each second a reader takes one datagram as a sample.
-//! If the same bytes arrive several times within that second, it sends a probe: three datagrams of line feeds, of random lengths.
-//! Receivers of lines ignore them, and a relay forwards them unchanged. If they come back in their order, relays send
-//! passthrough lines in a circle: the outlet is closed until no probe comes back. A circle that takes longer than a second is not
-//! detected, and does little harm.
+//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address of `rest.url`: if a sample of each
+//! second repeats, it sends a probe, datagrams of line feeds of random lengths, which receivers ignore and relays forward. If
+//! they come back in order, the outlet is closed. A circle that takes longer than a second is not detected.
 
 use super::Outlet;
 
@@ -12,7 +8,6 @@ use super::Outlet;
 const REPEATED_MIN: u32 = 3;
 /// The datagrams of a probe. With fewer, a stranger could close the outlet by guessing their lengths.
 const PROBE_DATAGRAMS: usize = 3;
-/// The maximum length of a datagram of a probe, in bytes.
 const PROBE_BYTES_MAX: usize = 1024;
 /// The seconds without a returned probe after which the outlet is opened again.
 const CLOSED_SECONDS: u32 = 3;

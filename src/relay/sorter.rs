@@ -1,7 +1,5 @@
-//! [`Sorter`]: whether a line is an event, for the nodes, or a passthrough line.
-//!
-//! Without rules every line that a node counts is an event. With rules the lines that one of them selects are events; one that no node
-//! could parse is rejected here, because an open quote could extend it over the next line of its datagram.
+//! [`Sorter`]: whether a line is an event or a passthrough line; without rules each line that a node counts is an event. A line
+//! that no node could parse is rejected: an open quote could extend it over the next line of its datagram.
 
 use std::str::FromStr;
 

@@ -1,9 +1,6 @@
-//! [`Queue`]: passthrough lines for a server, and [`write_queue`]: the task that writes them.
-//!
-//! The task collects lines for a moment, writes a piece, and retries with growing pauses until the server accepts it. One
-//! line may be at fault, and must cost neither the others of the piece nor later ones, so a piece that is not accepted is
-//! searched ([`Delivery`]). Lines that the server refuses, or fails at repeatedly, are dropped and counted. Lines whose fate is
-//! unknown return to the end of the queue. A caller that aborts the task counts the queue as lost.
+//! [`Queue`]: passthrough lines for a server, and [`write_queue`]: the task that writes them. A piece that is not accepted is
+//! searched ([`Delivery`]): refused lines are dropped, those of unknown fate return to the end. A caller that aborts counts the
+//! queue as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +20,6 @@ use crate::output::influxdb::LineWriter;
 
 /// The size at which a piece takes no more lines. InfluxDB accepts bodies of 25 MB.
 const PIECE_BYTES: usize = 512 * 1024;
-/// How long lines are collected before they are written.
 const COLLECTED_FOR: Duration = Duration::from_millis(100);
 /// The first and the longest pause after a write that failed. It doubles until the server accepts one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
@@ -32,17 +28,14 @@ const SEARCH_MAX: Duration = Duration::from_secs(4);
 /// A line is dropped after the server failed at it alone this many times, and accepted another line each time.
 const FAILURES_MAX: u32 = 3;
 
-/// Lines that are sent together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     /// Each line with its line end.
     pub(super) bytes: Vec<u8>,
-    /// The end of each line.
     ends: Vec<usize>,
 }
 
 impl Lines {
-    /// Adds a line, without its line end.
     pub(super) fn push(&mut self, line: &[u8]) {
         self.bytes.extend_from_slice(line);
         self.bytes.push(b'\n');
@@ -64,7 +57,6 @@ impl Lines {
         self.ends.len() as u64
     }
 
-    /// Returns the lines without their line ends.
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..end - 1])
@@ -107,13 +99,11 @@ impl Batch for Lines {
     }
 }
 
-/// A bounded queue of lines, in the pieces in which they are written.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pieces: Mutex<Pieces>,
     bytes_max: usize,
     filled: Notify,
-    /// Whether the server did not accept the last write.
     is_down: AtomicBool,
 }
 
@@ -183,7 +173,6 @@ impl Target for LineWriter {
     }
 }
 
-/// Writes the queue to the server until it is stopped and the queue is empty.
 pub(crate) async fn write_queue(
     queue: Arc<Queue>,
     server: LineWriter,

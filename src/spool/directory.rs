@@ -1,7 +1,5 @@
-//! [`Directory`]: the segment files of one node, and their size limit.
-//!
-//! The files are numbered. A file never changes once the next one exists. A lock keeps other processes out. All calls block;
-//! only the keeper's thread makes them.
+//! [`Directory`]: the numbered segment files of one node, and their size limit. A file never changes once the next one exists. A
+//! lock keeps other processes out. All calls block; only the keeper's thread makes them.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
@@ -27,7 +25,6 @@ const LOCK: &str = "lock";
 pub(crate) struct SpoolSettings {
     /// The directory, which no other node uses.
     pub(crate) directory: PathBuf,
-    /// The limit on the bytes of all segments.
     pub(crate) bytes_max: u64,
 }
 
@@ -55,7 +52,6 @@ pub(super) struct Directory {
     path: PathBuf,
     bytes_max: u64,
     segment_bytes: u64,
-    /// The size of all segments.
     bytes: u64,
     next: u64,
     growing: Option<(File, Segment)>,
@@ -66,7 +62,6 @@ pub(super) struct Directory {
     sync_failed: Option<io::Error>,
     /// Kept open, so that a sync needs no further descriptor.
     opened: File,
-    /// Locked until it is dropped.
     _lock: File,
 }
 
@@ -134,8 +129,7 @@ impl Directory {
         self.growing.is_some() || !self.closed.is_empty()
     }
 
-    /// Appends as much of a batch as the size limit permits. `again` decides whether a write that failed for want of a
-    /// descriptor or of memory is retried.
+    /// Appends as much of a batch as the limit permits. `again`: whether to retry a write that failed for a shortage.
     pub(super) fn append(
         &mut self,
         batch: &Batch,

@@ -1,12 +1,6 @@
-//! Events on disk, for which memory has no room while the store is unavailable.
-//!
-//! A `Keeper` is a thread that owns the directory: it appends batches to segment files ([`segment`]), counts
-//! the events that it cannot keep, and gives out the segments, oldest first. All other threads use it through a [`Spool`]. A
-//! segment is deleted only when all its events are recorded. So the next node that starts on the directory records the
-//! events of a node that ended in any way.
-//!
-//! The keeper waits for orders and for the disk, never for the store. It stops when the last [`Spool`] is dropped and
-//! all orders are executed; then all its writes are synced.
+//! Events on disk, for which memory has no room while the store is unavailable. A `Keeper` is a thread that owns the directory;
+//! all others use it through a [`Spool`]. A segment is deleted only when all its events are recorded. The keeper waits for orders
+//! and the disk, never for the store, and stops when the last [`Spool`] is dropped and all orders are executed and synced.
 
 mod directory;
 pub mod segment;
@@ -26,13 +20,10 @@ use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::{Metrics, gauge};
 
 const ORDERS: usize = 8;
-/// The interval of syncs, while the disk keeps up.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// The time for which writes are retried without a free descriptor or memory. Listeners keep events in memory in that time, while it has
-/// room; afterwards events are dropped at once, until a write succeeds.
+/// How long writes are retried without a free descriptor or memory; afterwards events are dropped at once, until one succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-/// The minimum interval of log lines about lost or delayed events.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -196,7 +187,6 @@ impl Spool {
         self.state.is_spilling.store(true, Ordering::Relaxed);
     }
 
-    /// Returns a place in the queue of the disk, if it is not busy.
     pub(crate) fn try_reserve(&self) -> Option<Place<'_>> {
         self.orders.try_reserve().ok().map(Place)
     }

@@ -1,9 +1,6 @@
-//! The format of a segment file. Pure: from batches to bytes and back.
-//!
-//! A segment begins with [`MAGIC`]; frames follow. A frame is the length of its payload (4 bytes), the xxh3-64 of
-//! that length and the payload (8 bytes), both little-endian, and the payload: groups of events of one series,
-//! encoded by postcard. A process that dies while it writes leaves a truncated frame; a crash of the machine leaves zeros or a
-//! truncated header. The reader skips these, and frames with a wrong checksum; only a corrupt length hides the frames behind it.
+//! The format of a segment file, pure: [`MAGIC`], then frames: the length of the payload (4 bytes), the xxh3-64 of that and the
+//! payload (8 bytes), both little-endian, and the payload: events by series, in postcard. The reader skips truncated frames,
+//! zeros after a crash of the machine, and wrong checksums; only a corrupt length hides the frames behind it.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -19,7 +16,6 @@ const PAYLOAD_MAX: usize = PAYLOAD_BYTES + 256 * 1024;
 /// The approximate size of an event without its user's name.
 const EVENT_BYTES: usize = 12;
 
-/// The timestamps and users of each series.
 type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
 
 /// A frame of a segment.
@@ -98,8 +94,7 @@ fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
     Some(header)
 }
 
-/// Reads a segment and calls `each` for every event, with its series, user and timestamp in nanoseconds since the epoch. Accepts any
-/// bytes.
+/// Reads a segment of any bytes, and calls `each` with the series, user and nanoseconds since the epoch of every event.
 pub fn read<'a>(
     segment: &'a [u8],
     mut each: impl FnMut(&'a str, &'a str, i64),

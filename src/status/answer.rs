@@ -31,7 +31,6 @@ pub(crate) struct Status {
     pub(crate) redis: Option<RedisStatus>,
     #[serde(skip)]
     pub(super) expected: Expected,
-    /// How the observer's configuration differs from the cluster-wide settings.
     #[serde(skip)]
     pub(super) difference: Option<Diagnosis>,
 }
@@ -100,7 +99,6 @@ pub(crate) struct PartitionsStatus {
     pub(crate) old: Option<OldMinutes>,
 }
 
-/// Counts of minutes of partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct States {
     pub(crate) open: u64,

@@ -70,7 +70,6 @@ fn servers(status: &Status) -> impl Iterator<Item = &ServerSeen> {
     status.redis.iter().flat_map(|redis| &redis.servers)
 }
 
-/// Returns whether no server keeps a node from recording.
 pub(super) fn are_servers_well(status: &Status) -> bool {
     servers(status).all(|server| {
         server.found.as_ref().is_some_and(|found| {
@@ -180,7 +179,6 @@ fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
     found.into_iter().map(|finding| finding.at(&place)).collect()
 }
 
-/// Returns the oldest unsent minute if it is overdue although its output is up.
 fn unsent(status: &Status) -> Option<Diagnosis> {
     let oldest = status.partitions.oldest_unsent.as_ref()?;
     let mut outputs = status.outputs.iter();

@@ -1,5 +1,4 @@
 //! [`LossReporter`]: adds the losses of this process to the record of losses in the store.
-//!
 //! While the store is unavailable the process keeps the losses, and with an `input.spool_dir` also a file there, so that the next
 //! process can record them. An entry is a total, so recording it again changes nothing.
 
@@ -20,7 +19,6 @@ use crate::store::{Loss, Registry};
 const WITHIN: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The losses of this process that the record lacks.
 #[derive(Debug)]
 pub(crate) struct LossReporter {
     record: Arc<dyn Registry>,
@@ -69,13 +67,11 @@ impl LossReporter {
         }
     }
 
-    /// Adds the growth of the drops of a node and its kernel, and logs the losses.
     pub(crate) fn count_node(&self, node: &Node, dropped: ByCause) {
         self.count(node.clock.now_nanos(), LossCause::ALL.into_iter().zip(dropped));
         node.log_losses();
     }
 
-    /// Returns the losses that the record does not have.
     pub(super) fn unrecorded(&self) -> Vec<Loss> {
         let mut losses = self.lock().inherited.clone();
         losses.extend(self.losses.unrecorded().into_iter().map(|((minute, cause), amount)| Loss {
@@ -108,7 +104,6 @@ impl LossReporter {
         }
     }
 
-    /// Writes the unrecorded losses to the file if they changed.
     async fn save(&self) {
         let Some(file) = self.file.clone() else {
             return;
@@ -137,7 +132,6 @@ impl LossReporter {
     }
 }
 
-/// Returns the record with the losses that are not in it yet.
 pub(super) fn merged(mut record: Vec<Loss>, unrecorded: &[Loss]) -> Vec<Loss> {
     for loss in unrecorded {
         match record.iter_mut().find(|known| known.key() == loss.key()) {
@@ -160,7 +154,6 @@ fn read(file: &Path) -> Vec<Loss> {
     losses.iter().filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
 }
 
-/// Replaces the file, or removes it if there are no losses.
 fn write(file: &Path, losses: &[Loss]) -> io::Result<()> {
     if losses.is_empty() {
         return match fs::remove_file(file) {

@@ -13,7 +13,6 @@ use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
 const COVERAGE_MIN: f64 = 0.99;
 /// The percentage of rejected lines from which a node rejects many.
 const REJECTED_PERCENT_MIN: u64 = 1;
-/// A lag up to this age is no finding.
 const LAG_SECONDS_MAX: u64 = 10;
 
 pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
@@ -42,7 +41,6 @@ pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
     found
 }
 
-/// Returns the findings of all kinds of processes and `details`, unless the process is silent.
 fn find_in_process<R>(
     kind: &str,
     silent: Cause,
@@ -74,13 +72,11 @@ fn find_in_process<R>(
     found.into_iter().map(|finding| finding.at(&place)).collect()
 }
 
-/// Returns whether a node rejects many lines, which is a warning.
 pub(super) fn rejects_much(node: &NodeReport) -> bool {
     let recent = &node.details.recent;
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
 }
 
-/// Returns the obstacles to recording, closing minutes and sending.
 fn find_in_work(status: &Status, node: &NodeReport) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
@@ -166,7 +162,6 @@ fn find_in_input(node: &NodeReport) -> Vec<Diagnosis> {
     found
 }
 
-/// Returns the most frequent reason of rejection, with an example and its remedy.
 fn rejection(node: &NodeReport) -> Diagnosis {
     let (recent, seconds) = (&node.details.recent, node.process.recent_seconds);
     let share = percent(recent.rejected, recent.received);
@@ -189,7 +184,6 @@ fn rejection(node: &NodeReport) -> Diagnosis {
     }
 }
 
-/// Returns the lines that a relay does not send, and the destinations that it cannot reach.
 fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
     let (report, mut found) = (&relay.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));

@@ -1,5 +1,4 @@
 //! Reports of nodes and relays, whose fields `docs/openapi.json` describes.
-//!
 //! A report in the store may be of another version or of another program: [`Report::read`] reads it field by field and makes
 //! its texts short and printable.
 
@@ -35,12 +34,10 @@ pub(crate) struct Report<R> {
     pub(crate) seen: Seen,
 }
 
-/// What the reader of a report adds to it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Seen {
     pub(crate) last_seen_seconds: u64,
     pub(crate) silent: bool,
-    /// Whether the whole report could be read.
     pub(crate) readable: bool,
     /// The share of recent events that a node saw, relative to the node that saw most.
     pub(crate) coverage: Option<f64>,
@@ -88,14 +85,11 @@ pub(crate) struct NodeDetails {
     pub(crate) coarse_stamps: Option<String>,
     /// A sample of the lines without a timestamp, for other nodes only.
     pub(crate) unstamped: Option<Sample>,
-    /// A node that received the same lines without a timestamp in the recent period.
     pub(crate) unstamped_copies_at: Option<String>,
     pub(crate) leftovers: Option<String>,
     pub(crate) outputs: Vec<OutputReport>,
-    /// The most frequent reasons of rejection in the recent period, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rejected: Vec<RejectedReport>,
-    /// Losses that the record does not have yet.
     #[serde(skip)]
     pub(crate) unrecorded: Vec<Loss>,
 }
@@ -108,7 +102,6 @@ pub(crate) struct RejectedReport {
     pub(crate) example: String,
 }
 
-/// Events that are not recorded yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Queue {
@@ -147,20 +140,16 @@ pub(crate) struct RelayDetails {
     pub(crate) totals: RelayTotals,
     pub(crate) recent: RelayTotals,
     pub(crate) to: Vec<TargetReport>,
-    /// The destination of passthrough lines.
     pub(crate) rest: TargetReport,
-    /// The last unsent line for each reason.
     pub(crate) unsent: Vec<UnsentReport>,
 }
 
-/// A destination of a relay, with counts of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct TargetReport {
     /// Without secrets.
     pub(crate) to: String,
     pub(crate) up: bool,
-    /// Whether its lines come back to this relay.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_loop: bool,
     pub(crate) sent: u64,
@@ -187,7 +176,6 @@ macro_rules! totals {
         }
 
         impl $name {
-            /// Returns the growth of the counts, with the present level.
             pub(crate) const fn since(&self, then: &Self) -> Self {
                 Self { $($count: self.$count.saturating_sub(then.$count),)* $level: self.$level }
             }
@@ -258,7 +246,6 @@ impl RelayTotals {
 }
 
 impl Totals {
-    /// Returns the totals of a node with these outputs.
     pub(super) fn of<'a>(
         metrics: &Metrics,
         ledger: &LedgerTotals,
@@ -293,7 +280,6 @@ impl Totals {
 }
 
 impl<R> Report<R> {
-    /// Returns a report with the time since it was written.
     pub(crate) fn new(process: ProcessReport, details: R, age: Duration) -> Self {
         let (last_seen_seconds, silent) = (age.as_secs(), age >= SILENT_AFTER);
         let seen = Seen { last_seen_seconds, silent, readable: true, coverage: None };
@@ -357,7 +343,6 @@ pub(super) fn known(value: &impl Serialize) -> Value {
     value
 }
 
-/// Makes texts short and printable, and lists short.
 fn fit(value: &mut Value) {
     match value {
         Value::String(text) => *text = beginning(text, TEXT_CHARS_MAX),
@@ -374,7 +359,6 @@ fn fit(value: &mut Value) {
     }
 }
 
-/// Reads a rate and bounds it.
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(f64::deserialize(deserializer)?.clamp(0.0, 1e12))
 }

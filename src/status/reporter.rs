@@ -1,7 +1,5 @@
-//! [`NodeReporter`]: the task that writes the report of a node into the store every two seconds, and the [`History`] of totals from
-//! which nodes and relays compute rates.
-//!
-//! The task blocks no other task. It withdraws the report when the node stops; a node that dies becomes silent.
+//! [`NodeReporter`]: the task that writes the report of a node into the store, and the [`History`] of totals for rates.
+//! It withdraws the report when the node stops; a node that dies becomes silent.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -33,16 +31,12 @@ const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const LOSSES_INTERVAL: Duration = Duration::from_secs(10);
 /// How far into a window the samples of the one before are compared: every node has reported its sample by then.
 const COMPARED_AFTER_MS: i64 = 2500;
-/// The time between two log lines about copies of lines without a timestamp.
 const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
 const REJECTED_MAX: usize = 5;
 
-/// The period of recent totals.
 const RECENT: Duration = Duration::from_secs(300);
-/// The period of rates.
 const RATED: Duration = Duration::from_secs(10);
 
-/// The totals of a process since its start.
 #[derive(Debug)]
 pub(crate) struct History<T> {
     began: Instant,
@@ -58,7 +52,6 @@ impl<T: Copy + Default> History<T> {
         Self { began, started, totals: [(began, T::default())].into() }
     }
 
-    /// Adds the present totals and removes those older than the longest period.
     pub(crate) fn add(&mut self, totals: T) {
         let now = Instant::now();
         while (self.totals.get(1)).is_some_and(|(at, _)| now - *at >= RECENT) {
@@ -100,7 +93,6 @@ impl<T: Copy + Default> History<T> {
     }
 }
 
-/// The last report of a node, with its time.
 pub(crate) type Latest = Arc<watch::Sender<Option<(Instant, NodeReport)>>>;
 
 #[derive(Debug)]
@@ -123,7 +115,6 @@ struct Counts {
     rejected: [u64; Rejection::ALL.len()],
 }
 
-/// The state from one report to the next.
 struct Memory {
     history: History<Counts>,
     lags_since: Option<Instant>,
@@ -199,7 +190,6 @@ impl NodeReporter {
         memory.copies_at = Some((Instant::now(), other));
     }
 
-    /// Returns the most frequent reasons of rejection since `before`.
     fn rejected(&self, now: &LedgerTotals, before: &Counts) -> Vec<RejectedReport> {
         let examples = self.node.notices.examples();
         let counts = now.rejected.iter().zip(before.rejected);

@@ -41,12 +41,10 @@ const COUNT_BYTES: f64 = 120.0;
 /// Bytes of an event in the log of a node.
 const LOGGED_BYTES: f64 = 20.0;
 
-/// Caches the status for all readers.
 #[derive(Debug)]
 pub(crate) struct Observer {
     store: Arc<dyn Survey>,
     expected: Expected,
-    /// The report of this node, if a node observes.
     own: Option<Latest>,
     current: Mutex<Option<(Instant, Arc<Status>)>>,
 }
@@ -88,7 +86,6 @@ impl Observer {
     }
 }
 
-/// Returns the status. `own` is the report of the observing node.
 pub(super) fn summarize(
     at: DateTime<Utc>,
     own: Option<NodeReport>,
@@ -162,9 +159,8 @@ fn processes<R: Default + Serialize + DeserializeOwned>(
     processes
 }
 
-/// Returns the share of events that a node saw of all minutes but the first and the last, relative to the node that saw most of
-/// each. A minute counts if one process of the node ran throughout: the present process, or a process that also saw events
-/// of the minutes before and after. So a node that was down for a while is not reported for losing events.
+/// Relative to the node that saw most of each minute but the first and the last. A minute counts if one process of the node
+/// ran throughout, as the minutes before and after show, so a node that was down is not reported for losing events.
 fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
     let name = node.process.name.as_str();
     let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
@@ -335,7 +331,6 @@ fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     losses.map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether events that are lost for this cause are missing from points for certain.
 fn is_certain(loss: &CauseStatus) -> bool {
     LossCause::labelled(&loss.cause).is_none_or(LossCause::is_certain)
 }
@@ -379,7 +374,6 @@ fn is_anything_lost(
     Lost { answer, sentence }
 }
 
-/// Returns the sentence about rejected lines, if there are many.
 fn rejected(nodes: &[NodeReport]) -> Option<String> {
     let rejecting: Vec<_> = nodes.iter().filter(|node| rejects_much(node)).collect();
     let reasons = rejecting.iter().flat_map(|node| &node.details.rejected);

@@ -8,7 +8,6 @@ use crate::store::ServerSeen;
 
 const PAGE_WIDTH: usize = 100;
 
-/// Wraps a text, with `first` before its first line and `further` before the others.
 fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> {
     let (mut lines, mut line, mut is_empty) = (Vec::new(), first.to_owned(), true);
     for word in text.split_whitespace() {
@@ -26,7 +25,6 @@ fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> 
     lines
 }
 
-/// Wraps a text, with `first` before its first line and as many spaces before the others.
 fn indented(first: &str, text: &str, width: usize) -> Vec<String> {
     wrapped(first, text, &" ".repeat(first.len()), width)
 }
@@ -66,7 +64,6 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the page of a relay: its findings, and its row of the table.
 pub(crate) fn relay_page(at: String, report: RelayReport) -> String {
     let status = relay_status(at, report);
     let found = find_in_relays(&status);
@@ -84,7 +81,6 @@ pub(crate) fn relay_page(at: String, report: RelayReport) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns a status with one relay and its recent losses.
 pub(super) fn relay_status(at: String, report: RelayReport) -> Status {
     let lost = report.details.recent.losses().into_iter();
     let losses = lost.filter(|(_, amount)| *amount > 0).map(|(cause, amount)| CauseStatus {

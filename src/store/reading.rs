@@ -40,11 +40,9 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-/// The items of a page of a list in memory.
 const PAGE: usize = 500;
 
 impl<T> Page<T> {
-    /// Cuts the page at a cursor out of a list.
     pub(super) fn cut(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Self {
         let from = usize::try_from(cursor).unwrap_or(usize::MAX);
         let next = from.saturating_add(PAGE);
@@ -56,8 +54,7 @@ impl<T> Page<T> {
 /// Reads counts, and changes nothing. Each call asks for little, so that no call delays recording or draining.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {
-    /// Returns for each of these minutes, some hundred at most, the number of series that have sealed counts, or more where some
-    /// series are not sealed yet.
+    /// Returns for each of some hundred minutes the number of series with sealed counts, or more where some are not sealed yet.
     async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>>;
 
     /// Reads a page of the sealed counts of a minute. The first cursor is 0.
@@ -66,19 +63,16 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     /// Returns the coverage of each of these minutes, some hundred at most.
     async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>>;
 
-    /// Returns minutes that may be open, newest first: at most `most` unclaimed minutes and `most` claimed minutes, those with the
-    /// latest deadlines.
+    /// Returns minutes that may be open, newest first: at most `most` unclaimed, and `most` claimed with the latest deadlines.
     async fn open_minutes(&self, partition: Partition, most: usize) -> Result<Vec<Minute>>;
 
     /// Reads a page of the open series of a minute. The first cursor is 0.
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>>;
 
-    /// Returns the present counts of these series, some hundred at most; both counts of a series are of one instant. Series
-    /// without events and series with sealed counts are left out.
+    /// Returns the counts of some hundred series, both of one instant, without series that are sealed or have no events.
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 
-    /// Returns why queries are refused now: the store has hardly any room left, and keeps it for events. Checks at most once a
-    /// second.
+    /// Returns why queries are refused now: the store keeps its room for events. Checks at most once a second.
     async fn shortage(&self) -> Result<Option<String>> {
         Ok(None)
     }

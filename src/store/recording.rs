@@ -5,8 +5,7 @@ use async_trait::async_trait;
 use super::{Bucket, Result, SeriesCounts, Store};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
-/// The most bytes of a request, roughly. Over a link of 1 MB/s they take 0.4 s, a small part of the timeout of an
-/// answer, so that one command does not delay other partitions.
+/// The most bytes of a request, roughly: 0.4 s over a link of 1 MB/s, so that one command does not delay other partitions.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 
 /// Events of one series in one minute, to be recorded.
@@ -16,11 +15,9 @@ pub struct RecordRequest<'a> {
     pub minute: Minute,
     /// The canonical series under which the events are recorded.
     pub series: &'a str,
-    /// The series of the events, where it was refused and `series` is the overflow series: events of different series are
-    /// different events there.
+    /// The series of the events where `series` is the overflow series: events of different series are different events there.
     pub overflowed_from: Option<&'a str>,
-    /// The users that the store may not know yet in this minute and series; `None` for a store that
-    /// [finds new users](super::Capabilities::finds_new_users).
+    /// The users that the store may not know yet; `None`: it [finds new users](super::Capabilities::finds_new_users).
     pub new_users: Option<Vec<&'a str>>,
     /// The events.
     pub occurrences: &'a [Occurrence],
@@ -98,12 +95,10 @@ pub struct SeriesUsers {
 /// The role of a recorder.
 #[async_trait]
 pub trait Recording: Store {
-    /// Admits or refuses series in a minute. The first series are admitted, up to the cap; the answer is final, and equal for
-    /// all nodes, while the generation does not change.
+    /// Admits or refuses series in a minute, up to the cap; final, and equal for all nodes, while the generation does not change.
     async fn admit(&self, partition: Partition, request: &AdmitRequest<'_>) -> Result<Admitted>;
 
-    /// Returns the counts of all series in an open minute. Only for a store that does not return the users of a series with its
-    /// admission.
+    /// Returns the counts of all series in an open minute, for a store whose admission does not return the users of a series.
     async fn counts(&self, _bucket: Bucket) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }
@@ -111,8 +106,7 @@ pub trait Recording: Store {
     /// Returns the number of users of a series in a minute, and which of these are among them.
     async fn users(&self, bucket: Bucket, series: &str, users: &[&str]) -> Result<SeriesUsers>;
 
-    /// Records events of a partition, and returns how many of them were recorded before: copies from any node, or events of a user
-    /// with the same timestamp. Does nothing in another generation than that of the records, since that store may have admitted other
-    /// series.
+    /// Records events, and returns how many of them were recorded before: copies from any node, or events of a user with the same
+    /// timestamp. Does nothing in another generation than that of the records, since that store may have admitted other series.
     async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64>;
 }

@@ -1,5 +1,4 @@
-//! The [`Survey`] role: what operators see of a store, and of the nodes that share it. It answers also when the other roles do not:
-//! it does not check whether nodes agree or whether the store is fit for events.
+//! The [`Survey`] role: what operators see of a store and its nodes, also when nodes disagree or the store is unfit for events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use crate::event::Minute;
 
 /// The retention of a node's last report. Until then a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
-/// The most bytes of a report.
 pub(super) const REPORT_BYTES_MAX: usize = 32_768;
 /// The most reports that are read, the latest first.
 pub(super) const REPORTS_MAX: usize = 256;
@@ -95,18 +93,15 @@ impl Loss {
     }
 }
 
-/// A server of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerSeen {
     pub(crate) address: String,
-    /// Why the server did not answer.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<Diagnosis>,
     #[serde(flatten)]
     pub(crate) found: Option<ServerFound>,
 }
 
-/// The answers of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerFound {
     /// Name and version.
@@ -122,20 +117,15 @@ pub(crate) struct ServerFound {
     pub(crate) persistence: Persistence,
     /// How far the server's clock is ahead of this host's.
     pub(crate) clock_offset_ms: i64,
-    /// Why the server refuses a write that would change nothing.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub(crate) refuses_writes: Option<Diagnosis>,
-    /// Why no node can use the server.
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub(crate) unfit: Option<Diagnosis>,
 }
 
-/// The persistence of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Persistence {
-    /// Whether an append-only file is on.
     pub(crate) aof: bool,
-    /// Changes since the last snapshot.
     pub(crate) unsaved_changes: u64,
     /// Whether the last snapshot and the last write to the append-only file succeeded.
     pub(crate) last_save_ok: bool,
@@ -151,24 +141,19 @@ fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok,
 pub struct Surveyed {
     /// Empty where the store is this process' memory.
     pub(crate) servers: Vec<ServerSeen>,
-    /// The reports of nodes.
     pub(crate) reports: Result<Vec<Reported>>,
     pub(crate) relays: Result<Vec<Reported>>,
-    /// The backlog of each partition.
     pub(crate) backlogs: Result<Vec<Backlog>>,
     /// The number of events that each process (`name#number`) saw of each requested minute.
     pub(crate) seen: Result<BTreeMap<Minute, Coverage>>,
     pub(crate) losses: Result<Vec<Loss>>,
     /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the format.
     pub(crate) difference: Option<Diagnosis>,
-    /// The most counts that are kept after they are sent.
     pub(crate) counts_max: u64,
-    /// Whether events are kept as fingerprints in logs.
     pub(crate) in_logs: bool,
 }
 
 impl Surveyed {
-    /// The result without an answer of the store.
     pub(crate) fn nothing(address: String, why: &StoreError) -> Self {
         Self {
             servers: vec![ServerSeen { address, error: Some(why.clone().into()), found: None }],
@@ -203,8 +188,7 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
     /// The name of this process in the store: `name#number`.
     fn identity(&self) -> &str;
 
-    /// Keeps the report of this process for [`REPORT_KEPT`], in the place of its last one. Returns whether another process reports
-    /// under the same name.
+    /// Keeps the report of this process for [`REPORT_KEPT`]. Returns whether another process reports under the same name.
     async fn report(&self, _report: &str) -> Result<bool> {
         Ok(false)
     }

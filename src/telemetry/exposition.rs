@@ -12,8 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format for this `Accept` (RFC 9110), which may be empty: OpenMetrics if it is named and the classic text
-    /// is not preferred.
+    /// Returns the format for this `Accept` (RFC 9110): OpenMetrics if it is named and the classic text is not preferred.
     #[must_use]
     pub fn wanted(accept: &str) -> Self {
         // Of the ranges that match the classic text, the most exact one has its quality.
@@ -53,8 +52,7 @@ impl Format {
         }
     }
 
-    /// Converts OpenMetrics as `prometheus-client` writes it: for each metric a line of help, a line with its type, and its
-    /// samples.
+    /// Converts OpenMetrics as `prometheus-client` writes it: for each metric its help, its type, and its samples.
     pub(super) fn convert(self, text: String) -> String {
         if self == Self::OpenMetrics {
             return text;

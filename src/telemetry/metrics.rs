@@ -19,7 +19,6 @@ use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
 use crate::node::{LedgerTotals, Node};
 
-/// The label of the metrics of an output.
 pub(crate) type OfOutput = [(&'static str, String); 1];
 /// A gauge without a label, absent while its value is unknown.
 type Known = Family<[(&'static str, String); 0], Gauge>;
@@ -189,7 +188,6 @@ impl Metrics {
         self.oldest_unsent_minute_age_seconds.remove(label);
     }
 
-    /// Returns the drops of a node and its kernel.
     pub(crate) fn dropped(&self, ledger: &LedgerTotals) -> ByCause {
         let mut dropped = ledger.dropped;
         dropped[LossCause::KernelDrops as usize] = self.kernel_drops.get();

@@ -1,5 +1,4 @@
 //! The metrics of a node as points, for operators with a database and no Prometheus.
-//!
 //! A scrape makes one point of the measurement `eds` for each set of labels: the labels and the node are its tags, the metrics
 //! without `eds_` its fields. Buckets of histograms and the build information are left out.
 
@@ -10,9 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// No measurement of counts has this name.
 const MEASUREMENT: &str = "eds";
 
-/// Returns lines of the line protocol with the metrics of a node, which are in the classic format.
-///
-/// Names of nodes, labels and their values match `[A-Za-z0-9._-]+`, so they need no escapes.
+/// Returns the metrics, in the classic format, as line protocol. Names, labels and values need no escapes: `[A-Za-z0-9._-]+`.
 #[must_use]
 pub fn points(metrics: &str, node: &str, at: SystemTime) -> Vec<String> {
     let mut points: BTreeMap<String, String> = BTreeMap::new();

@@ -66,8 +66,7 @@ impl Claim {
     }
 }
 
-/// The number of a lease, greater than that of every earlier lease of the name: the store's clock in microseconds, or the last
-/// token plus one.
+/// The number of a lease: the store's clock in microseconds, or the last token plus one, so greater than all earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -139,8 +138,7 @@ pub enum Error {
     /// The computation failed, panicked or took too long, with this message for all its callers.
     #[error("the computation failed: {0}")]
     Failed(String),
-    /// A list has this many items and bytes, more than [`ITEMS_MAX`](super::ITEMS_MAX) or
-    /// [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
+    /// A list has this many items and bytes; see [`ITEMS_MAX`](super::ITEMS_MAX) and [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
     #[error("the list is too large: {0} items and {1} bytes")]
     TooLarge(usize, usize),
     /// A name or key has this many bytes: none, or more than [`NAME_BYTES_MAX`].

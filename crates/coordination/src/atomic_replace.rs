@@ -1,5 +1,4 @@
-//! Replaces a list and its time to live in one step: readers see all of the old or all of the new list, and never a mixture of
-//! two writers'.
+//! Replaces a list and its time to live in one step: readers see all of the old or all of the new list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +26,7 @@ impl AtomicReplace {
     }
 
     /// Replaces the list by these items; without items it is removed. After an error it is the old or the new list.
-    ///
-    /// With the token of a lock's holder, returns false, with no effect, if the list was replaced with a greater token before: a
-    /// slow writer cannot undo a newer one. The token is kept for 10 minutes after the list has expired.
+    /// With a lock's token, returns false, with no effect, if a greater one replaced it before (kept 10 minutes after expiry).
     pub async fn replace<T: AsRef<[u8]>>(
         &self,
         key: &str,

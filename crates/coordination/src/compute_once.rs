@@ -1,11 +1,6 @@
-//! Computes a value once for all callers, in any process.
-//!
-//! The first caller gets the lease to compute; the others wait until the value is published, and read it. The lease is renewed
-//! during the computation. When its process dies it lapses, and a waiter gets it. A value that is computed without the lease is
-//! not published. A computation is a task, see `flight`: it outlives its caller, and its result serves the next.
-//!
-//! With [`beta`](ComputeSettings::beta) a hot value is computed again before it expires: each read decides at random, by the
-//! value's cost and expiry, whether it starts a computation, of which one runs at a time. No read waits.
+//! Computes a value once for all callers, in any process: the first gets the lease to compute, and the others wait for the value.
+//! What is computed without the lease is not published. A computation is a task, see `flight`, that outlives its caller.
+//! With [`beta`](ComputeSettings::beta) a hot value is computed again before it expires, and no read waits.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,16 +30,12 @@ impl ComputeOnce {
         Ok(Self { flights: Flights::new(arbiter, settings.checked()?) })
     }
 
-    /// Returns the value of this key: an existing one, that of a running computation, or the output of `compute`. `compute`
-    /// returns bytes or [`Fresh`], and as an error anything that displays or [`Failure`].
+    /// Returns the value of this key: an existing one, that of a running computation, or the output of `compute`: bytes or
+    /// [`Fresh`], or as an error anything that displays or [`Failure`]. A value that is due is returned, and computed again.
     ///
-    /// A value that is due for a refresh is returned, and computed again in the background unless a computation runs. If that
-    /// fails, the value stays.
-    ///
-    /// `patience` limits the caller's wait. The computation outlives the caller, even if the future is dropped. `compute` runs as
-    /// a task of the caller's runtime and gets the token of its lease, for the stores to which it writes. It is dropped halfway
-    /// when the lease is lost, and may then be called again. Its panic is [`Error::Failed`]. If it blocks its thread the
-    /// lease is renewed, but a runtime of one thread answers no caller: use [`get_blocking`](Self::get_blocking).
+    /// `patience` limits the caller's wait. `compute` runs as a task of the caller's runtime and gets the token of its lease. It
+    /// is dropped halfway when the lease is lost, and may then be called again. Its panic is [`Error::Failed`]. If it blocks its
+    /// thread, a runtime of one thread answers no caller: use [`get_blocking`](Self::get_blocking).
     pub async fn get<C, F, V, E>(
         &self,
         key: &str,
@@ -68,8 +59,7 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// As [`get`](Self::get), with a computation that blocks its thread and runs by [`spawn_blocking`]. It cannot be stopped
-    /// halfway: when it loses its lease or takes too long, it runs to its end, and its output is dropped.
+    /// As [`get`](Self::get), by [`spawn_blocking`]: it runs to its end, even if its lease is lost or its time is up.
     pub async fn get_blocking<C, V, E>(
         &self,
         key: &str,
@@ -98,8 +88,7 @@ impl ComputeOnce {
         Ok(entry.map(|entry| Computed { entry, origin: Origin::Kept }))
     }
 
-    /// Removes the value or error of this key, and returns whether there was one. A running computation loses its lease and starts
-    /// again for its callers, so that later callers get no older value.
+    /// Removes the value or error, and returns whether there was one. A running computation starts again for its callers.
     pub async fn invalidate(&self, key: &str) -> Answer<bool> {
         self.flights.arbiter.invalidate(&Name::of_value(key)?).await
     }

@@ -1,8 +1,5 @@
-//! A flight gets one value for all callers of this process that wait for it.
-//!
-//! It is a task that asks for the lease to compute, computes or waits for another process, and publishes. Callers only wait for
-//! it, and their patience does not change its outcome. A flight that computes outlives its callers; a flight that waits for
-//! another process ends with its last caller.
+//! A flight gets one value for all callers of this process: a task that asks for the lease, computes or waits, and publishes.
+//! A flight that computes outlives its callers; a flight that waits for another process ends with its last caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +16,6 @@ use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
 use super::settings::{ComputeSettings, bounded_ttl};
 use super::wakes::Listener;
 
-/// The maximum length of an error's message in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 pub(super) type Output = Result<Fresh, Failure>;
@@ -27,22 +23,18 @@ pub(super) type Outcome = Result<Computed, Error>;
 /// Starts the task of a computation, which counts as running until it drops its permit.
 pub(super) type Work = Arc<dyn Fn(Token, OwnedSemaphorePermit) -> JoinHandle<Output> + Send + Sync>;
 
-/// The progress of a flight.
 #[derive(Debug, Default)]
 struct News {
     /// The number of requests to the arbiter. The answer to a request may be older than a caller that boarded after it.
     asked: u64,
-    /// The error of the last request, if the arbiter was unavailable.
     obstacle: Option<Error>,
     outcome: Option<Outcome>,
 }
 
-/// All flights of a process.
 #[derive(Debug)]
 pub(super) struct Flights {
     pub(super) arbiter: Arc<dyn Arbiter>,
     pub(super) settings: ComputeSettings,
-    /// One permit for each computation that may run.
     permits: Arc<Semaphore>,
     under_way: Mutex<HashMap<Name, watch::Sender<News>>>,
 }
@@ -58,8 +50,7 @@ impl Flights {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a seat in the flight of this name, which is started if there is none. A flight to refresh the value with the token
-    /// `outdated` does not wait for other processes.
+    /// A flight to refresh the value with the token `outdated` does not wait for other processes.
     pub(super) fn board(
         self: &Arc<Self>,
         name: &Name,
@@ -80,12 +71,10 @@ impl Flights {
     }
 }
 
-/// A caller's place in a flight.
 #[derive(Debug)]
 pub(super) struct Seat {
     asked: u64,
     news: watch::Receiver<News>,
-    /// Whether this caller started the flight.
     pub(super) is_first: bool,
 }
 
@@ -261,8 +250,7 @@ impl Flight {
         })
     }
 
-    /// Runs the computation within its time limit. Returns `None` if the runtime ends first. When this is dropped, the task ends at
-    /// its next wait.
+    /// Returns `None` if the runtime ends first. When this is dropped, the task ends at its next wait.
     async fn work(&self, token: Token, permit: OwnedSemaphorePermit) -> Option<Output> {
         let ComputeSettings { computation_max, value_bytes_max, .. } = self.flights.settings;
         let task = AbortOnDropHandle::new((self.work)(token, permit));
@@ -297,7 +285,6 @@ impl Drop for Flight {
     }
 }
 
-/// Returns `None` if the task was aborted.
 fn panic_message(ended: JoinError) -> Option<String> {
     let panic = ended.try_into_panic().ok()?;
     let message = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,9 +1,6 @@
-//! A lease that is renewed while it is held, and whose loss is signalled.
-//!
-//! A dedicated thread with a small runtime renews all leases of the process: a holder that blocks its thread may stop all tasks,
-//! timers and connections of its own runtime. A dropped lease is released in the background; that of a dead process lapses. The
-//! holder measures with its monotonic clock from before its request, and a little less than the store, so it knows of the loss
-//! before the store grants the lease to another holder.
+//! A lease that is renewed while it is held, by a dedicated thread: a holder may block its own. A dropped lease is released.
+//! The holder measures from before its request, and a little less than the store, so it knows of the loss before the store
+//! grants the lease to another holder.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,15 +16,11 @@ use super::arbiter::{Answer, Arbiter, Claim, Name, Token};
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the arbiter was unavailable.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// A lease is renewed this many times within its time to live.
 const RENEWALS_PER_TTL: u32 = 3;
-/// A renewal without an answer is repeated this many times before the next one is due.
 const TRIES_PER_RENEWAL: u32 = 4;
 
-/// The name of the thread that renews leases.
 const KEEPER_NAME: &str = "lease-keeper";
 
-/// The runtime of that thread. It runs until the process ends.
 static KEEPER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let runtime =
         Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER_NAME).enable_all().build();
@@ -43,8 +36,7 @@ pub(super) fn is_keeper() -> bool {
     std::thread::current().name() == Some(KEEPER_NAME)
 }
 
-/// Returns the time for which a holder relies on a lease: 1 % and 2 ms less than its time to live, since clocks differ in speed
-/// and timers are late.
+/// 1 % and 2 ms less than its time to live, since clocks differ in speed and timers are late.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }

@@ -12,11 +12,9 @@ use super::arbiter::{
 };
 use super::wakes::{Listener, Wakes};
 
-/// The interval at which expired names are removed.
 const SWEEP_INTERVAL_US: u64 = 10_000_000;
 /// The approximate limit of all names. Beyond it, operations that need room are refused.
 const BYTES_MAX: usize = 256 << 20;
-/// The approximate bytes of a name without its value and list.
 const NAME_BYTES: usize = 512;
 /// The time for which a token outlives its lease, so that tokens grow even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
@@ -65,7 +63,6 @@ struct State {
     holder: Option<String>,
     /// The time at which the lease lapses; 0 when it was released.
     until_us: u64,
-    /// The last holder that released the lease.
     released: Option<String>,
     /// Waiters, each with the time until which it keeps its place.
     queue: VecDeque<(String, u64)>,
@@ -125,7 +122,6 @@ impl State {
         self.released = self.holder.take();
     }
 
-    /// Returns the waiter that is next.
     fn first(&self) -> Option<&str> {
         self.queue.front().map(|(waiter, _)| waiter.as_str())
     }

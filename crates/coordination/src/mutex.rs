@@ -1,7 +1,5 @@
 //! A named lock: at most one holder among all processes, until it is released or lapses.
-//!
-//! Waiters queue by arrival, and a release wakes the first. When a holder dies, the first waiter asks again as the lock lapses. A
-//! waiter that dies loses its place after [`PRESENCE`].
+//! Waiters queue by arrival, and a release wakes the first. A waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,8 +24,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Returns the lock of this name. A holder has it for `ttl` (10 ms to 24 h), and keeps it while its process lives and reaches
-    /// the arbiter; otherwise it lapses.
+    /// Returns the lock of this name. A holder has it for `ttl` (10 ms to 24 h) after its process died or lost the arbiter.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         name: &str,
@@ -50,8 +47,7 @@ impl Mutex {
         Ok(None)
     }
 
-    /// Acquires the lock within `patience`, in the order of arrival. Retries while the arbiter is unavailable. Dropping the future
-    /// gives up the place in the queue.
+    /// Acquires the lock in the order of arrival. Retries while the arbiter is unavailable. Dropping this gives up the place.
     pub async fn acquire(&self, patience: Duration) -> Answer<Guard> {
         let (name, began) = (self.name.as_str(), Instant::now());
         let acquired = self.wait(began + patience).await;
@@ -115,8 +111,7 @@ impl Guard {
         self.lease.token
     }
 
-    /// Returns the number of failed tries before it was acquired. Above 0, another holder had it in between, and may have done
-    /// the work of this one.
+    /// Returns the number of failed tries. Above 0, another holder had it in between, and may have done the work of this one.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries

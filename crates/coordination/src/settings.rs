@@ -26,8 +26,7 @@ impl From<Error> for InvalidSetting {
 /// The settings of [`ComputeOnce`](super::ComputeOnce).
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// The time to live of the lease to compute, 5 s by default. A live process renews it, so a computation may take longer; when
-    /// the process dies, another one computes after this time at the latest.
+    /// The time to live of the lease to compute, 5 s by default: when a process dies, another one computes within this time.
     pub lock_ttl: Duration,
     /// The time to live of a value, 60 s by default, unless its computation [sets](super::Kept::kept_for) another.
     pub value_ttl: Duration,
@@ -91,7 +90,6 @@ pub(super) fn check_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
     check(bounded_ttl(ttl) == ttl, || format!("a time must be 1ms to 366 days, not {ttl:?}"))
 }
 
-/// Returns the nearest valid time to live.
 pub(super) fn bounded_ttl(ttl: Duration) -> Duration {
     ttl.clamp(TTL_MIN, TTL_MAX)
 }

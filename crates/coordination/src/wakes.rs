@@ -1,14 +1,11 @@
-//! Wakes the listeners of this process by channel.
-//!
-//! A wake-up is a hint to ask again. A listener is woken once when its channel is first heard, and again after each interruption,
-//! so a caller that listens, asks, and asks again when woken misses nothing.
+//! Wakes the listeners of this process by channel. A wake-up is a hint to ask again. A listener is woken when its channel is
+//! first heard, and after each interruption, so a caller that listens, asks, and asks again when woken misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The channels to which this process listens.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(Mutex<State>);
 
@@ -60,7 +57,6 @@ impl Wakes {
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
-    /// The channel that is removed with its last listener.
     ending: Option<(Arc<Wakes>, String)>,
 }
 

@@ -1,5 +1,4 @@
 //! XFetch: decides whether a read computes a value again before it expires.
-//!
 //! A. Vattani, F. Chierichetti, K. Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", PVLDB 8(8), 2015. Each read
 //! decides alone. With `n` reads a second, the first refresh is on average βΔ(ln(nβΔ) + 0.577) seconds before the expiry.
 
@@ -12,8 +11,7 @@ pub(super) fn draw(random: &mut impl Rng) -> f64 {
     1.0 - random.random::<f64>()
 }
 
-/// Returns how long before the expiry a read refreshes the value: −Δ·β·ln(u) in microseconds, which is exponentially distributed
-/// with mean βΔ.
+/// −Δ·β·ln(u) in microseconds before the expiry, which is exponentially distributed with mean βΔ.
 fn gap_us(cost: Duration, beta: f64, u: f64) -> f64 {
     // −0 for u = 1.
     -(cost.as_secs_f64() * 1e6 * beta * u.ln()) + 0.0

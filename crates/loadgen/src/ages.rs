@@ -9,8 +9,7 @@ pub const MAX_AGE: Duration = Duration::from_secs(3600);
 /// The default of `input.max_future`.
 pub const MAX_FUTURE: Duration = Duration::from_secs(60);
 
-/// Returns the warning for a line that a node with these defaults rejects now; `None` for other lines, and for lines that do not
-/// end with a timestamp.
+/// `None` for lines that are not rejected or do not end with a timestamp.
 pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&byte| byte == b' ').next()?;

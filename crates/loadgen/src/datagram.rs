@@ -2,13 +2,11 @@
 
 use std::num::NonZeroUsize;
 
-/// The maximum bytes of several lines: they fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel. A
-/// longer line is sent alone.
+/// Several lines fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel. A longer line is sent alone.
 pub(super) const BYTES_MAX: usize = 1_400;
 /// The maximum length of a line that a datagram can hold, in bytes (UDP over IPv4).
 pub(super) const LINE_BYTES_MAX: usize = 65_507;
 
-/// The open datagram: lines with `\n` between them.
 #[derive(Debug)]
 pub(super) struct Datagram {
     pub(super) bytes: Vec<u8>,
@@ -21,13 +19,11 @@ impl Datagram {
         Self { bytes: Vec::with_capacity(BYTES_MAX), lines: 0, lines_max: lines_max.get() }
     }
 
-    /// Returns whether a line of this many bytes may be added.
     pub(super) const fn has_room_for(&self, line_bytes: usize) -> bool {
         self.lines == 0
             || (self.lines < self.lines_max && self.bytes.len() + 1 + line_bytes <= BYTES_MAX)
     }
 
-    /// Returns whether not even the shortest line may be added.
     pub(super) const fn is_full(&self) -> bool {
         !self.has_room_for(1)
     }

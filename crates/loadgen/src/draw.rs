@@ -1,5 +1,4 @@
 //! Random numbers that depend only on the seed, the purpose and an index.
-//!
 //! They can be drawn in any order, so an event does not depend on the order of sending or on dropped copies. The algorithm is not
 //! taken from a library, because a seed in an old report must give the same bytes after every upgrade.
 
@@ -18,7 +17,6 @@ pub(super) enum Purpose {
     Drop = 7,
 }
 
-/// The draws of one seed for one purpose.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Draw(u64);
 
@@ -40,7 +38,6 @@ impl Draw {
         N::try_from(scaled).unwrap_or_default()
     }
 
-    /// Returns whether the draw at this index falls into a share from 0 (never) to 1 (always).
     pub(super) fn falls_into(self, index: u64, share: f64) -> bool {
         // In range: the upper half of a u64.
         let upper = u32::try_from(self.at(index) >> 32).unwrap_or_default();

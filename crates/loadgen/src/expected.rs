@@ -1,5 +1,4 @@
 //! The exact counts that the service must write for the sent lines.
-//!
 //! They check the service, so this shares no code with it. It keeps every event, sorts the events and counts neighbours. It reads
 //! only the short form without escapes, and refuses all other lines.
 
@@ -40,7 +39,6 @@ impl Event {
 /// Collects the events of lines, and counts them at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// Numbers of series, by their tags in the order of a line.
     spellings: HashMap<String, u32>,
     series: HashMap<String, u32>,
     users: HashMap<String, u32>,
@@ -74,7 +72,6 @@ impl Expected {
         self.confirmed = self.events.len();
     }
 
-    /// Drops the events of the open datagram, which was sent to no address.
     pub(super) fn discard(&mut self) {
         self.events.truncate(self.confirmed);
     }
@@ -107,7 +104,6 @@ impl Expected {
     }
 }
 
-/// Splits a line into the tags, the user and the timestamp.
 fn split(line: &[u8]) -> Result<(&str, &str, i64), NotSimple> {
     let line = std::str::from_utf8(line).map_err(|_| CHARACTER)?;
     if line.contains(|c: char| c.is_control() || c == '\\' || c == '"') {
@@ -125,7 +121,6 @@ fn split(line: &[u8]) -> Result<(&str, &str, i64), NotSimple> {
     Ok((tags, user, timestamp.parse().map_err(|_| TIMESTAMP)?))
 }
 
-/// Returns the tags, sorted by key.
 fn canonical(tags: &str) -> Result<String, NotSimple> {
     let mut pairs = Vec::new();
     for tag in tags.split(',') {
@@ -143,7 +138,6 @@ fn canonical(tags: &str) -> Result<String, NotSimple> {
     Ok(tags.join(","))
 }
 
-/// Returns the number of a name, from 0 in the order of first use.
 fn number(names: &mut HashMap<String, u32>, name: &str) -> Result<u32, NotSimple> {
     if let Some(&number) = names.get(name) {
         return Ok(number);

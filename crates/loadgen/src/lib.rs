@@ -1,11 +1,6 @@
 //! A load generator for services that count events: lines from standard input or a seeded synthetic load, sent over UDP or Unix
-//! sockets to any number of addresses, with a file of the exact counts that the service must write.
-//!
-//! `source` provides a line, `pacer` the time to send it, `datagram` packs it, and `sender` copies each full datagram to all
-//! `targets`, except for copies that the drop rate omits. `expected` counts a line if at least one copy of its datagram was sent.
-//!
-//! It shares no code with the service, so that both do not have the same bug. Only the rules for line ends and timestamps are the
-//! service's: callers pass them as [`LineRules`]. It uses blocking calls.
+//! sockets, with a file of the exact counts that the service must write. It shares no code with the service, so that both do
+//! not have the same bug; callers pass the rules for lines as [`LineRules`].
 
 mod ages;
 mod datagram;
@@ -70,9 +65,8 @@ pub enum SendError {
     Expected(PathBuf, #[source] io::Error),
 }
 
-/// Sends by these options, and returns when all events are sent. Reports its progress on standard error. Without `events`, lines are
-/// read from standard input. SIGINT and SIGTERM stop it with a summary; a second signal ends the process. Copies that cannot be sent
-/// are counted in the summary and are no error.
+/// Sends by these options until all is sent, or SIGINT or SIGTERM; a second signal ends the process. Without `events`, lines
+/// are read from standard input. Copies that cannot be sent are counted in the summary and are no error.
 pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     send(options, io::stdin(), rules, is_typed, Stop::by_signals()?)
@@ -144,7 +138,6 @@ fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Pla
     })
 }
 
-/// Describes the load and its start.
 fn describe(options: &Options, plan: &Plan) -> String {
     let events = plan.events;
     if options.realtime {
@@ -154,7 +147,6 @@ fn describe(options: &Options, plan: &Plan) -> String {
     format!("{events} events from {}", start.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
-/// Nanoseconds since the epoch.
 fn now_nanos() -> i64 {
     let since_epoch = UNIX_EPOCH.elapsed().unwrap_or_default();
     i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)

@@ -1,11 +1,9 @@
 //! Limits the rate by a token bucket, stored as the time at which its debt is paid.
-//!
 //! Events are paid for after they are sent. A sleep lasts at least [`SLOT`], because a shorter sleep costs more than it waits. The
 //! next burst makes up for an overlong sleep, up to [`BURST`], so that the average rate is kept.
 
 use std::time::{Duration, Instant};
 
-/// The minimum sleep.
 const SLOT: Duration = Duration::from_millis(1);
 /// The maximum time that one burst makes up for. More would overflow the receiver's buffer.
 const BURST: Duration = Duration::from_millis(10);
@@ -29,7 +27,6 @@ impl Pacer {
         (!debt.is_zero()).then(|| debt.max(SLOT))
     }
 
-    /// Pays for this many events.
     pub(super) fn sent(&mut self, events: usize, now: Instant) {
         if self.rate == 0 {
             return;

@@ -1,5 +1,4 @@
-//! The sender owns the sockets, the open datagram and the expected counts. It waits for its source and the pacer, and stops at the
-//! end of the source or by a signal.
+//! The sender owns the sockets, the open datagram and the expected counts.
 
 use std::fmt;
 use std::fs::File;
@@ -24,7 +23,6 @@ const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const KNOWN_END: &str = "{wide_bar} {human_pos}/{human_len} events  {rate}  ETA {eta}";
 const UNKNOWN_END: &str = "{spinner} {human_pos} events  {rate}  {elapsed}";
 
-/// Sends the lines of a source.
 #[derive(Debug)]
 pub(super) struct Sender<'a> {
     options: &'a Options,
@@ -60,7 +58,6 @@ impl<'a> Sender<'a> {
         })
     }
 
-    /// Returns the addresses, separated by commas.
     pub(super) fn addresses(&self) -> String {
         let addresses: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
         addresses.join(", ")
@@ -137,7 +134,6 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends the datagram to every address, and begins a new one.
     fn dispatch(&mut self) {
         if self.datagram.is_empty() {
             return;
@@ -212,7 +208,6 @@ fn unwritable(options: &Options, error: io::Error) -> SendError {
     SendError::Expected(options.expected.clone().unwrap_or_default(), error)
 }
 
-/// Returns a bar up to this many events, or a spinner. It is cleared when it is dropped.
 fn progress_bar(events: Option<u64>) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(events, ProgressDrawTarget::stderr())
         .with_finish(ProgressFinish::AndClear);

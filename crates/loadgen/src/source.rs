@@ -13,15 +13,12 @@ use super::datagram::LINE_BYTES_MAX;
 use super::synthetic::Synthetic;
 use super::{LineRules, SendError, now_nanos};
 
-/// The maximum wait until a [`Stop`] is checked again.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// The maximum bytes of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Signals, with the exit codes that a shell reports for them.
 const SIGNALS: [(i32, u8); 2] = [(SIGINT, 130), (SIGTERM, 143)];
 
-/// Whether Ctrl-C or SIGTERM was received. Sending then stops with the summary and the expected counts; a second signal ends the
-/// process.
+/// Whether Ctrl-C or SIGTERM was received. A second signal ends the process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stop(Arc<AtomicUsize>);
 
@@ -37,7 +34,6 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Returns the exit code of the received signal.
     pub(super) fn code(&self) -> Option<u8> {
         let code = u8::try_from(self.0.load(Ordering::Acquire)).ok();
         code.filter(|code| *code != 0)
@@ -181,8 +177,7 @@ impl Lines {
         }
     }
 
-    /// Returns the length of the next line; `None` if more bytes are needed. A quoted field may contain a line end; if the closing
-    /// quote is not within the maximum line length, the line ends at its first `\n`.
+    /// A quoted field may contain a line end; without its closing quote in the maximum length, a line ends at its first `\n`.
     fn line_length(&self) -> Option<usize> {
         let rest = &self.bytes[self.taken..];
         let rest = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];
@@ -192,7 +187,6 @@ impl Lines {
         })
     }
 
-    /// Appends the current time to a line without a timestamp.
     fn stamp(&mut self, line: &mut Vec<u8>) {
         if (self.rules.lacks_timestamp)(line) {
             line.pop_if(|last| *last == b'\r');

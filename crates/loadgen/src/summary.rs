@@ -16,13 +16,10 @@ pub struct Summary {
     pub copies_sent: u64,
     /// Copies that were not sent because of the drop rate.
     pub copies_dropped: u64,
-    /// Copies that the kernel did not accept in any try.
     pub(super) copies_failed: u64,
     /// Addresses at which no process listens, each with the number of refused copies. The network may not report all.
     pub(super) copies_refused: Vec<(String, u64)>,
-    /// Events with a time that nodes reject by default.
     pub(super) events_untimely: u64,
-    /// Tries beyond the first, over all copies.
     pub(super) retries: u64,
     pub(super) bytes: u64,
     pub(super) elapsed: Duration,

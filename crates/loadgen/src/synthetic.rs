@@ -1,5 +1,4 @@
 //! The synthetic load: a pure function from a plan and an index to an event.
-//!
 //! A repeat is an exact copy of an event shortly before it, so the receiver must count both once.
 
 use std::collections::VecDeque;
@@ -8,7 +7,6 @@ use std::num::NonZeroU32;
 
 use super::draw::{Draw, Purpose};
 
-/// The maximum distance between an event and its repeat, in events.
 const REPEAT_DISTANCE_MAX: usize = 1_000;
 /// A repeat of a repeat is followed to its origin, which takes ten steps on average at this share.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
@@ -89,7 +87,6 @@ pub struct Synthetic {
     sent: u64,
     /// The last timestamps of [`next_at`](Self::next_at), the newest first. A repeat takes one of them.
     recent: VecDeque<i64>,
-    /// The newest of all these timestamps.
     newest: i64,
 }
 
@@ -116,8 +113,7 @@ impl Synthetic {
         }
     }
 
-    /// Returns the next event with this time in nanoseconds since the epoch, increased if another event has it; a repeat keeps the
-    /// time of the repeated event. The plan must not be shuffled.
+    /// The time is increased if another event has it; a repeat keeps its own. The plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;
@@ -130,14 +126,12 @@ impl Synthetic {
         Some(Event { nanos, ..event })
     }
 
-    /// Returns the distance from a repeat to the repeated event; `None` for other events.
     fn repeat_distance(&self, index: u64) -> Option<u64> {
         let reach = index.min(REPEAT_DISTANCE_MAX as u64);
         (reach > 0 && self.draw(Purpose::Repeat).falls_into(index, self.plan.repeat))
             .then(|| 1 + self.draw(Purpose::Distance).below(index, reach))
     }
 
-    /// Returns the number of events given so far.
     pub(super) const fn sent(&self) -> u64 {
         self.sent
     }

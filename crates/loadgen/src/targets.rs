@@ -1,8 +1,5 @@
 //! The addresses that get a copy of each datagram, each with its socket.
-//!
-//! A UDP socket is connected, so that the kernel reports a port at which no process listens. On this host it does so at once, and
-//! the copy is refused, not sent. A refusal by another host arrives with a later datagram, when the copy counts as sent.
-//!
+//! On this host UDP reports a missing listener at once; a refusal by another host arrives later, when the copy counts as sent.
 //! A Unix socket accepts what its node reads, or reports at once that no process listens. While it is full the sender waits.
 
 use std::io::{self, ErrorKind};
@@ -20,17 +17,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The time in which a refusal by another host arrives.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 
-/// An address to send to.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// The resolved address.
     pub(super) name: String,
     socket: Socket,
     /// Copies that were refused because no process listens. The network may not report all.
     pub(super) refused: u64,
-    /// Tries beyond the first, over all copies.
     pub(super) retries: u64,
-    /// Whether it accepted a copy.
     pub(super) has_taken: bool,
 }
 
@@ -45,7 +38,6 @@ enum Socket {
 }
 
 impl Target {
-    /// Resolves `HOST:PORT` and opens a socket for it, or opens one for `unix:/path`.
     pub(super) fn open(to: &str) -> Result<Self, SendError> {
         let (name, socket) = if let Some(path) = to.strip_prefix("unix:") {
             (to.to_owned(), unix(path.into()))
@@ -103,10 +95,8 @@ impl Target {
     }
 }
 
-/// A copy that the kernel did not accept in any try, or that was refused.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// Whether no process listens.
     pub(super) is_refused: bool,
     pub(super) source: io::Error,
 }
@@ -133,7 +123,6 @@ fn unix(path: PathBuf) -> io::Result<Socket> {
     Ok(Socket::Unix(socket, path))
 }
 
-/// Waits for refusals of the last datagrams, and counts them.
 pub(super) fn wait_for_refusals(targets: &mut [Target]) {
     let is_far = |target: &Target| matches!(target.socket, Socket::Udp { is_local: false, .. });
     if targets.iter().any(is_far) {

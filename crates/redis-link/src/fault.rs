@@ -7,7 +7,6 @@ use std::{fmt, io};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 use rustls::AlertDescription as Alert;
 
-/// Error codes of all commands.
 const CODES: [(&str, FaultKind); 9] = [
     ("OOM", FaultKind::Full),
     ("NOAUTH", FaultKind::Credentials),
@@ -183,7 +182,6 @@ impl fmt::Display for Fault {
 
 impl Error for Fault {}
 
-/// Returns the kind of a TLS error that lasts until an operator changes something.
 fn of_tls(error: &RedisError) -> Option<FaultKind> {
     match find_tls(error)? {
         rustls::Error::InvalidCertificate(_) => Some(FaultKind::ServerCertificate),
@@ -203,8 +201,7 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
     }
 }
 
-/// Returns the TLS error that caused an error. Errors of Redis have their cause behind an `Arc`, and an `io::Error` does not return the
-/// error that it contains as its `source`.
+/// Returns the TLS error that caused an error: behind an `Arc` in errors of Redis, and not the `source` of an `io::Error`.
 #[must_use]
 pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref() {
@@ -255,7 +252,6 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     CODES.iter().any(|code| message.contains(code))
 }
 
-/// The maximum bytes of a server's text.
 const BYTES_MAX: usize = 512;
 
 /// Returns at most 512 bytes of a text, with one space for each sequence of white space and control characters.

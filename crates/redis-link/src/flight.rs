@@ -1,9 +1,6 @@
-//! [`Flight`] limits the bytes in flight on a connection, so that each command is answered in time over a slow link.
-//!
-//! The time-out of an answer starts when a command is passed to the socket, behind all commands before it. So a large command waits
-//! until there is room, in order of arrival, and its wait has no time-out. There is room for the bytes that a link of
-//! [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and fast answers restore it. Small commands do
-//! not wait.
+//! [`Flight`] limits the bytes in flight on a connection, because the time-out of an answer includes all commands before it.
+//! There is room for what a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and
+//! fast answers restore it. A large command waits for room, in order of arrival and without a time-out.
 
 use std::io;
 use std::sync::Arc;
@@ -21,13 +18,11 @@ const SMALL: usize = 4 << 10;
 /// The minimum room is the maximum divided by this.
 const ROOM_MIN_SHARE: usize = 16;
 
-/// The commands in flight on a connection.
 #[derive(Debug)]
 pub(crate) struct Flight {
     /// The bytes that may be in flight, shared and adapted by all connections of a link.
     room: Arc<AtomicUsize>,
     most: usize,
-    /// Answers that take longer are slow.
     slow: Duration,
     /// One permit for each byte of the maximum room. With less room a byte takes several permits.
     permits: Semaphore,
@@ -43,14 +38,12 @@ impl Flight {
         Self { room: Arc::new(AtomicUsize::new(most)), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Returns an empty flight for the next connection, with the current room.
     pub(crate) fn next(&self) -> Self {
         let Self { most, slow, .. } = *self;
         Self { room: Arc::clone(&self.room), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Adapts the room to the duration of a command that was sent with this room. Commands that were in flight together change it
-    /// once.
+    /// Commands that were in flight together change the room once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
             (room / 2).max(self.most / ROOM_MIN_SHARE)
@@ -62,7 +55,6 @@ impl Flight {
         let _ = self.room.compare_exchange(room, new, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Fails the commands that wait for room.
     pub(crate) fn close(&self) {
         self.permits.close();
     }
@@ -84,7 +76,6 @@ impl Flight {
     }
 }
 
-/// A large command in flight.
 pub(crate) struct Seat<'a> {
     flight: &'a Flight,
     room: usize,

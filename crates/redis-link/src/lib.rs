@@ -38,29 +38,23 @@ pub struct Lane(pub usize);
 /// The number of connections to each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// The first lanes. If one is lost the generation changes, and the server's replication id is checked before commands, at most
-    /// once a second.
+    /// The first lanes. If one is lost the generation changes. The replication id is checked at most once a second.
     pub watched: usize,
     /// The following lanes, connected by their first use.
     pub others: usize,
 }
 
-/// Connections to Redis. See the [crate].
-///
-/// The map of slots and servers is requested again when a server failed or is not responsible, by one caller at a time, at most once
-/// in `REFRESH_INTERVAL`. The others use the known map.
+/// Connections to Redis, see the [crate]. One caller at a time asks for a new map of servers; the others use the known one.
 pub struct Redis {
     settings: Arc<Settings>,
     lanes: Lanes,
     check: Check,
     map: RwLock<Arc<Slots<Arc<Server>>>>,
-    /// The number of servers created.
     servers: AtomicU64,
     is_stale: AtomicBool,
     asked: Mutex<Asked>,
 }
 
-/// Requests for the map.
 #[derive(Default)]
 struct Asked {
     times: usize,
@@ -110,7 +104,6 @@ impl Redis {
         self.is_stale.store(false, Ordering::Release);
     }
 
-    /// Returns the server of a slot in the known map.
     fn known(&self, slot: u16) -> Option<Arc<Server>> {
         let map = self.map();
         let (_, server) = map.iter().find(|(slots, _)| slots.contains(&slot))?;
@@ -219,8 +212,7 @@ impl Redis {
         self.settings.address.to_string()
     }
 
-    /// Returns a client of the server with this number, modulo the number of servers: for connections that are not bound to a slot,
-    /// such as those for messages.
+    /// Returns a client of the server with this number, modulo the number of servers: for connections that no slot binds.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();
@@ -228,8 +220,7 @@ impl Redis {
         Ok(server.client().clone())
     }
 
-    /// Runs an idempotent command on the server of this slot. Repeats it within the time-out of an answer while another server may be
-    /// responsible for the slot.
+    /// Runs an idempotent command on the server of this slot. Repeats it within the time-out if another may be responsible.
     pub async fn run<T, F>(
         &self,
         slot: u16,

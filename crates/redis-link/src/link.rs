@@ -1,9 +1,6 @@
-//! A [`Link`] is a connection to Redis that is replaced when it is lost. Commands of a [`Connection`] take turns; an idempotent
-//! command is sent again over another connection if this one was lost.
-//!
-//! Every wait is bounded: connecting, each answer, and a vanished peer (`TCP_USER_TIMEOUT` for sent bytes, keep-alive for an idle
-//! connection). One caller connects, and the others wait for the first attempt. After it has failed, one caller tries again after
-//! increasing pauses, and the others fail at once.
+//! A [`Link`] is a connection to Redis that is replaced when it is lost; a [`Connection`] then repeats idempotent commands.
+//! Every wait is bounded: connecting, each answer, and a vanished peer. One caller connects, and the others wait for the first
+//! attempt. After it has failed, one caller tries again after increasing pauses, and the others fail at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +18,7 @@ use crate::{Check, Fault};
 
 /// The bytes that frame an argument.
 const FRAMING: usize = 12;
-/// The pause after the first failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The maximum pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The minimum interval of checks of the server's data.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,9 +27,7 @@ pub(crate) struct Link {
     client: Client,
     settings: Arc<Settings>,
     check: Check,
-    /// The server's name in messages.
     server: String,
-    /// The flight from which those of connections are made.
     flight: Flight,
     /// The number of lost connections: after each, the next one may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
@@ -46,13 +39,9 @@ pub(crate) struct Link {
 
 struct State {
     connection: Option<Connection>,
-    /// Why there is no connection.
     fault: Fault,
-    /// Failed attempts to connect since the last connection.
     attempts: u32,
-    /// The time of the next attempt.
     next: Instant,
-    /// The time of the next check of the server's data.
     next_look: Instant,
 }
 
@@ -103,13 +92,11 @@ impl Link {
         }
     }
 
-    /// Returns the fault of the last attempt to connect.
     fn failure(&self) -> Option<Fault> {
         let state = self.state();
         (state.attempts > 0).then(|| state.fault.clone())
     }
 
-    /// Returns the connection, or connects.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         if let Some(known) = self.known() {
             return known;
@@ -160,7 +147,6 @@ impl Link {
         Ok(Connection { inner, flight, is_new: false, repeats_by: None })
     }
 
-    /// Returns true once in each interval.
     pub(crate) fn is_time_to_look(&self) -> bool {
         let (mut state, now) = (self.state(), Instant::now());
         let is_time = now >= state.next_look;
@@ -196,13 +182,11 @@ pub struct Connection {
     flight: Arc<Flight>,
     /// Whether it was made for this call, so that it was not idle.
     is_new: bool,
-    /// The link that replaces it for idempotent commands.
     pub(crate) repeats_by: Option<Arc<Link>>,
 }
 
 impl Connection {
-    /// Replaces a lost connection, once. Returns false if the command must not be repeated, if it failed for another reason, or if no
-    /// connection can be made.
+    /// Replaces a lost connection, once. Returns false if that is impossible, or the command must not be repeated.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {
@@ -266,7 +250,6 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// Returns the approximate bytes of a command on the wire.
 fn size(command: &Cmd) -> usize {
     let bytes = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + FRAMING,

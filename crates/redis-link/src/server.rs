@@ -15,12 +15,10 @@ pub struct Server {
     /// A unique number from 1, so that another server has another generation.
     number: u64,
     endpoint: Endpoint,
-    /// One link for each lane.
     links: Vec<Arc<Link>>,
     watched: usize,
     /// The last known replication id. Never locked across a wait.
     replication_id: Mutex<Option<String>>,
-    /// The number of times that its data was replaced.
     replaced: AtomicU64,
     forgets: AtomicBool,
 }
@@ -77,13 +75,11 @@ impl Server {
         self.forgets.load(Ordering::Relaxed)
     }
 
-    /// Changes the generation, because the server lacks confirmed data.
     pub(crate) fn forgot(&self) {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether the server still has its data. A server that becomes a replica, even for a moment, gets the data of another
-    /// server, and its clients stay connected.
+    /// A server that becomes a replica, even for a moment, gets the data of another, and its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,

@@ -160,7 +160,6 @@ impl Settings {
         }
     }
 
-    /// Connects to the server of a client.
     pub(crate) async fn connect(&self, client: &Client) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
@@ -175,7 +174,6 @@ impl Settings {
         Ok(connection)
     }
 
-    /// Returns a client for a server with data.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         let mut server = RedisConnectionInfo::default().set_db(i64::from(self.database));
         if let Some(username) = &self.credentials.username {
@@ -187,7 +185,6 @@ impl Settings {
         self.client_as(endpoint, server)
     }
 
-    /// Returns a client for a sentinel.
     pub(crate) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         self.client_as(endpoint, RedisConnectionInfo::default())
     }

@@ -11,11 +11,9 @@ use crate::{Fault, FaultKind};
 
 pub(crate) const LAST_SLOT: u16 = 16383;
 
-/// Ranges of slots, and the server of each.
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
-/// Asks the nodes of a cluster or the sentinels in turn until one answers, starting with another one in each call: a node that is
-/// isolated from the others returns an old map.
+/// Each call starts with another server: a node that is isolated from the others returns an old map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,
@@ -95,8 +93,7 @@ async fn ask<T: FromRedisValue>(
     asked.await.map_err(|error| Fault::of_greeting(&error, &client).at(&server))
 }
 
-/// Reads a range of `CLUSTER SLOTS`: first slot, last slot, then host, port and more of the master and of the replicas. A master
-/// without a name is the node that answers.
+/// Reads a range of `CLUSTER SLOTS`. A master without a name is the node that answers.
 fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(RangeInclusive<u16>, Endpoint)> {
     let mut parts = range.into_iter();
     let first = redis::from_redis_value(parts.next()?).ok()?;

@@ -29,9 +29,7 @@ pub enum UrlError {
 impl FromStr for Settings {
     type Err = UrlError;
 
-    /// Parses `redis://host:port/database`, `redis+unix:///path?db=database` or `unix:///path`,
-    /// `redis+cluster://host:port,host:port` and `redis+sentinel://host:port,host:port/name`, each with
-    /// `user:password@` before the first host if needed. `rediss` instead of `redis` is TLS, with the system's authorities.
+    /// Parses [`URL_FORMS`], each with `user:password@` before the first host if needed. `rediss` trusts the system's CAs.
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let invalid =
             |reason: &str, hint| UrlError::Invalid(without_secrets(text), reason.to_owned(), hint);
@@ -109,8 +107,7 @@ impl FromStr for Settings {
     }
 }
 
-/// Returns a URL, valid or not, without possible secrets: everything before the last `@`, since an unescaped password may have any
-/// character, and a `?` or `#` part.
+/// Removes everything before the last `@`, since an unescaped password may have any character, and a `?` or `#` part.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');

@@ -8,15 +8,12 @@ use crate::event::{Minute, Partition, Partitions};
 use crate::http::problem::Problem;
 use crate::store::{Bucket, CountReader};
 
-/// The most counts, or series, in one answer.
 pub(super) const ANSWER_MAX: usize = 10_000;
 /// The maximum number of counts read for an answer, including counts that do not match.
 pub(super) const READ_MAX: u64 = 1_000_000;
 /// The most open minutes in an answer, which has the newest ones.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
-/// The number of minutes whose sizes are read in a call.
 pub(super) const SIZES_AT_ONCE: usize = 120;
-/// The number of series whose sets are read in a call.
 const SETS_AT_ONCE: usize = 500;
 
 /// Minute and series → unique, cumulative.
@@ -77,8 +74,7 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// Returns the sealed counts of these minutes by series: the maximum of the unique counts, because a user may be in several, and
-    /// the sum of the cumulative counts.
+    /// The maximum of the unique counts, because a user may be in several, and the sum of the cumulative counts.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {

@@ -1,5 +1,4 @@
 //! The share of a minute's events that each node saw.
-//!
 //! A minute is included once it is counted in every partition, while its counts are kept: until then there are no counts to
 //! compare the nodes with. Late events are seen but not counted.
 

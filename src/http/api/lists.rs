@@ -1,8 +1,6 @@
-//! Keeps lists under a fixed number of names, for any number of requested lists.
-//!
-//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with its label, which identifies
-//! it. If the slot of a list is taken, the list is computed for this node alone, which has as many slots; if
-//! that slot is taken, too, it is computed for its request. If both slots of an id are taken, the newest list stays.
+//! Keeps lists under a fixed number of names, for any number of requested lists. A value begins with its label. A list has a
+//! slot by its parameters; if that is taken, it has one of this node alone, or is computed for its request. By its id it has
+//! one of two slots; if both are taken, the newest list stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +11,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::http::problem::Problem;
 
-/// The time to live of a current list.
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
 /// The longest time for which a list can be requested by its id.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
@@ -26,7 +23,6 @@ const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
 /// The number of slots of whole lists, of lists by positions, and of lists by ids.
 const SLOTS: u64 = 256;
 
-/// The lists of all nodes, or of this node.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// Lists that are requested as a whole. They are refreshed before they expire.
@@ -34,7 +30,6 @@ pub(super) struct Lists {
     /// Lists that are requested by positions. They are not refreshed, so that no client gets parts of two lists.
     by_position: ComputeOnce,
     kept: ComputeOnce,
-    /// Whether all nodes have them.
     shared: bool,
 }
 
@@ -44,11 +39,9 @@ pub(super) struct Found {
     pub(super) list: Vec<u8>,
     pub(super) age: Duration,
     pub(super) remaining: Duration,
-    /// Whether all nodes have it.
     pub(super) shared: bool,
 }
 
-/// The error of a computation, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Failure {
     /// The hash of the list's parameters: others wait for another list of the slot.
@@ -137,8 +130,7 @@ impl Lists {
         }
     }
 
-    /// Keeps a list for requests by its id: in its first slot if that is free, or else in its second, where it replaces an older
-    /// list.
+    /// In its first slot if that is free, or else in its second, where it replaces an older list.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
@@ -165,7 +157,6 @@ fn kept_label(id: &str, key: &str) -> String {
     format!("{id}:{key}")
 }
 
-/// Returns a list after its label, which is one line.
 fn labelled(label: &str, list: &[u8]) -> Vec<u8> {
     [label.as_bytes(), b"\n", list].concat()
 }

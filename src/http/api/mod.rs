@@ -1,7 +1,5 @@
-//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series`, `/coverage`, `/status` and `/losses`, as `docs/openapi.json` describes them.
-//!
-//! `parameters` parses requests, `counts` reads the store in small pieces over a dedicated connection, one request at a time by
-//! `turns`, `top` has lists computed once for all nodes, which `lists` keeps.
+//! The queries below `/api/v1/`, as `docs/openapi.json` describes them. `parameters` parses them, `counts` reads the store, one
+//! request at a time by `turns`, and `top` has lists computed once for all nodes, which `lists` keeps.
 
 mod counts;
 mod coverage;
@@ -47,7 +45,6 @@ const PLACES_MAX: i64 = 200_000;
 pub(crate) struct QuerySources {
     pub(crate) reading: Arc<dyn CountReader>,
     pub(crate) partitions: Partitions,
-    /// The retention of a minute's counts.
     pub(crate) retention: Duration,
     pub(crate) arbiter: Arc<dyn Arbiter>,
 }
@@ -101,7 +98,6 @@ impl Queries {
         }
     }
 
-    /// Waits for the turn of this request and reads the counts.
     async fn read<T>(
         &self,
         reading: impl Future<Output = Result<T, Problem>>,
@@ -183,7 +179,6 @@ async fn status(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     Ok(respond(&status.to_json(), Duration::from_secs(1), Duration::ZERO))
 }
 
-/// Returns the record of losses at the time of the last status.
 async fn losses(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
     let losses = queries.observer.status().await.losses();

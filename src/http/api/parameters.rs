@@ -21,7 +21,6 @@ const RESERVED: [&str; 7] = ["from", "to", "by", "window", "n", "position", "lis
 const WINDOW_DEFAULT: i64 = 15;
 const ITEMS_DEFAULT: usize = 5;
 
-/// The tags that a series must have.
 pub(super) type Filter = BTreeMap<String, String>;
 
 pub(super) fn matches(filter: &Filter, series: &str) -> bool {
@@ -44,7 +43,6 @@ impl Range {
         (self.from..self.to).filter_map(Minute::from_epoch_minutes)
     }
 
-    /// Returns the last complete minutes.
     pub(super) fn before(now: i64, minutes: i64) -> Self {
         let to = now.div_euclid(60);
         Self { from: to - minutes, to }
@@ -85,7 +83,6 @@ impl Top {
     }
 }
 
-/// The parameters of a request, each once.
 #[derive(Debug)]
 pub(super) struct Parameters {
     known: BTreeMap<&'static str, String>,

@@ -1,7 +1,5 @@
-//! Lists of the series with the highest numbers, each computed once for all nodes.
-//!
-//! A client that requests positions gets them from one list while it is current, for [`LIST_TTL`](super::lists::LIST_TTL), and
-//! by its id for [`KEPT_TTL`] at most.
+//! Lists of the series with the highest numbers, each computed once for all nodes. A client that requests positions gets them
+//! from one list while it is current, and by its id for [`KEPT_TTL`](super::lists::KEPT_TTL) at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +22,6 @@ struct Ranked {
     items: Vec<(String, [u64; 2])>,
 }
 
-/// Returns the requested list, or an item of it, and its age.
 pub(super) async fn answer(
     queries: &Arc<Queries>,
     top: &Top,

@@ -16,11 +16,9 @@ use crate::store::{CountReader, StoreError};
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const TURN_WITHIN: Duration = Duration::from_secs(4);
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// The pause after an answer of the store, as a multiple of its duration: queries use at most a quarter of a core of Redis, and
-/// less by the network's share.
+/// The pause after an answer, as a multiple of its duration: queries use at most a quarter of a core of Redis.
 const RESTS: u64 = 3;
-/// The longest pause for one answer, in microseconds: more than three times what any takes Redis (a page of 500 counts takes
-/// 0.3 ms). A longer answer was delayed by the network, and a million counts must still be read in time.
+/// In microseconds: more than three times what any answer takes Redis. A longer answer was delayed by the network.
 const REST_MAX_US: u64 = 2000;
 /// Pauses are added up to this many microseconds, because a shorter sleep would take longer than requested.
 const SLEEP_MIN_US: u64 = 20_000;
@@ -29,7 +27,6 @@ const SLEEP_MIN_US: u64 = 20_000;
 pub(super) struct Turns {
     /// One request of each node waits in Redis.
     own: Semaphore,
-    /// Of all nodes that share the arbiter.
     all: Mutex,
 }
 
@@ -38,7 +35,6 @@ impl Turns {
         Ok(Self { own: Semaphore::new(1), all: Mutex::new(Arc::clone(arbiter), "look", LOCK_TTL)? })
     }
 
-    /// Waits for the turn of this request and runs it.
     pub(super) async fn take<T>(
         &self,
         reader: &dyn CountReader,

@@ -9,7 +9,6 @@ use crate::event::{Batch, Group, Minute, Occurrence, Rejection};
 use crate::node::{Example, Found};
 use crate::store::{REQUEST_BYTES_MAX, RecordRequest, Records, StoreError};
 
-/// The limits of a transaction, and the size of its requests.
 #[derive(Debug)]
 pub(super) struct Bounds {
     events: usize,
@@ -77,7 +76,6 @@ pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Rec
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The store has all of the transaction.
     Done,
     /// Everything was rejected.
     Emptied,
@@ -138,8 +136,7 @@ impl Recorder {
         });
     }
 
-    /// Asks which series are admitted, and names the series and the new users of each request. Requests of an overflow series are
-    /// next to each other, so that they become one command.
+    /// Requests of an overflow series are made adjacent, so that they become one command.
     async fn admit<'a>(
         &'a self,
         known: &mut Known,
@@ -159,8 +156,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Rejects the users for whom their series has no room. An overflow series may have thousands of requests with a user each, so it
-    /// asks for all users of a series together.
+    /// An overflow series may have thousands of requests with a user each, so it asks for all users of a series together.
     async fn reject_users(
         &self,
         known: &mut Known,
@@ -211,7 +207,6 @@ impl Recorder {
         }
     }
 
-    /// Counts confirmed and repeated events.
     fn confirmed(&self, requests: &[RecordRequest<'_>], repeated: u64, origin: Origin) {
         let count = |request: &RecordRequest<'_>| request.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
@@ -253,7 +248,6 @@ const fn target<'a>(request: &RecordRequest<'a>) -> (Minute, &'a str) {
     (request.minute, request.series)
 }
 
-/// Returns the requests that are left of a request without the events of these users.
 fn without<'a>(
     request: &RecordRequest<'a>,
     users: &HashSet<&str>,

@@ -1,11 +1,6 @@
-//! [`Known`]: a recorder's knowledge of the store: the admitted series of each minute, the number of users that each may still get,
-//! and the recorded users.
-//!
-//! The store decides for all nodes. `Known` keeps its answers, so that a recorder asks once per series and minute, and for users only
-//! near their cap; and it keeps the users of confirmed batches, so that a recorder does not send them again. All of it is valid for
-//! one generation of the store: a Redis that was restarted or replaced may give other answers, and lack users. It expires some time
-//! after the last event of its minute. Series and users are kept as hashes of 128 bits with random keys, so that neither chance nor
-//! a sender makes two of them equal.
+//! [`Known`]: a recorder's knowledge of the store, which decides for all nodes: admitted series, room for users, recorded users.
+//! It is valid for one generation of the store. Series and users are kept as hashes of 128 bits with random keys, so that neither
+//! chance nor a sender makes two of them equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +31,6 @@ const MINUTES_AT_ONCE: usize = 16;
 /// A node adds an eighth of the users that a series has room for before it asks for their number again. So each further node exceeds
 /// the cap by an eighth at most, however often it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
-/// The shortest interval of warnings of series beyond the cap.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;
 const FIRST_BYTES: usize = 192;
@@ -54,14 +48,12 @@ pub struct CapSettings {
 pub(super) struct Known {
     partition: Partition,
     caps: CapSettings,
-    /// The series that takes the events of refused ones.
     overflow: OverflowSeries,
     /// The memory for users; `None`: the store finds new users itself.
     budget: Option<Arc<Budget>>,
     /// The keys of the hashes of series and of users. They differ: a user with the name of another series must not make two sums
     /// equal.
     seeds: [u64; 2],
-    /// The store's generation, in which all of this is known.
     generation: u64,
     minutes: BTreeMap<Minute, KnownMinute>,
     pub(super) coverage: Coverage,
@@ -83,7 +75,6 @@ enum KnownSeries {
     Admitted(u64),
 }
 
-/// The recorded users of a minute, and their memory.
 #[derive(Debug)]
 struct KnownUsers {
     budget: Option<Arc<Budget>>,
@@ -129,7 +120,6 @@ impl Drop for KnownUsers {
 }
 
 impl Known {
-    /// Knows nothing. Without a budget the store finds new users itself.
     pub(super) fn new(
         partition: Partition,
         caps: CapSettings,
@@ -156,7 +146,6 @@ impl Known {
         }
     }
 
-    /// Drops the minutes that have had no events for a while.
     pub(super) fn expire(&mut self, now: Instant) {
         self.minutes.retain(|_, minute| now.duration_since(minute.last_used) < UNUSED_FOR);
     }
@@ -333,7 +322,6 @@ impl Known {
         }
     }
 
-    /// Returns which of these different users a series has no room for.
     pub(super) async fn users_refused<'a>(
         &mut self,
         store: &dyn Recording,

@@ -1,8 +1,5 @@
-//! [`Replay`]: the batches of the last seconds, to be recorded again; and [`Budget`], a limit of memory.
-//!
-//! Redis replicates asynchronously: a replica that is promoted may lack the last writes that its master confirmed.
-//! Recording is idempotent, so a recorder keeps its last batches for a while (`store.replay_window`), and records all of them again
-//! when the store may have forgotten something.
+//! [`Replay`]: the batches of the last seconds, and [`Budget`], a limit of memory. A promoted replica may lack the last writes
+//! that its master confirmed, so a recorder records these batches again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,22 +48,17 @@ impl Budget {
     }
 }
 
-/// The last batches of one recorder.
 #[derive(Debug)]
 pub(super) struct Replay {
-    /// The time for which batches are kept after they were recorded.
     window: Duration,
     budget: Arc<Budget>,
-    /// In order of confirmation.
     batches: VecDeque<Kept>,
 }
 
-/// A batch with reserved memory.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) batch: Batch,
     budget: Arc<Budget>,
-    /// The last confirmation.
     confirmed: Instant,
     generation: u64,
 }
@@ -82,9 +74,8 @@ impl Replay {
         Self { window, budget, batches: VecDeque::new() }
     }
 
-    /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false if memory is short and
-    /// batches were dropped before their time. It drops none because of its age: the recording may have waited for a store that
-    /// forgot the earlier ones.
+    /// Returns false if memory is short and batches were dropped before their time. It drops none because of its age: the
+    /// recording may have waited for a store that forgot the earlier ones.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
         if self.window.is_zero() {
             return true;

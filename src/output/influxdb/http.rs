@@ -109,7 +109,6 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     Ok(certificates)
 }
 
-/// Appends the API's path and its query to a URL.
 fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
     let mut url = base.clone();
     let below = base.path().trim_end_matches('/');
@@ -129,7 +128,6 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
     (url, dialect)
 }
 
-/// Classifies a request without an answer.
 fn failure(error: &reqwest::Error) -> WriteError {
     let cause = match find_tls(error) {
         Some(rustls::Error::InvalidCertificate(_)) => Cause::OutputCertificate,

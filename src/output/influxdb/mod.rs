@@ -1,11 +1,5 @@
-//! InfluxDB and servers with its write API.
-//!
-//! The `influxdb2` crate writes to the v2 API over `http://` without a path, and `http.rs` makes all other requests: v1, `https://`,
-//! and URLs with a path. `answer.rs` interprets the answers of both.
-//!
-//! `docs/decisions/0002-https-to-influxdb.md` explains why there are two clients. Neither follows redirects, which would turn a
-//! POST into a GET or carry the token elsewhere. Neither uses a proxy, not even one from the environment: the database is a
-//! neighbour, and a proxy for other traffic must not see the token.
+//! InfluxDB and servers with its write API; `docs/decisions/0002-https-to-influxdb.md` explains the two clients. Neither follows
+//! redirects, which would turn a POST into a GET or carry the token elsewhere, nor uses a proxy, which must not see the token.
 
 mod answer;
 mod http;
@@ -146,7 +140,6 @@ impl fmt::Debug for InfluxDb {
 }
 
 impl Settings {
-    /// Returns the destination for the log, without secrets.
     fn describe(&self) -> String {
         let url = &self.url;
         match &self.api {

@@ -42,7 +42,6 @@ impl MemoryStore {
 }
 
 impl State {
-    /// Returns the minute of a claim that has not ended.
     fn held(&mut self, claim: &Claim) -> Result<&mut MinuteState> {
         let minutes = &mut self.partitions[claim.partition.index()].minutes;
         let minute = minutes.get_mut(&claim.minute);
@@ -53,8 +52,7 @@ impl State {
 }
 
 impl PartitionState {
-    /// Closes a minute. It stays closed for longer than its counts are kept: as long as an event of it may come. Then all minutes
-    /// before it are closed, but none with work.
+    /// Closes a minute, for as long as an event of it may come. Then all minutes before it are closed, but none with work.
     fn close(&mut self, minute: Minute, retention: Duration) {
         self.closed.insert(minute);
         let newest = self.closed.last().map_or(0, |newest| newest.epoch_minutes());
@@ -69,7 +67,6 @@ impl PartitionState {
 }
 
 impl MinuteState {
-    /// Returns whether an ended minute may be sealed.
     fn is_finished(
         &mut self,
         minute: Minute,

@@ -1,7 +1,5 @@
-//! The store of a single node: sets in this process.
-//!
-//! It is the default, for which nothing has to be installed. Its contents are lost with the process, and no other node reaches it.
-//! So a claim is only a deadline after which the worker gets it again: work that was not renewed by then has failed.
+//! The store of a single node: sets in this process, lost with it. A claim is only a deadline after which the worker gets it
+//! again: work that was not renewed by then has failed.
 
 mod draining;
 mod sets;
@@ -30,12 +28,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct MemoryStore {
     node: String,
-    /// How long counts are kept after their minute is done.
     retention: Duration,
     bytes_max: u64,
-    /// The counts that a partition keeps after they are sent.
     counts_max: u64,
-    /// When the node stopped receiving.
     stopped_ms: OnceLock<i64>,
     state: Mutex<State>,
 }
@@ -58,7 +53,6 @@ struct PartitionState {
     /// The quarantine of each output that counts were sealed for: the events of each count.
     outputs: BTreeMap<OutputName, BTreeMap<(Minute, String), u64>>,
     lags: bool,
-    /// Events that came too late, in total.
     late: u64,
     /// Closed minutes; all minutes before `since` are closed, too.
     closed: BTreeSet<Minute>,
@@ -74,25 +68,21 @@ struct MinuteState {
     /// Series without counts that are recorded under their own names; with the overflow series once a series was refused.
     admitted: BTreeSet<String>,
     users: Users,
-    /// By series.
     sets: BTreeMap<String, Sets>,
     /// Different users and different events, by series. Once sealed they never change.
     counts: BTreeMap<String, (u64, u64)>,
-    /// The series whose counts an output has not confirmed.
     unsent: BTreeMap<OutputName, BTreeSet<String>>,
     /// The end of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
     /// What [`State::bytes`] has of its counts.
     unsent_bytes: u64,
-    /// Events that this node has seen.
     seen: u64,
     /// When it is forgotten, unless it is busy.
     expires_ms: i64,
 }
 
 impl MemoryStore {
-    /// Creates an empty store. It keeps the counts of a minute for `retention` after the minute is done, but no more than about
-    /// `counts_max` of them. It refuses to record while it takes `bytes_max` or more.
+    /// Creates a store. It keeps counts for `retention`, about `counts_max` at most, and refuses to record from `bytes_max` on.
     #[must_use]
     pub fn new(
         node: &str,
@@ -135,7 +125,6 @@ impl MemoryStore {
         state
     }
 
-    /// Reads a minute. Returns the default when the store does not have it.
     fn look<T: Default>(&self, bucket: Bucket, look: impl FnOnce(&MinuteState) -> T) -> T {
         let minutes = &self.lock().partitions[bucket.partition.index()].minutes;
         minutes.get(&bucket.minute).map(look).unwrap_or_default()
@@ -399,7 +388,6 @@ impl Survey for MemoryStore {
     }
 }
 
-/// The only process of its store.
 #[derive(Debug)]
 struct Alone(String);
 

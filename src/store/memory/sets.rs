@@ -1,7 +1,5 @@
-//! [`Sets`]: the events of a series in a minute, exact and small.
-//!
-//! [`Users`] keeps each name once in a minute of a partition, and numbers it. An event is one word of its time in the minute and its
-//! user's number, so it takes 8 to 16 bytes. Different users are counted on demand.
+//! [`Sets`]: the events of a series in a minute. [`Users`] numbers the names in a minute of a partition; an event is one word of
+//! its time in the minute and its user's number, so it takes 8 to 16 bytes. Different users are counted on demand.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
@@ -23,15 +21,12 @@ const SERIES_BYTES: u64 = 200;
 /// The approximate bytes of a series in an overflow series.
 const OVERFLOWED_BYTES: u64 = 96;
 
-/// The events of a series in a minute.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     events: Events,
     /// The events of an overflow series, by the fingerprint of their own series.
     overflowed: BTreeMap<u128, Events>,
-    /// How many events there are.
     pub(super) cumulative: u64,
-    /// The approximate memory.
     pub(super) bytes: u64,
 }
 
@@ -118,7 +113,6 @@ struct Events {
 }
 
 impl Events {
-    /// Returns whether it is new.
     fn insert(&mut self, event: u64) -> bool {
         if self.last.last().is_none_or(|&last| last < event) {
             if self.last.len() == RUN_EVENTS {
@@ -187,7 +181,6 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Returns whether there is room for all users of a batch.
     pub(super) fn has_room(&self, batch: &Batch) -> bool {
         u32::try_from(self.names.len() + batch.bytes()).is_ok()
             && self.ends.len() + batch.events() < 1 << NUMBER_BITS

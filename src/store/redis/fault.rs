@@ -1,5 +1,4 @@
-//! Faults of a Redis: whether a server is fit for events, which is checked on every new connection, since it may
-//! lead to another server than the last; and the error of the store for each fault.
+//! Faults of a Redis: whether a server is fit for events, checked on every new connection; and the store's error for each fault.
 
 use redis_link::{Fault, FaultKind, info_field};
 
@@ -9,8 +8,7 @@ use crate::store::StoreError;
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// Servers of Redis' protocol whose scripts are unfit, whatever version of Redis they name: the field of INFO that identifies each
-/// of them, its name, and why.
+/// Servers of Redis' protocol whose scripts are unfit, whatever version they name: the field of INFO, the name, and why.
 const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",
@@ -36,7 +34,6 @@ pub(super) fn memory(info: &str) -> (u64, u64) {
     (used, number("maxmemory"))
 }
 
-/// Checks by an answer to INFO that a server has room for events.
 pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     let (used, most) = memory(info);
     if most == 0 || used <= most {
@@ -45,7 +42,6 @@ pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     Err(Fault::new(FaultKind::Full, format!("it uses {used} bytes, and its maxmemory is {most}")))
 }
 
-/// Returns why queries are refused, by an answer to INFO.
 pub(super) fn shortage(info: &str) -> Option<String> {
     let (used, most) = memory(info);
     let percent = used.saturating_mul(100).checked_div(most)?;

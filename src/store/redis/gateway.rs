@@ -25,16 +25,12 @@ const REFUSED_LATELY: Duration = Duration::from_secs(3);
 
 /// The connection of recording, so that a large batch does not delay a claim.
 pub(super) const RECORDING: Lane = Lane(0);
-/// The connection of draining.
 pub(super) const DRAINING: Lane = Lane(1);
-/// The connection of readers, so that they delay neither of the others. It is made with the first query, and a command without an
-/// answer is sent again.
+/// The connection of readers, so that they delay neither of the others. A command without an answer is sent again.
 pub(super) const READING: Lane = Lane(2);
 const LANES: Lanes = Lanes { watched: 2, others: 1 };
-/// Any generation.
 pub(super) const ANY: u64 = 0;
 
-/// The bytes of a page, roughly.
 const PAGE_BYTES: usize = 128 << 10;
 
 scripts! {
@@ -44,7 +40,6 @@ scripts! {
 /// The time and the result of the last check of the servers' memory.
 type Looked = (Instant, Result<Option<String>>);
 
-/// A request to a server.
 pub(super) enum Command<'a> {
     One(Cmd),
     Many(Pipeline),
@@ -111,12 +106,10 @@ impl<'a> At<'a> {
         Bucket { partition: self.partition, minute }
     }
 
-    /// The name of a key of the minute.
     pub(super) fn key(&self, name: &str) -> String {
         self.place.key(Scope::Minute, name)
     }
 
-    /// Asks the server.
     pub(super) async fn ask<T: FromRedisValue>(
         &self,
         command: impl Into<Command<'_>>,
@@ -148,7 +141,6 @@ impl<'a> At<'a> {
     }
 }
 
-/// The connections to the servers, with the settings of all calls.
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) redis: Redis,
@@ -202,7 +194,6 @@ impl Gateway {
         At { gateway: self, partition, place, lane, generation: ANY }
     }
 
-    /// See [`Store::generation`](crate::store::Store::generation).
     pub(super) fn generation(&self, partition: Partition) -> u64 {
         self.redis.generation(self.keys(partition).slot)
     }
@@ -213,7 +204,6 @@ impl Gateway {
         StoreError::Forgot
     }
 
-    /// The diagnoses of servers that forget, and of this node's division.
     pub(super) fn warnings(&self) -> Vec<Diagnosis> {
         let servers = self.redis.servers().into_iter();
         let forgetting = servers.filter(|server| server.forgets()).map(|server| {
@@ -239,7 +229,6 @@ impl Gateway {
         *lock(&self.outdated) = outdated;
     }
 
-    /// The key of the fingerprints of all nodes.
     pub(super) async fn fingerprint_key(&self) -> Result<Key> {
         self.agree().await?;
         self.agreement
@@ -247,8 +236,7 @@ impl Gateway {
             .ok_or_else(|| StoreError::unavailable("Redis has no key of fingerprints"))
     }
 
-    /// Checks that this node agrees with the cluster-wide settings, and that all known servers answer on the connections for events
-    /// and have room.
+    /// Checks that this node agrees with the cluster-wide settings, and that all servers answer for events and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
         if let Some(found) = self.difference().await? {
@@ -266,12 +254,10 @@ impl Gateway {
         }
     }
 
-    /// The answer of a server to INFO memory.
     async fn memory(&self, server: &Server, lane: Lane) -> Result<String> {
         self.ask_server(server, lane, ANY, cmd("INFO").arg("memory").take()).await
     }
 
-    /// See [`CountReader::shortage`](crate::store::CountReader::shortage).
     pub(super) async fn shortage(&self) -> Result<Option<String>> {
         let mut looked = self.looked.lock().await;
         if let Some((at, shortage)) = &*looked
@@ -294,7 +280,6 @@ impl Gateway {
         shortage
     }
 
-    /// Returns how this node's settings differ from the cluster-wide settings, with both values and a remedy.
     pub(super) async fn difference(&self) -> Result<Option<Diagnosis>> {
         let shared = self.shared().await?;
         self.learn(&shared);
@@ -358,9 +343,8 @@ impl Gateway {
         })
     }
 
-    /// Checks that the settings agree, again whenever the server that has them may be another one. A node
-    /// that agreed before does not wait for that server: the other servers of a cluster work while it is unreachable. Nor does
-    /// the node have to agree in more than how events are kept: it records while the settings are changed.
+    /// Checks that the settings agree, again whenever another server may have them. A node that agreed before does not wait for
+    /// that server, and records while the settings are changed: it has to agree only in how events are kept.
     async fn agree(&self) -> Result<()> {
         let slot = slot(self.agreement.key.as_bytes());
         let agreed = self.agreed.load(Ordering::Acquire);

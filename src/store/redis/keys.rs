@@ -1,10 +1,6 @@
-//! The names of the keys.
-//!
-//! All keys of a partition carry one hash tag, so that they are in one slot of a Redis Cluster and a script may
-//! use them together. The tag is `{<prefix>:<number>}`. The numbers are not simply 0, 1, 2…: their slots would
-//! be random. Partition `i` of `P` takes the smallest number whose slot is in the `i`-th of
-//! `P` equal stretches of the 16384 slots, so masters with equal shares of the slots get equal shares of the
-//! partitions.
+//! The names of the keys. All keys of a partition carry one hash tag, `{<prefix>:<number>}`, so that a script may use them
+//! together in a Redis Cluster. Partition `i` of `P` takes the smallest number whose slot is in the `i`-th of `P` equal stretches
+//! of the slots, so masters with equal shares of the slots get equal shares of the partitions.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU16;
@@ -16,22 +12,17 @@ use super::millis;
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, closed_minutes};
 
-/// The slots of a Redis Cluster.
 const SLOTS: u32 = 16384;
 
-/// The most numbers that are tested for tags. For a partition one number fits in as many as there are partitions, so that
-/// with 1024 partitions all of these fail once in e^976 prefixes.
+/// The most numbers that are tested for tags: with 1024 partitions all of these fail once in e^976 prefixes.
 const TAGS_TRIED: u32 = 1_000_000;
 
-/// The names of all keys under a prefix.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// The beginning of the names of all keys.
     pub(super) prefix: String,
     partitions: Vec<PartitionKeys>,
 }
 
-/// The keys of a partition: the names of all begin with its hash tag.
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
     /// In braces.
@@ -51,12 +42,10 @@ pub(super) enum Scope {
     OutputOfMinute,
 }
 
-/// The process, as its scripts know it.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Name and number.
     pub(super) node: String,
-    /// How long counts are kept after they are sent.
     pub(super) retention: Duration,
     /// The most counts that a partition keeps after they are sent.
     pub(super) counts_max: u64,
@@ -71,8 +60,7 @@ pub(super) struct Place<'a> {
     process: Option<&'a Process>,
 }
 
-/// The partitions of a store: `count`, and before a minute another number. Partitions of both numbers with the same hash tag are
-/// one.
+/// The partitions of a store: `count`, and before a minute another number. Partitions of both with the same hash tag are one.
 #[must_use]
 pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>) -> Partitions {
     let partitions = Partitions::new(count);
@@ -89,7 +77,6 @@ pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>
     partitions.with_before(from, &places)
 }
 
-/// The hash tags of all partitions, in braces.
 fn tags_of_all(prefix: &str, partitions: &Partitions) -> Vec<String> {
     let later = partitions.count_in(Minute::MAX);
     let mut all = tags(prefix, later);
@@ -133,19 +120,16 @@ impl Keys {
         &self.partitions[partition.index()]
     }
 
-    /// The cluster-wide settings.
     pub(super) fn settings(&self) -> String {
         format!("{}:settings", self.prefix)
     }
 
-    /// Whether a partition has this tag.
     pub(super) fn has(&self, tag: &str) -> bool {
         self.partitions.iter().any(|keys| keys.tag == tag)
     }
 }
 
-/// A key that belongs to no partition: `nodes`, `relays` or `losses`. A colon and the name of a process follow in the key of its
-/// report.
+/// A key of no partition: `nodes`, `relays` or `losses`. A colon and the name of a process follow in the key of its report.
 pub(super) fn of_all(prefix: &str, name: &str) -> String {
     format!("{{{prefix}:{name}}}")
 }
@@ -156,7 +140,6 @@ impl PartitionKeys {
         Self { tag, slot }
     }
 
-    /// The name of a key of the partition.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.tag)
     }
@@ -181,7 +164,6 @@ impl<'a> Place<'a> {
         self.key(Scope::Minute, "")
     }
 
-    /// The name of a key of this scope.
     pub(super) fn key(&self, scope: Scope, name: &str) -> String {
         let mut key = self.tag.to_owned();
         if matches!(scope, Scope::Minute | Scope::OutputOfMinute)

@@ -15,7 +15,6 @@ use crate::store::{
     SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError,
 };
 
-/// Functions of the scripts that seal.
 pub(super) const SEALING: &str = include_str!("sealing.lua");
 
 /// The open minutes in a layout. A method has the contract of the method of this name in a role of the store.
@@ -50,7 +49,6 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 }
 
-/// The recordings of each minute.
 pub(super) fn by_minute<'a, 'b>(
     recordings: &'a [RecordRequest<'b>],
 ) -> BTreeMap<Minute, Vec<&'a RecordRequest<'b>>> {
@@ -85,7 +83,6 @@ pub(super) fn cover(pipeline: &mut Pipeline, place: Place<'_>, process: &Process
     }
 }
 
-/// Returns the names of outputs as an argument of a step of sealing.
 pub(super) fn names(outputs: &[OutputName]) -> String {
     outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
 }
@@ -93,7 +90,6 @@ pub(super) fn names(outputs: &[OutputName]) -> String {
 /// Sealed, late in total, left, the token of the claims to send, their outputs.
 type Sealed = (u64, u64, u64, String, Vec<String>);
 
-/// Takes a step of sealing for these outputs.
 pub(super) async fn seal(
     at: At<'_>,
     claim: &Claim,

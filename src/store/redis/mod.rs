@@ -1,8 +1,5 @@
-//! The store of a cluster of nodes: sets or logs in Redis.
-//!
-//! A call goes through the `gateway`, by the crate `redis-link`, to the server of its slot; `fault` looks whether that server can be
-//! trusted with events. `scripts` gives keys and arguments of the scripts their names. `life` has the steps of a minute that both
-//! layouts share, `sets` and `log` are the layouts, `settings` the cluster-wide settings, `survey` is for operators.
+//! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, if
+//! `fault` finds it fit for events; `life` has the steps of a minute that both layouts share, `sets` and `log`.
 
 mod fault;
 mod gateway;
@@ -78,8 +75,7 @@ pub struct Settings {
     pub partitions: Partitions,
     /// The layout, which is a cluster-wide setting.
     pub layout: Layout,
-    /// The time for which the counts of a minute are kept after they are sent, and the age up to which closed minutes are known: twice the
-    /// greatest age of an event, so that no event meets a forgotten minute.
+    /// How long counts are kept after they are sent, and closed minutes are known: twice the greatest age of an event.
     pub retention: Duration,
     /// The most counts of all partitions that are kept after they are sent; more of them expire sooner.
     pub counts_max: u64,
@@ -95,7 +91,6 @@ pub struct RedisStore {
     /// For operators, in any state of the servers.
     register: Arc<Register>,
     is_cluster: bool,
-    /// The leftovers that were found.
     left: Mutex<Option<Diagnosis>>,
     /// The [`Store::warnings`] that were logged, while they hold.
     warned: Mutex<Vec<Diagnosis>>,
@@ -131,8 +126,7 @@ impl RedisStore {
         self
     }
 
-    /// Returns the values in Redis for these keys of the configuration, for operators: it does
-    /// not matter whether this store agrees with them.
+    /// Returns the values in Redis for these keys of the configuration, whether or not this store agrees with them.
     pub async fn shared<'a>(
         &self,
         keys: impl Iterator<Item = &'a str>,

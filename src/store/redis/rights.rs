@@ -1,5 +1,4 @@
-//! The rights that the user of Redis lacks, found without changing data: a transaction queues every command that a node needs, which
-//! checks the right to each, on keys that exist only within the transaction.
+//! The rights that the user of Redis lacks: a transaction queues every command that a node needs, and changes no data.
 
 use ::redis::{Pipeline, RedisError, cmd};
 use redis_link::Connection;
@@ -41,7 +40,6 @@ impl RedisStore {
     }
 }
 
-/// The words of each command.
 fn tried() -> impl Iterator<Item = Vec<&'static str>> {
     TRIED.split(';').map(|command| command.split_whitespace().collect())
 }

@@ -1,8 +1,6 @@
-//! The Lua scripts, with their keys and arguments by name. Each script is atomic and works on one slot.
-//!
-//! A row of [`scripts!`] is what Rust and Lua share: Lua gets a local variable for each key and argument, and Rust a struct with a
-//! field for each that does not follow from the [`Place`]. Arguments without a name follow these; the first has the index `REST` in
-//! Lua.
+//! The Lua scripts, each atomic and on one slot. A row of [`scripts!`] is what Rust and Lua share: Lua gets a local variable for
+//! each key and argument, and Rust a struct with a field for each that does not follow from the [`Place`]. Arguments without a
+//! name follow these; the first has the index `REST` in Lua.
 
 use std::fmt::Write as _;
 
@@ -10,7 +8,6 @@ use redis::{Script, ScriptInvocation};
 
 use super::keys::{Place, Scope};
 
-/// Functions of the scripts of a partition.
 pub(super) const SHARED: &str = include_str!("shared.lua");
 
 /// A script in the form that Redis gets.

@@ -1,5 +1,4 @@
 //! The arbiter that many processes share: Redis 7.0 or newer, as one server, behind Sentinel, or as a cluster.
-//!
 //! Each operation is a Lua script on the keys of one name, and uses the clock of the server that has them.
 
 mod wake_ups;
@@ -20,8 +19,7 @@ use super::lease::is_keeper;
 use super::settings::InvalidSetting;
 use super::wakes::{Listener, Wakes};
 
-/// One connection to each server for the thread that renews leases, and one for the other commands: a connection belongs to the
-/// runtime that made it.
+/// The thread that renews leases has its own connection: a connection belongs to the runtime that made it.
 const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
 /// The maximum number of items of one script, so that it does not block the server for long.
@@ -41,8 +39,7 @@ macro_rules! scripts {
     )*};
 }
 
-// Operations that end or extend something also run when Redis exceeds its memory limit: they add no key, and a lock that cannot
-// be released blocks all callers.
+// Operations that end or extend something add no key, and run without memory: a lock that stays would block all callers.
 scripts! {
     BEGINS = "" "name.lua";
     ENDS = " flags=allow-oom" "name.lua";
@@ -57,7 +54,6 @@ pub struct RedisArbiter {
     redis: Arc<Redis>,
     timeouts: Timeouts,
     wakes: Arc<Wakes>,
-    /// The task that receives wake-ups, started by the first listener.
     hearing: OnceLock<AbortOnDropHandle<()>>,
 }
 
@@ -79,21 +75,18 @@ impl RedisArbiter {
         })
     }
 
-    /// Returns an arbiter for a URL: `redis://…`, `rediss://…`, `unix://…`, `redis+cluster://host:port,host:port` or
-    /// `redis+sentinel://host:port,host:port/name`, each with `user:password@` before the first host if needed.
+    /// Returns an arbiter for a URL: `redis://…`, `rediss://…`, `unix://…`, `redis+cluster://…` or `redis+sentinel://…`.
     pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, InvalidSetting> {
         let settings = address.parse::<Settings>();
         let settings = settings.map_err(|error| InvalidSetting(error.to_string()))?;
         Self::new(Settings { timeouts, ..settings }, prefix)
     }
 
-    /// Returns a key of a name. All keys of a name have one hash tag, `{prefix:kind:name}` or up to the first closing brace of the
-    /// name, so that they are in one slot of a Redis Cluster.
+    /// All keys of a name have one hash tag, so that they are in one slot of a Redis Cluster.
     fn key(&self, name: &Name, what: &str) -> String {
         format!("{{{}:{}}}:{what}", self.prefix, name.as_str())
     }
 
-    /// Runs an operation of `name.lua`.
     async fn run<T: FromRedisValue>(
         &self,
         script: &'static Script,
@@ -109,7 +102,6 @@ impl RedisArbiter {
         self.send(self.slot(name), Request::Script(invocation)).await
     }
 
-    /// Runs an operation of `list.lua` for a writer.
     async fn write_list(
         &self,
         name: &Name,
@@ -254,7 +246,6 @@ impl Arbiter for RedisArbiter {
     }
 }
 
-/// Returns the token as an argument of a script, empty if there is none.
 fn text(token: Option<Token>) -> String {
     token.map(|token| token.to_string()).unwrap_or_default()
 }

@@ -1,7 +1,5 @@
-//! The task that receives the messages of the scripts over a dedicated connection.
-//!
-//! It subscribes to the wake-ups of all names with its prefix. When the connection is lost, it connects to the next server,
-//! subscribes and wakes every listener. In a cluster each server passes on the messages of all servers.
+//! The task that receives the wake-ups of all names with its prefix over a dedicated connection.
+//! When the connection is lost, it connects to the next server, subscribes and wakes every listener.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -15,9 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::wakes::Wakes;
 
-/// The pause before the next connection.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The silence after which the server is sent a PING.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn hear(redis: Arc<Redis>, timeouts: Timeouts, wakes: Arc<Wakes>, prefix: String) {

@@ -1,7 +1,5 @@
-//! The steps in the life of a minute that both layouts share, each with its script, and read access to its counts.
-//!
-//! Readers use small commands over a separate connection: no `KEYS`, and no command that reads a whole hash or set that grows with
-//! the number of events.
+//! The steps in the life of a minute that both layouts share, each with its script, and read access to its counts: small commands
+//! over a separate connection, none of which reads a whole hash or set that grows with the number of events.
 
 mod draining;
 mod quarantine;
@@ -57,7 +55,6 @@ impl RedisStore {
         self.gateway.at(bucket.partition, lane).minute(bucket.minute)
     }
 
-    /// Reads a key of each of these minutes.
     async fn of_minutes<T: FromRedisValue>(
         &self,
         partition: Partition,

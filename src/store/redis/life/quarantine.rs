@@ -1,5 +1,4 @@
 //! Quarantines, and the removal of outputs: operators read refused counts, send them again or drop them.
-//! [`Draining::quarantine`](crate::store::Draining::quarantine) adds the counts.
 
 use ::redis::cmd;
 
@@ -63,9 +62,8 @@ impl RedisStore {
         Ok(Page { items: known.collect(), next })
     }
 
-    /// Makes the counts of these series unsent again, and lets any node claim their minute. Counts that the store has are kept;
-    /// counts that it forgot are restored from the quarantine, so that no point gets a second value. Returns how many of the series
-    /// were quarantined.
+    /// Makes the counts of these series unsent again, for any node to claim, and returns how many were quarantined. Counts that
+    /// the store forgot are restored from the quarantine, so that no point gets a second value.
     pub async fn requeue(
         &self,
         bucket: Bucket,
@@ -94,8 +92,7 @@ impl RedisStore {
         at.ask(script).await
     }
 
-    /// Drops the unsent and quarantined counts and the name of an output that no node has. A minute that no other output
-    /// lacks is closed.
+    /// Drops the counts and the name of an output that no node has. A minute that no other output lacks is closed.
     pub async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped> {
         let at = self.gateway.at(partition, DRAINING).of(output);
         let mut first = cmd("ZRANGE");

@@ -1,5 +1,4 @@
-//! Counting different fingerprints per series, in bounded memory: logs are read a piece at a time, and where the fingerprints are too
-//! many they are counted in several passes over the logs, each for a range of fingerprints.
+//! Counts different fingerprints per series in bounded memory: in several passes, each for a range, where they are too many.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,8 +20,7 @@ const UNTRIED_BYTES: usize = 64 << 10;
 pub(super) type Length = (String, u64);
 
 impl ReadBudget {
-    /// Returns the next frames of a log from this position on, which it moves; `None`: there are no more. `may_go`: the log may be
-    /// gone, as after a seal.
+    /// Returns the next frames of a log, and moves the position; `None`: no more. `may_go`: the log may be gone, as after a seal.
     pub(super) async fn read(
         &mut self,
         at: At<'_>,
@@ -54,8 +52,7 @@ impl ReadBudget {
     }
 }
 
-/// The size of reads: one frame at first, and more while answers are fast. The link to Redis may be slow, and an answer that comes too
-/// late ends the connection.
+/// The size of reads: one frame at first, and more while answers are fast, since one that comes too late ends the connection.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     bytes: usize,
@@ -138,7 +135,6 @@ async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 /// The place of each series in the tally, by its number in a log.
 type Numbers = HashMap<u64, usize>;
 
-/// Different fingerprints of all series.
 #[derive(Debug, Default)]
 struct Tally {
     places: HashMap<Box<str>, usize>,
@@ -221,8 +217,7 @@ impl Tally {
         }
     }
 
-    /// Makes room for `more` fingerprints of a series. When the memory is used up, drops the copies in all lists, and then the upper
-    /// half of the range, which is left to another pass.
+    /// Makes room for `more` fingerprints; without memory drops copies, then the upper half of the range, for another pass.
     fn make_room(&mut self, place: usize, kind: usize, more: usize) {
         let mut growth = growth(&self.series[place].lists[kind], more);
         if growth > 0 && self.held + growth > self.held_max {
@@ -283,8 +278,7 @@ impl Tally {
     }
 }
 
-/// Returns the growth of a list for `more` items: small, so that lists that were shrunk to their contents are not shrunk again
-/// soon.
+/// Returns the growth of a list for `more` items: small, so that lists shrunk to their contents are not shrunk again soon.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {

@@ -1,11 +1,6 @@
-//! The layout `log`: each process has one log per partition and minute, for all series, and the node that seals the minute counts the
-//! fingerprints in all logs.
-//!
-//! `frame` has the form of entries, `recording` appends them, and `counting` counts in bounded memory.
-//!
-//! A log is cut once it is counted, and then nothing more comes to it: `append.lua` refuses a process whose log was cut, is gone or
-//! is not as long as the process knows, and the process begins another log. It also does so after every failure, so no log has a
-//! gap, and an event in two logs counts once.
+//! The layout `log`: each process has one log per partition and minute, and the node that seals counts the fingerprints in all. A
+//! log is cut once it is counted: `append.lua` refuses a process whose log was cut, is gone or is not as long as the process
+//! knows, which then begins another log, as after every failure. So no log has a gap, and an event in two logs counts once.
 
 mod counting;
 mod frame;
@@ -44,13 +39,11 @@ scripts! {
 
 /// The counts that run at the same time, each in bounded memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// The greatest age of counts, as a multiple of the time that counting all partitions takes: readers use at most a tenth of a core,
-/// however large the minute is.
+/// The greatest age of counts, as a multiple of the time that counting takes: readers use at most a tenth of a core.
 const AGE_MAX: u32 = 10;
 /// The time for which counts, users, cuts and logs are known after their last use.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
-/// The layout, with the process's knowledge of the logs.
 #[derive(Debug)]
 pub(super) struct Logs {
     /// The process's own logs, and the number of the next one.
@@ -194,7 +187,6 @@ struct Look {
     took: Duration,
 }
 
-/// The users of a series in the frames that were read.
 #[derive(Debug)]
 struct KnownUsers {
     logs: HashMap<String, Read>,
@@ -209,8 +201,7 @@ struct Read {
     number: Option<u64>,
 }
 
-/// Items that a task takes out while it works with them, and puts back after success: an item that a failure loses is read again, or
-/// begun anew.
+/// Items that a task takes out to work with, and puts back after success: one that a failure loses is read again, or begun anew.
 #[derive(Debug)]
 struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);
 
@@ -230,7 +221,6 @@ impl<V> Taken<V> {
     }
 }
 
-/// The key of a log of this name.
 fn log_key(place: Place<'_>, name: &str) -> String {
     place.key(Scope::Minute, "log:") + name
 }
@@ -245,7 +235,6 @@ struct Sealing {
     done: usize,
 }
 
-/// The logs of a minute with their present lengths.
 async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
     let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
     if names.is_empty() {

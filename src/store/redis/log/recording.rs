@@ -17,10 +17,8 @@ use crate::store::{RecordRequest, Records, Result, Seen, StoreError};
 /// The most minutes of one transaction: a thousand would occupy a slow link.
 const MINUTES_AT_ONCE: usize = 16;
 
-/// A minute and its recordings.
 type OfMinute<'a, 'b> = (Minute, Vec<&'a RecordRequest<'b>>);
 
-/// A log of this process in Redis.
 #[derive(Debug)]
 pub(super) struct Log {
     name: String,
@@ -59,8 +57,7 @@ impl Logs {
         }
     }
 
-    /// Appends events of some minutes in one transaction. Returns the minutes whose log is not as this process knows it: nothing
-    /// was appended, and their next log is a new one.
+    /// Appends events in one transaction. Returns the minutes where nothing was appended: their log is not as we know it.
     async fn append_to<'a, 'b>(
         &self,
         at: At<'_>,

@@ -35,9 +35,7 @@ scripts! {
     BACKLOG AskBacklog = "backlog.lua"() Partition[minutes claims quarantine outputs] => (old_before);
 }
 
-/// The losses of one command.
 const LOSSES_AT_ONCE: usize = 100;
-/// The one connection to each server.
 const ONLY: Lane = Lane(0);
 const LANES: Lanes = Lanes { watched: 0, others: 1 };
 
@@ -75,11 +73,9 @@ pub struct Register {
     redis: Redis,
     /// The key of the names of all nodes, or of all relays.
     all: String,
-    /// The key of the record of losses.
     losses: String,
     /// The name of the process and a random number, which tells processes of one name apart.
     identity: String,
-    /// Whether this process has reported.
     registered: AtomicBool,
 }
 
@@ -116,7 +112,6 @@ impl Register {
         })
     }
 
-    /// Asks the server of a key.
     async fn ask<T: FromRedisValue>(
         &self,
         key: &str,
@@ -126,7 +121,6 @@ impl Register {
         self.run(key, async |connection: &mut Connection| command.run(connection).await).await
     }
 
-    /// Runs more than one command, as [`ask`](Self::ask).
     pub(super) async fn run<T, F>(&self, key: &str, command: F) -> Result<T>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
@@ -143,7 +137,6 @@ impl Register {
         self.ask(&self.all, script.at(&Place::default())).await
     }
 
-    /// Returns the last reports of the processes under this key.
     async fn reports_of(&self, all: &str) -> Result<Vec<Reported>> {
         let script = Reports { all, nodes_max: REPORTS_MAX, bytes_max: REPORT_BYTES_MAX };
         let found: Vec<(Vec<u8>, i64, Vec<u8>)> =
@@ -163,7 +156,6 @@ impl Register {
         Ok(found.into_iter().map(read).collect())
     }
 
-    /// Runs a script with these losses and their amounts.
     async fn send(
         &self,
         losses: &[Loss],
@@ -186,8 +178,7 @@ impl Registry for Register {
         &self.identity
     }
 
-    /// Each of two processes of one name that live overwrites the other's report, repeatedly; a process that was started in the place
-    /// of another finds that report once, before its own first one.
+    /// Each of two live processes of one name finds the other's report repeatedly; one in the place of another only at first.
     async fn report(&self, report: &str) -> Result<bool> {
         // With the version: a change of the cluster-wide settings is refused while a node does not know it.
         let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
@@ -355,7 +346,6 @@ fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
     (grew_ms >= oldest_ms).then_some(loss)
 }
 
-/// Reads an answer to INFO.
 fn found(info: &str) -> ServerFound {
     let text = |name: &str| beginning(info_field(info, name).unwrap_or_default(), 40);
     let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
