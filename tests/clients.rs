@@ -41,7 +41,7 @@ fn counted(datagram: &str) -> String {
 }
 
 #[test]
-fn what_clients_send_is_counted_as_the_document_says() {
+fn documented_client_datagrams_are_counted() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/clients.md");
     let document = std::fs::read_to_string(document).unwrap();
     let mut rows = 0;

@@ -67,7 +67,7 @@ fn check(program: Program, path: &Path) -> Vec<&str> {
 }
 
 #[test]
-fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
+fn samples_and_output_of_check_are_configurations() {
     let directory = tempfile::tempdir().unwrap();
     let mut count = 0;
     for entry in std::fs::read_dir(repository("config")).unwrap() {
@@ -92,7 +92,7 @@ const EXPLAINED: [(&str, Program); 2] =
     [("config/eds.toml", Program::Node), ("config/relay.toml", Program::Relay)];
 
 #[test]
-fn the_explained_files_have_every_key_with_its_default() {
+fn sample_files_have_every_key_with_its_default() {
     for (file, program) in EXPLAINED {
         let text = read(file);
         // The key whose default depends on the host is a comment.
@@ -134,7 +134,7 @@ fn shown(value: &toml::Value) -> String {
 }
 
 #[test]
-fn every_key_of_the_explained_files_has_a_comment() {
+fn every_key_of_the_sample_files_has_a_comment() {
     for (file, _) in EXPLAINED {
         let text = read(file);
         let mut commented = false;
@@ -152,7 +152,7 @@ fn every_key_of_the_explained_files_has_a_comment() {
 
 /// A statement about the keys under one comment applies to all of them.
 #[test]
-fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
+fn keys_marked_cluster_wide_are_compared() {
     let text = read("config/eds.toml");
     let (mut section, mut is_marked) = ("", false);
     let mut marked = BTreeSet::new();
@@ -201,7 +201,7 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
 
 /// The variables that Kubernetes sets in every pod, for each port of each Service.
 #[test]
-fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
+fn kubernetes_service_variables_are_ignored() {
     let service = |name: &str, address: &str| {
         let host = address.trim_matches(['[', ']']);
         let mut set = vec![
@@ -253,7 +253,7 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
 
 /// `eds send` has no configuration: it warns about lines that a node with defaults rejects.
 #[test]
-fn eds_send_knows_the_ages_that_a_node_accepts() {
+fn send_knows_the_accepted_ages() {
     for (name, known) in [("max_age", loadgen::MAX_AGE), ("max_future", loadgen::MAX_FUTURE)] {
         let key = KEYS.iter().find(|key| key.name() == name).unwrap();
         assert_eq!(humantime::parse_duration(key.default).unwrap(), known);

@@ -108,7 +108,7 @@ fn documented(words: &str) -> usize {
 }
 
 #[tokio::test]
-async fn record_users_in_a_process_of_its_own() {
+async fn record_users_in_a_separate_process() {
     let Ok(users_max) = std::env::var(DEDUP_USERS) else {
         return;
     };
@@ -133,8 +133,8 @@ async fn record_users_in_a_process_of_its_own() {
 
 /// Names of series dominated it: 1 KiB per user.
 #[test]
-fn a_known_user_takes_no_more_than_is_documented() {
-    let test = "record_users_in_a_process_of_its_own";
+fn memory_of_a_known_user_is_as_documented() {
+    let test = "record_users_in_a_separate_process";
     let (nobody, sent_again) = taken_by(test, DEDUP_USERS, 0);
     assert_eq!(sent_again, 1, "no user is known");
     let (everybody, sent_again) = taken_by(test, DEDUP_USERS, USERS);
@@ -147,7 +147,7 @@ fn a_known_user_takes_no_more_than_is_documented() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_is_never_idle_forgets_on_time() {
+async fn busy_recorder_forgets_users_in_time() {
     let recorder = Working::start(100_000);
     let mut so_far = 0;
     let mut record = async |at_minute: i64, user: &str| {
@@ -171,7 +171,7 @@ async fn a_recorder_that_is_never_idle_forgets_on_time() {
 
 /// Child process: collects events, and prints the memory used and the memory accounted for.
 #[test]
-fn gather_events_in_a_process_of_its_own() {
+fn gather_events_in_a_separate_process() {
     let Ok(series_count) = std::env::var(SERIES) else {
         return;
     };
@@ -187,11 +187,11 @@ fn gather_events_in_a_process_of_its_own() {
 }
 
 #[test]
-fn a_queued_event_takes_no_more_than_is_documented() {
+fn memory_of_a_queued_event_is_as_documented() {
     let per_event = documented("bytes and its user's name");
     let per_series = documented("bytes and its name");
     for series_count in [100, 100_000] {
-        let test = "gather_events_in_a_process_of_its_own";
+        let test = "gather_events_in_a_separate_process";
         let (measured, counted) = taken_by(test, SERIES, series_count);
         let stated = EVENTS * (per_event + 12) + series_count * (per_series + 750);
         let [measured_each, stated_each, counted_each] =
@@ -214,7 +214,7 @@ fn logs_at(port: u16) -> Settings {
 
 /// Child process: seals the minute in this Redis, and prints the peak memory and the number of series.
 #[tokio::test]
-async fn seal_in_a_process_of_its_own() {
+async fn seal_in_a_separate_process() {
     let Ok(port) = std::env::var(REDIS_PORT) else {
         return;
     };
@@ -228,7 +228,7 @@ async fn seal_in_a_process_of_its_own() {
 
 /// Senders repeat events of one series after another.
 #[tokio::test]
-async fn sealing_takes_no_more_memory_however_often_events_are_repeated() {
+async fn memory_of_sealing_is_bounded_with_repeated_events() {
     const SERIES: usize = 8;
     /// As many as fit in one frame of a log.
     const EVENTS: i64 = 300;
@@ -264,7 +264,7 @@ async fn sealing_takes_no_more_memory_however_often_events_are_repeated() {
     let frames: usize = server.query(&["EVAL", copy, "1", &log.unwrap(), &copies]);
     assert_eq!(frames, SERIES);
     let port = usize::from(server.address().port());
-    let (taken, sealed) = taken_by("seal_in_a_process_of_its_own", REDIS_PORT, port);
+    let (taken, sealed) = taken_by("seal_in_a_separate_process", REDIS_PORT, port);
     eprintln!("sealing took {} KiB", taken / 1024);
     assert_eq!(sealed, SERIES);
     assert!(taken <= STATED, "{taken} bytes");

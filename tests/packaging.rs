@@ -35,7 +35,7 @@ fn variables(text: &str) -> Vec<&str> {
 const UNITS: [(&str, Program); 2] = [("eds", Program::Node), ("eds-relay", Program::Relay)];
 
 #[test]
-fn the_units_start_commands_that_there_are() {
+fn units_start_existing_commands() {
     for (unit, name, command) in [
         ("eds", "ExecStartPre", "check"),
         ("eds", "ExecStart", "run"),
@@ -55,7 +55,7 @@ fn the_units_start_commands_that_there_are() {
 }
 
 #[test]
-fn the_units_wait_longer_than_a_drain_takes() {
+fn units_wait_longer_than_a_drain() {
     let mut longest = Duration::ZERO;
     for (unit, _) in UNITS {
         let unit = read(&format!("systemd/{unit}.service"));
@@ -70,7 +70,7 @@ fn the_units_wait_longer_than_a_drain_takes() {
 }
 
 #[test]
-fn every_variable_in_what_ships_is_a_key() {
+fn every_shipped_variable_is_a_key() {
     for file in [
         "docker-compose.yml",
         "Dockerfile",
@@ -102,7 +102,7 @@ fn no_secret_is_in_the_image() {
 
 /// The installed binary is small; the profiling build has debug info.
 #[test]
-fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
+fn release_is_stripped_and_profiling_is_not() {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let setting = |profile: &str, key: &str| {
         let value = manifest["profile"].get(profile)?.get(key)?;
@@ -124,7 +124,7 @@ fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
 }
 
 #[test]
-fn what_the_image_copies_is_not_kept_from_the_build() {
+fn files_of_the_image_are_in_the_build_context() {
     let ignored = read(".dockerignore");
     let image = read("Dockerfile");
     let copies = image.lines().filter_map(|line| line.strip_prefix("COPY "));
@@ -187,7 +187,7 @@ fn systemd_understands_the_units() {
 }
 
 #[test]
-fn the_sockets_are_where_the_services_listen() {
+fn socket_units_match_the_listen_addresses() {
     for (name, program) in UNITS {
         let unit = read(&format!("systemd/{name}.socket"));
         let addresses = Key::find("input.listen").unwrap().default_in(program);
@@ -201,7 +201,7 @@ fn the_sockets_are_where_the_services_listen() {
 }
 
 #[test]
-fn the_services_do_without_their_sockets_unless_these_are_enabled() {
+fn services_work_without_socket_units() {
     for (name, _) in UNITS {
         let [service, socket] =
             ["service", "socket"].map(|kind| read(&format!("systemd/{name}.{kind}")));
@@ -222,7 +222,7 @@ fn the_services_do_without_their_sockets_unless_these_are_enabled() {
 }
 
 #[test]
-fn the_manifests_for_kubernetes_have_this_version_and_a_configuration_without_mistakes() {
+fn kubernetes_manifests_have_this_version_and_a_valid_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "secret").unwrap();

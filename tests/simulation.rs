@@ -113,7 +113,7 @@ fn known(step: &str) -> String {
 }
 
 #[test]
-fn a_seed_gives_the_same_steps_again() {
+fn seed_reproduces_the_steps() {
     for seed in 1..=20 {
         let [first, second] = [(); 2].map(|()| play(seed, None, true).trace);
         assert!(first.len() > 30, "seed {seed} does next to nothing");
@@ -127,7 +127,7 @@ fn a_seed_gives_the_same_steps_again() {
 /// An event waits in a node that is cut off for longer than its minute's counts are kept. If it were recorded, it
 /// would be counted alone and replace the correct value.
 #[test]
-fn an_event_that_waited_too_long_is_not_counted_again() {
+fn expired_event_is_not_counted_again() {
     let mut plan = Plan::quiet(190 * SECOND);
     plan.store_outages.push(Outage { node: Some(1), from: 60 * SECOND, to: 180 * SECOND });
     plan.deliver(0, 19, 1, 19);
@@ -141,7 +141,7 @@ fn an_event_that_waited_too_long_is_not_counted_again() {
 /// The second output is unreachable while events arrive, and the first rejects one point in three. The first output
 /// gets its points as soon as if it were alone.
 #[test]
-fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
+fn unreachable_output_delays_neither_sealing_nor_others() {
     const AWAY: i64 = 400 * SECOND;
     let writes = |outputs: usize| {
         let mut plan = Plan::quiet(AWAY);
@@ -250,7 +250,7 @@ const REACHED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_schedules_reach_what_they_are_for() {
+fn schedules_reach_their_situations() {
     let traces: Vec<String> =
         (1..=150).map(|seed| play(seed, None, true).trace.join("\n")).collect();
     for (what, words) in REACHED {

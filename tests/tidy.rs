@@ -145,7 +145,7 @@ fn imports_run_downwards_only() {
 
 /// Metrics are only for `/metrics` and the status, by which no node decides. State for decisions is in `node`.
 #[test]
-fn nothing_is_decided_by_a_metric() {
+fn no_decision_depends_on_a_metric() {
     let reads = |code: &str| {
         let code: String = code.split_whitespace().collect();
         let mut fields = code.split("metrics.").skip(1);
@@ -163,7 +163,7 @@ fn nothing_is_decided_by_a_metric() {
 }
 
 #[test]
-fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
+fn imports_within_a_folder_form_no_cycle() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (path, text) in all_sources() {
         let name = path.file_stem().unwrap().to_string_lossy();
@@ -219,7 +219,7 @@ fn every_module_is_in_the_code_map() {
 }
 
 #[test]
-fn every_file_says_what_it_is_and_does_one_thing() {
+fn every_file_has_a_module_comment_and_one_subject() {
     for (path, text) in all_sources() {
         assert!(
             text.starts_with("//! ") || text.starts_with("#![doc"),
@@ -235,7 +235,7 @@ fn every_file_says_what_it_is_and_does_one_thing() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn no_todo_is_left() {
     for (path, text) in all_sources() {
         for mark in ["TODO", "FIXME", "XXX", "todo!", "unimplemented!", "dbg!"] {
             assert!(!text.contains(mark), "{} has a {mark}", path.display());
@@ -245,7 +245,7 @@ fn nothing_is_left_for_later() {
 
 /// Operators read the log: `Some("127.0.0.1:8095")` is Rust, `127.0.0.1:8095` an address.
 #[test]
-fn nothing_is_logged_as_rust_has_it() {
+fn no_log_field_uses_debug_formatting() {
     let is_debug = |line: &str| {
         let names = |(_, rest): (usize, &str)| rest[1..].starts_with(|c: char| c.is_alphabetic());
         let fields = line.match_indices('?').map(|(at, _)| (at, &line[at..]));
@@ -291,7 +291,7 @@ fn unusual_phrases_stay_rare() {
 
 /// Every relative link of a document leads to a file, and its anchor to a heading.
 #[test]
-fn every_link_in_the_documents_leads_somewhere() {
+fn every_link_in_the_documents_resolves() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let anchors = |text: &str| -> Vec<String> {
         let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -346,7 +346,7 @@ fn every_test_that_reliability_names_exists() {
 
 /// A filter that names a module without tests would silently run less.
 #[test]
-fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
+fn every_filter_of_the_test_runner_selects_tests() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let runner = fs::read_to_string(top.join(".config/nextest.toml")).unwrap();
     let (_, faults) = runner.split_once("binary(end_to_end) & test(/^(").unwrap();
@@ -370,7 +370,7 @@ fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
 
 /// With `pipefail`, a reader that exits early kills the writer by SIGPIPE, and the script fails sometimes.
 #[test]
-fn no_script_reads_a_pipe_only_in_part() {
+fn no_script_closes_a_pipe_early() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut scripts = vec![top.join("tests/systemd/run"), top.join("packaging/stage")];
     for folder in ["scripts", ".ci"] {
@@ -395,7 +395,7 @@ fn no_script_reads_a_pipe_only_in_part() {
 
 /// The script names every section of the benchmarks, and each measured table of the document comes from one.
 #[test]
-fn the_benchmarks_are_what_their_script_and_their_document_say() {
+fn benchmarks_match_their_script_and_document() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
     let (main, script) = (read("benches/main.rs"), read("scripts/bench"));
@@ -420,7 +420,7 @@ fn the_benchmarks_are_what_their_script_and_their_document_say() {
 
 /// Cargo does not build for a toolchain older than a dependency requires.
 #[test]
-fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
+fn declared_rust_version_satisfies_every_dependency() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked"])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])

@@ -48,7 +48,7 @@ fn check_refused(cases: &str) {
 }
 
 #[test]
-fn nothing_at_all_is_a_configuration() {
+fn empty_configuration_is_valid() {
     let config = load_file("").unwrap();
     assert!(matches!(config.store, Store::Memory { bytes_max, .. } if bytes_max == 1 << 30));
     assert_eq!(config.input.listen, ["127.0.0.1:8094".parse().unwrap()]);
@@ -93,7 +93,7 @@ EDS_=1
 }
 
 #[test]
-fn values_of_the_wrong_form_are_refused_with_what_to_write() {
+fn malformed_values_are_refused_with_the_expected_form() {
     check_refused(
         r#"
 node = 1
@@ -156,7 +156,7 @@ EDS_LOG__FORMAT=xml
 }
 
 #[test]
-fn keys_are_held_against_each_other() {
+fn keys_are_checked_against_each_other() {
     // An invalid value is not compared with other keys.
     check_refused(
         r#"
@@ -184,7 +184,7 @@ max_datagram = "1KiB"
 }
 
 #[test]
-fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
+fn impossible_spool_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let spool = |name: &str| format!("[input]\nspool_dir = \"{}\"", path(name));
@@ -208,7 +208,7 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
 }
 
 #[test]
-fn everything_is_reported_at_once_in_the_order_of_fixing() {
+fn all_errors_are_reported_at_once_in_order() {
     let flags = Flags { http: Some("x".to_owned()), ..Flags::default() };
     let text = "[log]\nlevel = 1\nlvl = 2\n[input]\nthreads = 0\n[output]\nurl = \"http://h\"\napi = \"v1\"";
     let errors = load_with(text, &[("EDS_X", "")], flags).unwrap_err();
@@ -291,7 +291,7 @@ fn later_sources_win_and_are_remembered() {
 }
 
 #[test]
-fn the_table_of_keys_is_sound() {
+fn key_table_is_consistent() {
     let mut seen = BTreeSet::new();
     for key in KEYS {
         assert!(seen.insert(key.path), "{} is there twice", key.path);
@@ -328,7 +328,7 @@ fn the_table_of_keys_is_sound() {
 
 /// The values that the nodes compare are those in force, in one spelling, and nothing where nothing has a use for them.
 #[test]
-fn what_means_the_same_is_compared_as_the_same() {
+fn equivalent_values_compare_equal() {
     let alike = |text: &str| {
         let config = load_file(text).unwrap();
         config.alike
@@ -356,7 +356,7 @@ fn what_means_the_same_is_compared_as_the_same() {
 }
 
 #[test]
-fn keys_of_several_sections_that_cannot_work_together_are_refused() {
+fn incompatible_keys_of_several_sections_are_refused() {
     let redis = "[store]\nurl = \"redis://h\"\n";
     for (text, keys) in [
         ("[input]\nlinger = \"5s\"", ["input.linger", "flush.grace"]),
@@ -380,7 +380,7 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
 }
 
 #[test]
-fn keys_that_are_unwise_together_are_warned_of() {
+fn unwise_combinations_cause_warnings() {
     let warnings = |text: &str| {
         let config = load_file(&format!("[store]\nurl = \"redis://localhost\"\n{text}")).unwrap();
         config.warnings().join("\n")
@@ -411,7 +411,7 @@ fn keys_that_are_unwise_together_are_warned_of() {
 
 /// A name was printed unescaped: its problem continued on another line, or moved the cursor.
 #[test]
-fn a_problem_is_one_line_whatever_the_names_of_the_file_are() {
+fn error_is_one_line_with_any_file_name() {
     check_refused(
         r#"
 [flush]

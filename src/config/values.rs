@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_is_shown_however_many_hosts_a_url_has() {
+    fn password_is_hidden_with_any_number_of_hosts() {
         for (url, expected) in [
             ("redis://u:geheim@h/1", Some("redis://u@h/1")),
             ("redis://:geheim@a:6379/1", None),

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_start_says_where_to_send_and_when_points_come() {
+    fn first_start_explains_where_to_send_and_when_points_appear() {
         let text = shown(&Flags::default());
         for part in [
             "/etc/eds/eds.toml does not exist",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_redis_nothing_is_lost_at_the_end() {
+    fn first_start_with_redis_does_not_warn_of_loss() {
         let flags = Flags { store: Some("redis://127.0.0.1:6379".to_owned()), ..Flags::default() };
         let text = shown(&flags);
         assert!(text.contains("remain in Redis"), "{text}");

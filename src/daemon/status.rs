@@ -223,16 +223,16 @@ mod tests {
 
     #[test]
     #[ignore = "needs a terminal: the test below runs it on one"]
-    fn on_a_terminal_with_a_look_that_panics() {
+    fn panicking_watch_on_a_terminal() {
         let observer = Observer::new(Arc::new(Panicking::default()), Expected::default(), None);
         let error = Screen::watch(observer).unwrap_err().to_string();
         assert_eq!(error, "the survey thread has ended");
     }
 
     #[test]
-    fn a_panic_ends_it_with_the_terminal_as_it_was_and_the_message_to_be_read() {
+    fn panic_restores_the_terminal_and_prints_the_message() {
         let me = std::env::current_exe().unwrap();
-        let inner = "daemon::status::tests::on_a_terminal_with_a_look_that_panics";
+        let inner = "daemon::status::tests::panicking_watch_on_a_terminal";
         let run = format!(
             "stty rows 24 cols 80; timeout --foreground 60 '{}' --ignored --exact --nocapture {inner}; echo \"ended $?\"; stty -a",
             me.display()

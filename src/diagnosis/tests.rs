@@ -115,7 +115,7 @@ fn every_loss_and_rejection_is_documented() {
 }
 
 #[test]
-fn every_alert_is_of_a_finding_and_has_its_remedy() {
+fn every_alert_has_a_finding_and_its_remedy() {
     let known: BTreeSet<_> = remedies().collect();
     for alert in alerts() {
         let (name, annotations) = (&alert["alert"], &alert["annotations"]);

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_grouped_by_minute_and_series_in_order_of_arrival() {
+    fn events_are_grouped_by_minute_and_series() {
         let mut batch = Batch::default();
         for (number, series, user, timestamp) in
             [(1, "a=1", "x", 10), (1, "a=2", "y", 11), (2, "a=1", "x", 12), (1, "a=1", "z", 13)]
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_one_minute_and_of_one_series_are_spread_over_the_index() {
+    fn groups_are_spread_over_the_index() {
         let mut batch = Batch::default();
         for number in 0..1000 {
             assert!(batch.push(minute(0), &format!("a={number}"), "u", 0));

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
+    fn line_feed_in_a_quoted_field_belongs_to_the_line() {
         use Piece::Line;
         let forged = br#"a=1 note="x\" \\
 event_type=paid value=mallory
@@ -178,7 +178,7 @@ event_type=paid value=mallory
     }
 
     #[test]
-    fn a_quote_that_opens_no_field_is_a_character_like_any_other() {
+    fn quote_outside_a_field_start_is_a_plain_character() {
         for line in [
             &br#"a="x value=u"#[..],
             br#""m,a=1 value=u"#,
@@ -197,7 +197,7 @@ event_type=paid value=mallory
     }
 
     #[test]
-    fn a_quote_that_is_not_closed_costs_its_line_only() {
+    fn unclosed_quote_loses_only_its_line() {
         use Piece::Line;
         for line in [&br#"a=1 value="u"#[..], br#"a=1 note="x",value="u\""#] {
             let next = &b"b=1 value=v"[..];
@@ -209,7 +209,7 @@ event_type=paid value=mallory
     }
 
     #[test]
-    fn a_quote_that_is_cut_ends_with_the_datagram() {
+    fn truncated_quote_ends_with_the_datagram() {
         use Piece::{Line, Truncated};
         let cut = b"a=1 value=u\nb=1 note=\"x\nevent_type=paid value=mallory\n";
         check(cut, true, &[Line(b"a=1 value=u"), Truncated]);
@@ -217,7 +217,7 @@ event_type=paid value=mallory
 
     /// A search to the end of the datagram for each of them would take minutes.
     #[test]
-    fn quotes_without_end_take_no_time() {
+    fn unclosed_quotes_take_linear_time() {
         let began = std::time::Instant::now();
         for end in ["", "\"x"] {
             let datagram = r#"a=1 v="\"
@@ -238,7 +238,7 @@ event_type=paid value=mallory
     }
 
     #[test]
-    fn a_first_line_is_known_when_its_end_is_there() {
+    fn first_line_is_complete_with_its_end() {
         assert_eq!(first_line(b"a=1 value=u\nb"), Some(11));
         assert_eq!(first_line(b"a=1 value=\"u\nv\"\nb"), Some(15));
         assert_eq!(first_line(b"\na"), Some(0));

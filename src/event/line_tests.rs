@@ -27,7 +27,7 @@ fn refuse(line: impl AsRef<[u8]>, reason: Rejection) {
 }
 
 #[test]
-fn tags_are_learned_once_however_many_spaces_are_before_them() {
+fn tags_are_cached_once_with_any_leading_spaces() {
     let mut parser = Parser::new(&rules());
     for line in ["  a=1 value=u", "a=1 value=u", " a=1 value=u", "  a=1  value=u"] {
         assert!(parser.parse(line.as_bytes()).is_ok(), "{line:?}");
@@ -36,7 +36,7 @@ fn tags_are_learned_once_however_many_spaces_are_before_them() {
 }
 
 #[test]
-fn the_seed_form_and_line_protocol_are_the_same_event() {
+fn both_line_forms_are_the_same_event() {
     const SERIES: &str = "event_type=http-5xx,product=productA";
     const AT: i64 = 1_480_876_707_352_348_928;
     accept(
@@ -61,7 +61,7 @@ fn tags_are_sorted_by_key() {
 }
 
 #[test]
-fn escapes_are_honoured_in_tags() {
+fn escapes_in_tags_are_decoded() {
     accept(r"a=1\,2,b=x\=y\ z value=u 1", r"a=1\,2,b=x\=y\ z", "u", 1);
     accept(r"a=back\slash value=u 1", r"a=back\slash", "u", 1);
     accept(r"a=two\\b value=u 1", r"a=two\\b", "u", 1);
@@ -73,14 +73,14 @@ fn escapes_are_honoured_in_tags() {
 }
 
 #[test]
-fn the_user_is_bytes_and_never_a_number() {
+fn user_is_text_and_never_a_number() {
     for user in ["007", "1e400", "1i", "true", "-0.0", "a=b", "ü", "a\"b", r"DOMAIN\user", "x\\"] {
         accept(&format!("a=1 value={user}"), "a=1", user, None);
     }
 }
 
 #[test]
-fn one_number_is_as_many_users_as_it_has_spellings() {
+fn each_spelling_of_a_number_is_a_user() {
     let users = [
         (r#""12""#, "12"),
         ("12", "12"),
@@ -117,13 +117,13 @@ fn other_fields_are_skipped() {
 }
 
 #[test]
-fn spaces_may_be_several() {
+fn several_spaces_are_accepted() {
     accept("  a=1   value=u   5  ", "a=1", "u", 5);
 }
 
 /// It was cut off, so that the line meant another user than the same line with a timestamp behind it.
 #[test]
-fn an_escaped_space_at_the_end_belongs_to_the_user() {
+fn trailing_escaped_space_belongs_to_the_user() {
     accept(r"a=1 value=x\ 5", "a=1", "x 5", None);
     accept(r"a=1 value=x\  5", "a=1", "x ", 5);
     for end in [r"x\ ", r"x\    "] {
@@ -158,7 +158,7 @@ fn every_bad_user_and_timestamp_has_its_reason() {
 }
 
 #[test]
-fn every_bound_has_its_reason() {
+fn every_limit_has_its_reason() {
     let long = |n: usize| "x".repeat(n);
     refuse(format!("a=1 value=u,n={}", long(8192)), Rejection::LineTooLong);
     refuse(format!("a={} value=u", long(257)), Rejection::TagTooLong);
@@ -215,7 +215,7 @@ fn timestamps_take_the_configured_unit() {
 }
 
 #[test]
-fn lines_that_differ_in_their_measurement_only_are_two_series() {
+fn measurement_distinguishes_series() {
     let mut parser = Parser::new(&LineRules::default());
     for event in ["login", "logout"] {
         let line = format!("{event},host=a value=\"x\" 1");
@@ -263,7 +263,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_parses_back(
+    fn encoded_lines_parse_back(
         tags in prop::collection::btree_map(tag_text(), tag_text(), 1..5),
         user in "[^\\p{Cc}]{1,20}",
         timestamp: i64,

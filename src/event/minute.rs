@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_of_names_is_found_by_date_and_minute() {
+    fn earliest_name_is_found_by_date_and_minute() {
         let earliest = |names: &[&str]| Minute::earliest(names.iter().copied());
         let minute = |name: &str| name.parse::<Minute>().ok();
         let names = ["20161205:0", "20161204:1118", "20161204:999", "20161204:1000"];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_no_minute_are_refused() {
+    fn invalid_minute_names_are_refused() {
         for name in ["", "20161204", "20161204:1440", "20161304:0", "x:1", "20161204:-1"] {
             assert!(name.parse::<Minute>().is_err(), "{name:?}");
         }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_minute_has_one_division() {
+    fn each_minute_has_one_number_of_partitions() {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
         // Of two parts before, the second is the first of the three, and the first has another place.
         let both = three.clone().with_before(minute(10), &[3, 0]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_before_a_change_of_partitions_have_the_series_of_their_own_part() {
+    fn minutes_before_a_change_use_the_old_partitions() {
         let partitions = Partitions::new(NonZeroU16::new(2).unwrap());
         let partitions = partitions.with_before(minute(10), &[1, 2]);
         let name = |partition: usize, number| {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_is_the_place_in_all() {
+    fn index_is_the_position_in_all() {
         for (place, reason) in Rejection::ALL.iter().enumerate() {
             assert_eq!(reason.index(), place);
         }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_bytes_that_are_no_digits_are_no_number() {
+    fn non_digits_are_not_a_number() {
         for byte in (0..=255).filter(|byte: &u8| !byte.is_ascii_digit()) {
             assert_eq!(Precision::Nanoseconds.read_digits(&[byte; 8]), None);
             assert_eq!(Precision::Nanoseconds.read_digits(&[byte]), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_accepted_and_nothing_beyond() {
+    fn window_includes_both_ends() {
         let window = Window::new(Duration::from_nanos(100), Duration::from_nanos(10));
         let now = 1_000;
         assert_eq!(window.judge(900, now), Ok(()));

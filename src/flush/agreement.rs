@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_takes_nothing_while_the_settings_differ() {
+    async fn output_takes_nothing_while_settings_differ() {
         let target = CountsTarget {
             store: Arc::new(Other),
             output: Arc::new(Other),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_difference_is_logged_once_in_an_interval_and_anew_when_it_comes_back() {
+    async fn difference_is_logged_once_per_interval_and_when_it_returns() {
         let difference = || Diagnosis::new(Cause::Settings, "flush.grace is another");
         let metrics = Metrics::new(Arc::<Node>::default());
         let mut agreement = Agreement::default();

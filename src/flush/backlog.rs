@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_by_the_clock_of_the_store_and_never_negative() {
+    fn age_uses_the_store_clock_and_is_never_negative() {
         let age = |now_seconds: i64, offset| {
             let age = age_seconds(60_000, now_seconds * 1_000_000_000, offset);
             humantime::format_duration(Duration::from_secs_f64(age)).to_string()
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_beyond_a_gauge_is_its_largest() {
+    fn gauge_saturates() {
         assert_eq!(gauge(7), 7);
         assert_eq!(gauge(u64::MAX), i64::MAX);
     }

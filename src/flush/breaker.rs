@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_a_success_ends_them() {
+    fn back_off_grows_until_a_success() {
         let mut breaker = Breaker { is_known_well: true, ..Breaker::default() };
         let now = Instant::now();
         assert_eq!(breaker.pause(now), None);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_nothing_was_written_to_takes_writes_and_is_not_known_to_be_well() {
+    fn untried_output_takes_writes_and_is_not_known_to_be_up() {
         let mut breaker = Breaker::default();
         assert_eq!(breaker.pause(Instant::now()), None);
         assert!(!breaker.is_known_well);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_ask_for_a_longer_pause_within_reason() {
+    fn retry_after_is_bounded() {
         let mut breaker = Breaker::default();
         let now = Instant::now();
         let asked = |secs| Some(Duration::from_secs(secs));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_claim_of_a_minute_is_not_held_and_does_not_release_the_later_one() {
+    fn older_claim_is_not_kept_and_does_not_release_a_newer_one() {
         let partition = partitions(1)[0];
         let [older, later] = ["n|1", "n|2"].map(|token| claim_of(partition, 1, token, false));
         let (all, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_work_goes_on_while_a_renewal_waits_for_it() {
+    async fn work_continues_during_a_renewal() {
         let turn = tokio::sync::Mutex::new(());
         let work = async {
             let _turn = turn.lock().await;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_minutes_come_first_and_lapsed_ones_in_the_order_in_which_they_lapsed() {
+    async fn new_minutes_come_before_lapsed_ones() {
         let outbox = Inbox::default();
         deliver(&outbox, vec![claim(9, true), claim(3, true)], true);
         deliver(&outbox, vec![claim(8, false), claim(7, false)], false);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lapsed_claims_are_wanted_by_a_node_without_others_for_an_output_that_is_up() {
+    async fn idle_sender_takes_over_lapsed_claims() {
         let outbox = Inbox::default();
         let now = Instant::now();
         assert!(!outbox.wants_lapsed(now, false), "it may not send");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_have_turns_however_many_minutes_one_of_them_has() {
+    fn partitions_take_turns() {
         let partitions = partitions(3);
         let all = [(0, 1), (0, 2), (0, 3), (2, 9), (1, 8), (2, 10)];
         let mut claims =

@@ -185,7 +185,7 @@ mod tests {
     use crate::event::Minute;
 
     #[tokio::test]
-    async fn what_is_published_outlives_the_process() {
+    async fn published_minutes_survive_the_process() {
         let directory = tempfile::tempdir().unwrap();
         let file = Some(directory.path().join("witness.json"));
         let partitions = Partitions::new(NonZeroU16::new(4).unwrap());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_partitions_forgot_is_told_as_one_and_once() {
+    fn rollbacks_of_partitions_are_reported_together_once() {
         let states = PartitionStates::open(&Partitions::new(NonZeroU16::MIN), None);
         assert_eq!(states.take_rollbacks(), None);
         let minute = |number| Minute::from_epoch_minutes(number).unwrap();
@@ -227,7 +227,7 @@ mod tests {
 
     /// Each output has its sender.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn senders_that_publish_at_the_same_time_lose_nothing() {
+    async fn concurrent_senders_lose_no_published_minute() {
         let directory = tempfile::tempdir().unwrap();
         let file = Some(directory.path().join("witness.json"));
         let partitions = Partitions::new(NonZeroU16::MIN);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_time_after_the_end_of_a_minute_is_kept() {
+    fn greatest_lateness_is_kept() {
         let late = late_events(2);
         assert_eq!(late.events, 8);
         assert_eq!(late.longest, Duration::from_secs(10));

@@ -148,7 +148,7 @@ mod tests {
     };
 
     #[test]
-    fn a_store_of_this_process_needs_no_time() {
+    fn local_store_needs_no_settling() {
         let mut settling = Settling::default();
         let now = Instant::now();
         settling.look(0, now, &SETTINGS);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_of_any_kind_is_followed_by_the_grace() {
+    fn any_failure_starts_the_grace() {
         let now = Instant::now();
         let mut failed = Settling::default();
         failed.failed(now, &SETTINGS);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_over_from_a_store_that_may_have_gone_back() {
+    fn nothing_is_taken_over_after_a_possible_rollback() {
         let now = Instant::now();
         let interval = SETTINGS.interval;
         let mut settling = Settling::default();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_closes_nothing_early_and_holds_nothing_for_ever() {
+    fn clock_jump_closes_nothing_early_and_holds_nothing_indefinitely() {
         let now = Instant::now();
         let seconds = Duration::from_secs;
         let mut settling = Settling::default();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_brought_what_was_on_disk_lags_for_the_grace() {
+    fn node_lags_for_the_grace_after_replaying_its_spool() {
         let now = Instant::now();
         let mut settling = Settling::default();
         assert!(!settling.reports_lag(false, now, GRACE));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_grace_is_enough_after_a_start_only() {
+    fn short_grace_applies_only_after_a_start() {
         let now = Instant::now();
         let settings = FlushSettings { grace: Duration::ZERO, ..SETTINGS };
         let mut settling = Settling::default();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_asked_each_round_while_it_has_work_and_a_while_after_and_then_now_and_then() {
+    fn busy_partition_is_checked_each_round_and_idle_one_rarely() {
         let (start, interval) = (Instant::now(), Duration::from_secs(1));
         let mut times = AskTimes::default();
         let mut asked = Vec::new();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rounds_are_no_reason_to_leave_it_alone() {
+    fn long_rounds_do_not_make_a_partition_idle() {
         let (start, interval) = (Instant::now(), Duration::from_secs(20));
         let mut times = AskTimes::default();
         assert!(times.is_due(false, true, start, interval));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_that_fills_is_looked_at_in_every_third_round_until_it_ends() {
+    fn open_minute_is_checked_every_third_round() {
         let grace = Duration::from_secs(5);
         let (start, interval) = (Instant::now(), Duration::from_secs(1));
         let mut times = AskTimes::default();

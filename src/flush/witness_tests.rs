@@ -24,7 +24,7 @@ fn attested(epoch: u64, forgot_from_ms: i64) -> Attested {
 }
 
 #[test]
-fn what_is_heard_and_what_is_written_is_handed_back_once_for_each_generation() {
+fn closed_minutes_are_attested_once_per_generation() {
     let now = Instant::now();
     let mut witness = Witness::default();
     assert_eq!(witness.testimony(1), Some(Testimony::default()));
@@ -47,7 +47,7 @@ fn what_is_heard_and_what_is_written_is_handed_back_once_for_each_generation() {
 }
 
 #[test]
-fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
+fn rollback_is_reported_with_the_lost_events() {
     let now = Instant::now();
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
@@ -69,7 +69,7 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
 }
 
 #[test]
-fn a_rollback_after_the_clock_was_set_back_is_told_in_the_time_that_it_shows_now() {
+fn rollback_after_a_clock_change_is_reported_in_current_time() {
     let now = Instant::now();
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
@@ -86,7 +86,7 @@ fn a_rollback_after_the_clock_was_set_back_is_told_in_the_time_that_it_shows_now
 }
 
 #[test]
-fn late_events_are_news_once_whatever_answer_is_lost() {
+fn late_events_are_reported_once_when_an_answer_is_lost() {
     let mut witness = Witness::default();
     let found = [4, 4, 9, 7, 10].map(|in_all| witness.found_late(in_all));
     // Facts from an earlier life are reported already, and an overtaken answer has nothing new.
@@ -94,7 +94,7 @@ fn late_events_are_news_once_whatever_answer_is_lost() {
 }
 
 #[test]
-fn a_clock_that_jumps_is_noticed() {
+fn clock_jump_is_detected() {
     let now = Instant::now();
     let mut witness = Witness::default();
     assert_eq!(witness.known(now).expected_ms, None);
@@ -108,7 +108,7 @@ fn a_clock_that_jumps_is_noticed() {
 }
 
 #[test]
-fn notes_are_bounded_and_reach_back_to_the_beginning() {
+fn notes_are_bounded_and_cover_the_whole_run() {
     let now = Instant::now();
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
@@ -122,7 +122,7 @@ fn notes_are_bounded_and_reach_back_to_the_beginning() {
 
 /// Of the older half of more than these, every second one goes.
 #[test]
-fn the_last_check_ins_are_known_exactly() {
+fn last_check_ins_are_kept_exactly() {
     let now = Instant::now();
     let count = i64::try_from(NOTES_MAX).unwrap();
     for (seconds, forgot_from, events) in [(count, 1, count - 1), (count + 1, count - 1, 2)] {
@@ -144,7 +144,7 @@ fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
 }
 
 #[test]
-fn an_answer_that_comes_late_is_no_jump_and_hides_none() {
+fn late_answer_is_no_clock_jump_and_hides_none() {
     let start = Instant::now();
     let mut clock = shown(start, 100_000, 0, 2);
     // It was read at once, and the answer took 9 s; or the question did.
@@ -161,7 +161,7 @@ fn an_answer_that_comes_late_is_no_jump_and_hides_none() {
 }
 
 #[test]
-fn the_clock_is_followed_where_it_jumps() {
+fn clock_is_followed_after_a_jump() {
     let start = Instant::now();
     let mut clock = shown(start, 5000, 0, 10);
     let later = start + Duration::from_secs(1);
@@ -176,7 +176,7 @@ fn the_clock_is_followed_where_it_jumps() {
 }
 
 #[test]
-fn a_clock_that_drifts_is_followed() {
+fn drifting_clock_is_followed() {
     let start = Instant::now();
     let mut clock = shown(start, 0, 0, 1);
     for minute in 1..10_000_i64 {

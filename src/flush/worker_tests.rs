@@ -440,7 +440,7 @@ async fn record_at(store: &RedisStore, partition: Partition, series: &str, user:
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_lags_says_so_however_long_its_round_takes() {
+async fn lagging_node_reports_lag_during_long_rounds() {
     let (site, node) = (Site::new(Duration::ZERO), Arc::<Node>::default());
     let partition = site.partition();
     record(&site.store("nobody"), partition).await;
@@ -463,7 +463,7 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead_one_lapses() {
+async fn one_node_at_a_time_probes_a_failing_output() {
     let site = Site::new(Duration::from_secs(3));
     // Of a dead node: it is not renewed.
     let turn = coordination::Claim::new(Name::of_mutex("probe-default").unwrap(), 10 * LEASE);
@@ -486,7 +486,7 @@ async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_that_is_over_is_sealed_and_sent_and_its_late_events_are_counted() {
+async fn ended_minute_is_sealed_and_sent_and_late_events_are_counted() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     site.record("a=1", "u", AGO).await;
     let outputs = named(&output);
@@ -506,7 +506,7 @@ async fn a_minute_that_is_over_is_sealed_and_sent_and_its_late_events_are_counte
 }
 
 #[tokio::test(start_paused = true)]
-async fn counts_that_the_output_refuses_are_quarantined_and_the_others_sent() {
+async fn refused_counts_are_quarantined_and_others_sent() {
     let output = Arc::new(Taking { refused: "a=2", ..Taking::default() });
     let site = Site::new(Duration::ZERO);
     for series in ["a=1", "a=2", "a=3"] {
@@ -522,7 +522,7 @@ async fn counts_that_the_output_refuses_are_quarantined_and_the_others_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_without_events_is_asked_now_and_then_and_soon_when_some_come() {
+async fn idle_partition_is_checked_rarely_until_events_arrive() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     let outputs = named(&output);
     let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
@@ -540,7 +540,7 @@ async fn a_partition_without_events_is_asked_now_and_then_and_soon_when_some_com
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_output_that_asks_to_be_left_alone_is_left_alone_with_its_claims() {
+async fn output_with_retry_after_is_paused_and_keeps_its_claims() {
     let output =
         Arc::new(Taking { leave_alone: Some(Duration::from_secs(50)), ..Taking::default() });
     let site = Site::new(Duration::ZERO);
@@ -556,7 +556,7 @@ async fn an_output_that_asks_to_be_left_alone_is_left_alone_with_its_claims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_never_hears_what_is_announced_holds_it_up_for_a_while_only() {
+async fn silent_node_delays_an_announcement_for_a_bounded_time() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     site.record("a=1", "u", AGO).await;
     let outputs = named(&output);
@@ -570,7 +570,7 @@ async fn a_node_that_never_hears_what_is_announced_holds_it_up_for_a_while_only(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_counts_of_all_claims_are_read_before_any_is_announced() {
+async fn all_counts_are_read_before_the_announcement() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     for minutes in [1, 2, 3] {
         site.record("a=1", "u", AGO + minutes * Duration::from_secs(60)).await;
@@ -585,7 +585,7 @@ async fn the_counts_of_all_claims_are_read_before_any_is_announced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_alone_closes_and_sends_everything_before_it_ends() {
+async fn single_node_publishes_everything_before_it_ends() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     for minutes in 0..40 {
         let ago = AGO + minutes * Duration::from_secs(60);
@@ -603,7 +603,7 @@ async fn a_node_that_is_alone_closes_and_sends_everything_before_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_an_output_that_is_gone_is_reported() {
+async fn unsent_counts_of_a_removed_output_are_reported() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     site.record("a=1", "u", AGO).await;
     let mut both = named(&output);
@@ -624,7 +624,7 @@ async fn what_waits_for_an_output_that_is_gone_is_reported() {
 }
 
 #[tokio::test]
-async fn a_claim_that_another_node_took_over_is_counted_as_lost() {
+async fn claim_taken_over_by_another_node_is_counted_as_lost() {
     let site = Site::new(Duration::ZERO);
     let (store, node) = (Arc::new(site.store("node")), Arc::<Node>::default());
     let shared = Shared {
@@ -653,7 +653,7 @@ async fn a_claim_that_another_node_took_over_is_counted_as_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clocks_that_differ_by_more_than_half_the_grace_are_logged_once_in_a_while() {
+async fn clock_offset_beyond_half_the_grace_is_logged_rarely() {
     for (ahead_ms, lines) in [(0, 0), (400, 0), (600, 1)] {
         let (site, log) = (Site::new(Duration::ZERO), Log::default());
         let logging = log.start();
@@ -697,7 +697,7 @@ async fn recent_minutes_are_written_before_old_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_counts_than_are_read_first_are_written_before_more_are_read() {
+async fn counts_beyond_the_first_page_are_written_page_by_page() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     for number in 0..20_050 {
         let ago = AGO + Duration::from_secs(60);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_one_host() {
+    fn request_must_name_one_host() {
         check("/healthz", &[], Some(400));
         check("/healthz", &["localhost", "localhost"], Some(400));
         for host in ["", ":8095", "a b", "a@localhost", "local/host", "[::1"] {

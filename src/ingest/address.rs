@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_they_are_shown() {
+    fn addresses_round_trip() {
         let longest = format!("unix:/{}", "x".repeat(PATH_BYTES_MAX - 1));
         for text in ["127.0.0.1:8094", "[::1]:8094", "unix:/run/eds.sock", &*longest] {
             let address: ListenAddress = text.parse().unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_its_permissions_and_its_file_goes_with_it() {
+    fn socket_file_has_its_permissions_and_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let (_socket, file) = bind_unix(&path, 0o622).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_not_given_to_what_a_link_names() {
+    fn permissions_do_not_follow_links() {
         let directory = tempfile::tempdir().unwrap();
         let [target, link] = ["target", "link"].map(|name| directory.path().join(name));
         fs::write(&target, "").unwrap();

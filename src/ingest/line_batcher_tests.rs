@@ -33,7 +33,7 @@ fn add(batcher: &mut LineBatcher, text: &str) -> LedgerTotals {
 }
 
 #[test]
-fn one_bad_line_costs_one_line() {
+fn bad_line_loses_only_itself() {
     let mut batcher = batcher(100);
     let text = "a=1 value=u 1480876707352348928\nbroken\na=1 value=v 1\n# note\na=2 value=w\n";
     let totals = add(&mut batcher, text);
@@ -49,7 +49,7 @@ fn one_bad_line_costs_one_line() {
 }
 
 #[test]
-fn a_stamp_that_fits_another_precision_is_rejected_with_that_hint() {
+fn timestamp_of_another_precision_is_rejected_with_a_hint() {
     let mut batcher = batcher(100);
     for (number, reason) in [
         ("1480876707", Rejection::TimestampInSeconds),
@@ -91,7 +91,7 @@ fn events_beyond_the_queue_are_dropped_and_counted() {
 }
 
 #[test]
-fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
+fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
     let home = tempfile::TempDir::new().unwrap();
     let node = Arc::new(Node::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
@@ -116,7 +116,7 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
 
 /// A batch grows until its recorder takes it, and is never sent before the ledger has its events.
 #[test]
-fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
+fn batch_is_handed_over_when_old_or_large() {
     let mut batcher = batcher(1_000_000);
     let (recorder, mut deliveries) = mpsc::channel(1);
     batcher.recorders.fill(recorder);

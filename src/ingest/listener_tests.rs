@@ -103,7 +103,7 @@ fn unread_datagrams_of_a_socket_that_outlives_the_process_are_left() {
 }
 
 #[tokio::test]
-async fn a_recorder_that_is_busy_does_not_keep_the_last_batches_from_the_others() {
+async fn busy_recorder_does_not_delay_the_last_batches_of_others() {
     let (busy, mut later) = mpsc::channel(1);
     busy.try_send(Batch::default().into()).unwrap();
     let (free, mut at_once) = mpsc::channel(1);
@@ -123,7 +123,7 @@ async fn a_recorder_that_is_busy_does_not_keep_the_last_batches_from_the_others(
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
+async fn hanging_disk_does_not_delay_the_last_batches() {
     let (recorder, mut batches) = mpsc::channel(1);
     let stopped = Stopped::new(vec![recorder], 5);
     let home = tempfile::TempDir::new().unwrap();
@@ -147,7 +147,7 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
 
 /// A TCP socket always fails: the listener counts that, and does not beat.
 #[test]
-fn a_socket_that_fails_makes_its_listener_unhealthy() {
+fn failing_socket_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);
     let Stopped { mut listener, .. } = Stopped::new(vec![recorder], u64::MAX);
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_never_repeat() {
+    fn timestamps_never_repeat() {
         let stamps = ArrivalStamps::default();
         let stamped = [5, 5, 3, 9].map(|now| stamps.stamp(now, 1));
         assert_eq!(stamped, [5, 6, 7, 9]);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_follow_a_clock_that_is_set_back() {
+    fn timestamps_follow_a_clock_that_is_set_back() {
         const HOUR: i64 = 3_600_000_000_000;
         let stamps = ArrivalStamps::default();
         let clock = [2 * HOUR, 2 * HOUR - 1, HOUR, HOUR, HOUR + 7];

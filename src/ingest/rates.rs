@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_gets_its_rate_and_a_second_of_it_at_once() {
+    fn source_gets_its_rate_with_a_burst_of_one_second() {
         let rates = SourceRates::new(100, Instant::now());
         let now = rates.began + Duration::from_secs(5);
         assert_eq!(rates.take(v4(1), 60, now), 60);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_do_not_fit_share_a_bucket() {
+    fn excess_sources_share_a_bucket() {
         let mut set = Set::default();
         let line = NANOS_PER_SECOND / 10;
         for source in 1..=8 {

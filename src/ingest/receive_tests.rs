@@ -49,7 +49,7 @@ fn single_reads_return_the_same() {
 }
 
 #[test]
-fn the_sources_are_known() {
+fn source_addresses_are_returned() {
     for (address, batched) in [("127.0.0.1:0", true), ("127.0.0.1:0", false), ("[::1]:0", true)] {
         let socket = UdpSocket::bind(address).unwrap();
         let to = socket.local_addr().unwrap();
@@ -74,7 +74,7 @@ fn the_sources_are_known() {
 }
 
 #[test]
-fn the_drops_of_the_kernel_are_counted_once() {
+fn kernel_drops_are_counted_once() {
     let (mut receiver, sender) = pair(2048);
     receiver.socket.set_recv_buffer_size(4096).unwrap();
     for _ in 0..200 {
@@ -128,6 +128,6 @@ fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
 }
 
 #[test]
-fn the_counters_of_the_kernel_are_read() {
+fn kernel_counters_are_read() {
     assert!(procfs::net::snmp().is_ok(), "Linux has these counters");
 }

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_for_datagrams_with_an_address_are_taken() {
+    fn only_datagram_sockets_with_an_address_are_used() {
         let check = |socket: Socket, kind: &str| {
             assert_eq!(address_for_events(&socket).unwrap_err(), kind);
         };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_no_key_names_is_an_error_with_its_address() {
+    fn unknown_inherited_socket_is_an_error_with_its_address() {
         let (one, other) = (passed(udp()), passed(udp()));
         let (listen, other_at) = ([one.address.clone()], other.address.clone());
         let error = sockets(&listen).open(vec![one, other]).unwrap_err().to_string();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_taken_by_their_address() {
+    fn inherited_sockets_are_matched_by_address() {
         let all = vec![passed(udp()), passed(udp())];
         let listen = [1, 0].map(|at: usize| all[at].address.clone());
         let opened = sockets(&listen).open(all).unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receive_buffer_of_a_passed_socket_only_grows() {
+    fn receive_buffer_of_an_inherited_socket_only_grows() {
         let socket = udp();
         let address = socket.local_addr().unwrap();
         let socket = Socket::from(socket);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_was_polled_waits_again() {
+    fn polled_socket_blocks_again() {
         let socket = udp();
         socket.set_nonblocking(true).unwrap();
         let Inherited { socket, address } = passed(socket);

@@ -88,7 +88,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
+async fn temporarily_unreadable_segment_is_not_damaged() {
     for is_directory_away in [true, false] {
         let mut site = Site::new();
         site.leave_a_segment();
@@ -119,7 +119,7 @@ async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_read_is_left_to_the_next_start() {
+async fn unreadable_segment_is_kept_for_the_next_start() {
     let site = Site::new();
     site.leave_a_segment();
     let away = site.home.path().join("away");
@@ -142,7 +142,7 @@ async fn a_segment_that_was_moved_away_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
+async fn hanging_disk_does_not_block_a_recorder() {
     let mut site = Site::new();
     site.leave_a_segment();
     // To be read it has to be written to at the same time.

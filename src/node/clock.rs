@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_time_at_once_and_again_after_the_interval() {
+    async fn interval_is_due_at_once_and_then_periodically() {
         let mut throttle = Throttle::new(Duration::from_secs(60));
         assert_eq!([throttle.is_due(), throttle.is_due()], [true, false]);
         tokio::time::advance(Duration::from_secs(60)).await;

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_not_followed_and_their_targets_stay_as_they_are() {
+    fn links_are_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let [target, link, hard] = ["target", "link", "hard"].map(|it| directory.path().join(it));
         fs::write(&target, "kept").unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_refused_and_not_waited_for() {
+    fn pipe_is_refused_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(FILE_MODE);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_of_its_user_alone_whoever_made_it() {
+    fn lock_file_is_private() {
         let directory = tempfile::tempdir().unwrap();
         let lock = directory.path().join("lock");
         for made in [None, Some(0o666)] {
@@ -165,7 +165,7 @@ mod tests {
 
     /// Only root can give files away.
     #[test]
-    fn what_belongs_to_another_user_is_refused() {
+    fn files_of_another_user_are_refused() {
         if own_user() != ROOT {
             return;
         }

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_is_in_one_place() {
+    fn ledger_balances() {
         let ledger = Ledger::default();
         let mut intake = Intake { queued: 10, dropped: 2, ..Intake::default() };
         intake.rejected[Rejection::TooOld.index()] = 3;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spool_is_a_part_of_the_queue() {
+    fn queue_includes_the_spool() {
         let ledger = Ledger::default();
         let intake = Intake { queued: 10, spooled: 5, ..Intake::default() };
         ledger.take_in(&intake);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_entries_give_way_and_no_loss_is_forgotten() {
+    fn oldest_entries_are_merged_and_no_loss_is_forgotten() {
         let losses = Losses::default();
         let all = i64::try_from(ENTRIES_MAX).unwrap() + 10;
         for number in 1..=all {

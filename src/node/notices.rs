@@ -95,7 +95,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn each_cause_is_due_once_a_minute_with_all_since() {
+    async fn each_cause_is_logged_once_a_minute_with_its_total() {
         let notices = Notices::default();
         assert_eq!(notices.due("a", 0), None, "there is nothing to show");
         assert_eq!(notices.due("a", 3), Some(3));

@@ -77,7 +77,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_worker_is_stalled_and_a_finished_one_is_not() {
+    async fn silent_worker_is_stalled_and_finished_one_is_not() {
         let progress = Progress::default();
         let [silent, busy] = ["silent", "busy"].map(|name| progress.watch(name));
         tokio::time::advance(2 * SECOND).await;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_at_rest_is_not_watched_until_it_beats_again() {
+    async fn idle_worker_is_not_watched() {
         let progress = Progress::default();
         let [resting, watched] = ["resting", "watched"].map(|name| progress.watch(name));
         resting.rest();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_warns_as_soon_as_enough_is_found_and_then_once_an_hour() {
+    async fn warning_is_logged_at_the_threshold_and_then_hourly() {
         let collected = Rounded::default();
         for (after_seconds, rounded, coinciding, warns) in [
             (0, 99, 0, false),

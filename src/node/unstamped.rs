@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_with_copies_of_the_same_lines_have_most_of_their_samples_in_common() {
+    fn nodes_with_copies_share_most_samples() {
         let lines = || (0..10_000_u32).map(|user| (u64::from(user), i64::from(user % 4000)));
         let (one, two) =
             (sample(lines()).unwrap(), sample(lines().map(|(user, at)| (user, at + 900))));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_share_the_lines_have_next_to_nothing_in_common() {
+    fn nodes_without_copies_share_few_samples() {
         let part = |part| (0..10_000).filter(move |user| user % 2 == part).map(|user| (user, 100));
         let (one, two) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
         assert_eq!(one.common(&two), None);

@@ -89,7 +89,7 @@ fn numbers(refusals: &[Refusal<Numbers>]) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn items_that_are_rejected_alone_are_refused_and_the_others_of_their_batch_written() {
+async fn items_rejected_alone_are_refused_and_others_written() {
     let server = told(except(&[7], rejected()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     assert!(delivery.write(batch(0..20)).await.unwrap().is_none());
@@ -103,7 +103,7 @@ async fn items_that_are_rejected_alone_are_refused_and_the_others_of_their_batch
 }
 
 #[tokio::test]
-async fn a_search_writes_nothing_where_nothing_is_in_doubt_or_no_time_is_left() {
+async fn search_writes_nothing_without_doubt_or_time() {
     let server = told(except(&[7], rejected()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     delivery.search(soon(), 0.0).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_search_writes_nothing_where_nothing_is_in_doubt_or_no_time_is_left() 
 }
 
 #[tokio::test]
-async fn a_search_ends_when_the_server_fails_at_all_that_it_took() {
+async fn search_ends_when_the_server_fails_at_everything() {
     let answer = |number, batch: &[usize]| match (number, batch.contains(&7)) {
         (0, _) => Ok(()),
         (1, true) => rejected(),
@@ -137,7 +137,7 @@ async fn a_search_ends_when_the_server_fails_at_all_that_it_took() {
 }
 
 #[tokio::test]
-async fn a_batch_is_kept_when_the_server_is_away() {
+async fn batch_is_kept_while_the_server_is_unreachable() {
     let away = Err(WriteError::unavailable("down"));
     let server = told(move |_, _| away.clone(), None);
     let mut delivery = Delivery::new(&server, None);
@@ -147,7 +147,7 @@ async fn a_batch_is_kept_when_the_server_is_away() {
 }
 
 #[tokio::test]
-async fn a_server_that_rejects_everything_proves_nothing_and_learns_of_few_items() {
+async fn server_that_rejects_everything_proves_nothing() {
     for probe in [Some(rejected()), None] {
         let server = told(|_, _| rejected(), probe);
         let mut delivery = Delivery::new(&server, None);
@@ -163,7 +163,7 @@ async fn a_server_that_rejects_everything_proves_nothing_and_learns_of_few_items
 }
 
 #[tokio::test]
-async fn an_item_at_which_the_server_fails_alone_is_failing_and_not_refused() {
+async fn item_that_makes_the_server_fail_is_not_refused() {
     let server = told(except(&[2], fails()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     delivery.write(batch(0..4)).await.unwrap();
@@ -175,7 +175,7 @@ async fn an_item_at_which_the_server_fails_alone_is_failing_and_not_refused() {
 
 /// The probe is the item that was accepted last, 1; the server does not accept it any more.
 #[tokio::test]
-async fn a_sample_proves_what_a_rejected_probe_does_not() {
+async fn sample_proves_a_refusal_when_the_probe_is_rejected() {
     for result in [rejected(), fails()] {
         let server = told(except(&[1, 8], result.clone()), None);
         let mut delivery = Delivery::new(&server, Some(Numbers(vec![1])));
@@ -194,7 +194,7 @@ async fn a_sample_proves_what_a_rejected_probe_does_not() {
 }
 
 #[tokio::test]
-async fn items_that_cannot_be_repeated_prove_a_refusal_in_their_round_only() {
+async fn unrepeatable_items_prove_a_refusal_in_their_round() {
     let server = told(except(&[4], rejected()), None);
     let mut delivery = Delivery::new(&server, None);
     delivery.write(Numbers(vec![2, 4, 6])).await.unwrap();
@@ -227,7 +227,7 @@ fn writes(items: usize, is_refused: impl Fn(usize) -> bool) -> usize {
 }
 
 #[test]
-fn neighbours_take_at_most_two_writes_each_and_a_single_item_few() {
+fn search_takes_a_bounded_number_of_writes() {
     for items in [2, 3, 5, 100, 2500] {
         assert!(writes(items, |_| true) <= 2 * items);
         assert!(writes(items, |n| n > 0) <= 2 * items);
@@ -258,7 +258,7 @@ fn take_samples(suspects: &mut Suspects<Numbers>, most: usize, shift: f64) -> Ve
 }
 
 #[test]
-fn samples_are_from_all_parts_and_each_shift_takes_others() {
+fn samples_cover_all_parts_and_vary() {
     let sample = |most, shift| {
         let mut suspects = suspects([batch(0..16)]);
         let samples = take_samples(&mut suspects, most, shift);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_are_those_of_the_seeds() {
+    fn lines_have_the_documented_form() {
         assert_eq!(
             lines(&counts("event_type=http-5xx,product=productA")).unwrap(),
             "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000\n\
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_forge_a_point_is_refused() {
+    fn tags_that_could_forge_a_point_are_refused() {
         for (series, error) in [
             ("a=b\nforged value=9 1", "control character"),
             ("a=b\\\nforged value=9 1", "control character"),

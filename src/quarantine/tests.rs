@@ -114,7 +114,7 @@ fn selection(minute: &[&str], series: &[&str]) -> Selection {
 }
 
 #[tokio::test]
-async fn a_table_has_a_line_each_in_order() {
+async fn table_has_one_line_per_entry_in_order() {
     let store = store(&["b=\u{1b}[31m", "a=1"]).await;
     let (result, out, notes) = act(&store, list(None, false)).await;
     result.unwrap();
@@ -135,7 +135,7 @@ minute         series       unique  cumulative  since                 message
 }
 
 #[tokio::test]
-async fn json_is_an_object_a_line_with_all_there_is() {
+async fn json_has_one_complete_object_per_line() {
     let store = store(&["a=1"]).await;
     let (_, out, _) = act(&store, list(None, true)).await;
     let first: serde_json::Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
@@ -152,7 +152,7 @@ async fn json_is_an_object_a_line_with_all_there_is() {
 }
 
 #[tokio::test]
-async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
+async fn empty_quarantine_succeeds_and_empty_selection_fails() {
     let store = store(&[]).await;
     let (result, out, notes) = act(&store, list(None, false)).await;
     result.unwrap();
@@ -166,7 +166,7 @@ async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
 }
 
 #[tokio::test]
-async fn only_what_is_selected_is_shown_and_changed() {
+async fn only_selected_counts_are_shown_and_changed() {
     let store = store(&["a=1", "b=2"]).await;
     let show = Action::Show(selection(&["20161204:1119"], &["b=2"]));
     let (result, out, _) = act(&store, show).await;
@@ -200,7 +200,7 @@ impl Write for Full {
 }
 
 #[tokio::test]
-async fn what_cannot_be_printed_is_not_dropped() {
+async fn counts_that_cannot_be_printed_are_not_dropped() {
     let store = store(&["a=1"]).await;
     let action = Action::Drop(change(&[], &[]));
     let output = OutputName::default();

@@ -98,7 +98,7 @@ fn address_that_refuses_is_replaced_by_one_that_connects() {
 }
 
 #[test]
-fn address_of_the_relay_itself_is_never_sent_to() {
+fn relay_never_sends_to_itself() {
     let check = |listens: &str, to: &str, expected: bool| {
         let listens = [listens.parse().unwrap()];
         let outlet = Outlet::new(to, &listens);

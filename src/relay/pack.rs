@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_for_a_datagram_goes_alone() {
+    fn long_line_is_packed_alone() {
         let mut pack = Pack::new(HEAD + 8);
         assert!(pack.add(b"a", None, 0));
         assert!(!pack.add(b"much too long", None, 0));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pack_takes_no_more_than_the_kernel_cuts_at_once() {
+    fn pack_is_limited_to_the_segments_of_the_kernel() {
         for (length, most) in [(1432, 45), (65_536, 1), (64, 64)] {
             let mut pack = Pack::new(length);
             let line = vec![b'x'; length - HEAD];

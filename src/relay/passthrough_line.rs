@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_that_a_server_reads_on_from_is_rejected() {
+    fn incomplete_line_is_rejected() {
         let [backslash, quote] = [Rejection::TrailingBackslash, Rejection::QuoteUnclosed];
         for (line, expected) in [
             (&b"cpu,host=a usage=1 5"[..], Ok(())),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_is_no_point_is_rejected() {
+    fn invalid_point_is_rejected() {
         let [field, time] = [Rejection::FieldMalformed, Rejection::TimestampInvalid];
         for (line, expected) in [
             ("cpu,host=a usage=1 5", Ok(())),

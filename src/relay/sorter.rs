@@ -99,7 +99,7 @@ mod tests {
     const UNTIMED: Kind = Kind::Event { has_time: false };
 
     #[test]
-    fn without_rules_an_event_is_what_a_node_counts() {
+    fn without_rules_countable_lines_are_events() {
         check(
             &[],
             &[
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn with_rules_an_event_is_what_one_of_them_names() {
+    fn with_rules_matching_lines_are_events() {
         let rejected = Kind::Rejected;
         check(
             &["login", "event_type=", "kind=a b", "web page"],
@@ -140,7 +140,7 @@ mod tests {
 
     /// A backslash at the end is an ordinary character; before a timestamp it would escape the space.
     #[test]
-    fn a_line_that_no_timestamp_can_follow_is_rejected() {
+    fn line_that_cannot_be_stamped_is_rejected() {
         let rejected = Kind::Rejected(Rejection::TrailingBackslash);
         check(
             &[],
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_name_nothing_are_refused() {
+    fn empty_rules_are_refused() {
         for text in ["", "=", "=x", "a\nb"] {
             text.parse::<EventRule>().unwrap_err();
         }

@@ -42,7 +42,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
+async fn failing_disk_does_not_keep_events_from_memory() {
     let running = Running::start();
     std::fs::remove_dir_all(running.home.path().join("spool")).unwrap();
     running.overflow().await;

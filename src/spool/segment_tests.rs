@@ -53,7 +53,7 @@ fn a_large_batch_takes_several_frames() {
 }
 
 #[test]
-fn the_longest_names_are_kept() {
+fn longest_names_are_kept() {
     let name = "n".repeat(64 * 1024);
     let events: Vec<_> =
         (0..40).map(|number| (format!("a{number}={name}"), format!("{name}{number}"), 0)).collect();
@@ -114,14 +114,14 @@ fn zeros_and_truncated_headers_are_a_torn_tail() {
 }
 
 #[test]
-fn another_file_is_no_segment() {
+fn foreign_file_is_not_a_segment() {
     assert_eq!(read(b"eds spool 2\n", |_, _, _| ()), Err(NotASegment));
     assert_eq!(read(b"eds spoon", |_, _, _| ()), Err(NotASegment));
 }
 
 proptest! {
     #[test]
-    fn any_events_come_back(
+    fn any_events_round_trip(
         events in proptest::collection::vec(("\\PC{0,8}", "\\PC{0,8}", any::<i64>()), 0..50)
     ) {
         let (frames, unwritten) = frames(&batch(&events));
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_accepted(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let with_magic: Vec<u8> = MAGIC.iter().copied().chain(bytes.clone()).collect();
         let _ = read(&bytes, |_, _, _| ());
         let contents = read(&with_magic, |_, _, _| ()).unwrap();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_that_the_record_has_in_part_counts_once() {
+    fn partly_recorded_loss_counts_once() {
         let mut known = loss("20161204:1118|late|a#1", 5);
         known.acknowledged = 5;
         let other = loss("20161204:1118|late|b#1", 2);

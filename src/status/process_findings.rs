@@ -285,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn relay_that_is_well_has_no_finding() {
+    fn healthy_relay_has_no_finding() {
         assert_eq!(find(report()), []);
     }
 
     #[test]
-    fn lines_that_a_relay_sends_nowhere_are_found_with_an_example() {
+    fn lines_sent_to_no_node_are_a_finding_with_an_example() {
         for (id, severity, reason, count) in [
             ("relay-loop", Critical, "looped", (|totals| &mut totals.looped) as Count),
             ("relay-rejects", Warning, "quote_unclosed", |totals| &mut totals.rejected),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_a_relay_are_found() {
+    fn losses_of_a_relay_are_findings() {
         for (id, words, count) in [
             ("relay-nowhere", "7 events", (|totals| &mut totals.nowhere) as Count),
             ("relay-rest-drops", "7 passthrough lines", |totals| &mut totals.rest_dropped),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn troubles_of_a_relay_are_found() {
+    fn problems_of_a_relay_are_findings() {
         for (id, severity, words, change) in [
             (
                 "socket-fails",

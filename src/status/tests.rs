@@ -189,7 +189,7 @@ use Severity::{Critical, Note, Warning};
 mod losses;
 
 #[test]
-fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
+fn healthy_cluster_has_no_finding() {
     let status = Seen::default().status();
     assert!(status.healthy && status.findings.is_empty(), "{status:#?}");
     assert!(!super::lines(&status, 100).join("\n").contains("about 0 B"));
@@ -197,7 +197,7 @@ fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
+fn unreachable_redis_is_the_only_finding() {
     let seen = || Seen {
         servers: vec![Err(StoreError::unavailable("Connection refused"))],
         ..Seen::default()
@@ -223,7 +223,7 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
 }
 
 #[test]
-fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
+fn read_only_redis_is_reported_with_its_cause() {
     for (cause, words) in [
         (Cause::RedisReplica, &["replica", "set store.url to the master"][..]),
         (Cause::RedisTooFewReplicas, &["min-replicas-to-write", "start a replica"]),
@@ -273,13 +273,13 @@ fn memory_and_disk_of_redis_are_reported() {
 }
 
 #[test]
-fn a_store_in_memory_is_a_note() {
+fn memory_store_is_a_note() {
     let seen = Seen { servers: Vec::new(), ..Seen::default() };
     seen.finds("memory-store", Note, &["loses open minutes", "set store.url to a Redis"]);
 }
 
 #[test]
-fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
+fn unreachable_output_is_reported_with_its_key() {
     let reason = "status 401: unauthorized access";
     let seen = Seen::with_output((reason, Some("check output.token_file")));
     seen.finds("output-down", Critical, &["output default", reason, "output.token_file"]);
@@ -293,7 +293,7 @@ fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
 }
 
 #[test]
-fn what_is_worst_comes_first() {
+fn worst_finding_comes_first() {
     let mut seen = Seen::with_output(("timed out", None));
     let mut lags = report();
     lags.details.lag_seconds = 60;
@@ -304,7 +304,7 @@ fn what_is_worst_comes_first() {
 }
 
 #[test]
-fn what_waits_too_long_or_is_quarantined_is_reported() {
+fn old_unsent_and_quarantined_counts_are_reported() {
     let lacks =
         |ago, quarantined| OutputBacklog { unsent: 1, oldest: Some(minute(ago)), quarantined };
     let seen = Seen::with_backlog(lacks(1, 0));
@@ -395,7 +395,7 @@ fn old_minutes_are_counted_and_their_end_is_estimated() {
 }
 
 #[test]
-fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
+fn silent_node_and_absent_node_are_distinguished() {
     let seen = |seconds| {
         let mut seen = Seen::default();
         seen.nodes[1].ago = Duration::from_secs(seconds);
@@ -425,7 +425,7 @@ fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
 }
 
 #[test]
-fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
+fn foreign_report_is_read_partially_and_escaped() {
     let long = "x".repeat(5000);
     let hostile = format!(
         "{{\"uptime_seconds\": 7, \"lag_seconds\": \"many\", \"store\": \"\\u001b[2J\\u202e{long}\", \"received_per_second\": -1, \
@@ -453,7 +453,7 @@ fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
 }
 
 #[test]
-fn the_greatest_report_of_a_node_is_read_in_full() {
+fn largest_report_is_read_in_full() {
     let mut report = report();
     let output = OutputReport {
         name: "o".repeat(32),

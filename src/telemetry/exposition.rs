@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_metrics_is_for_those_that_ask_for_it() {
+    fn openmetrics_is_negotiated() {
         use Format::{Classic, OpenMetrics};
 
         for (accept, wanted) in [
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_classic_text_names_a_metric_as_its_samples() {
+    fn classic_format_names_metrics_like_samples() {
         let open = "# HELP a_seconds A.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\na_seconds_total 1.5\n\
                     # HELP b B # c.\n# TYPE b info\nb_info{c=\"#\"} 1\n# HELP d D.\n# TYPE d unknown\nd 1\n# EOF\n";
         let classic = "# HELP a_seconds_total A.\n# TYPE a_seconds_total counter\na_seconds_total 1.5\n\

@@ -16,13 +16,13 @@ fn promtool(arguments: [&str; 2], file: &str) {
 }
 
 #[test]
-fn prometheus_understands_the_alerts_and_they_fire_when_they_must() {
+fn alerts_are_valid_and_fire() {
     promtool(["check", "rules"], "dashboards/alerts.yml");
     promtool(["test", "rules"], "dashboards/alerts.test.yml");
 }
 
 #[test]
-fn every_alert_is_tested_and_says_what_to_do_here_and_in_the_documents() {
+fn every_alert_is_tested_and_documented() {
     let alerts = &yaml("dashboards/alerts.yml")[0];
     let names = texts(alerts, "alert");
     assert!(names.len() > 20);

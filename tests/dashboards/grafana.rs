@@ -57,7 +57,7 @@ fn values_of(world: &World, query: &str, place: usize) -> Vec<String> {
 }
 
 #[test]
-fn every_query_of_every_panel_and_variable_answers() {
+fn every_query_of_the_dashboards_succeeds() {
     let world = World::start();
     let written = Written::by(&world);
     for (file, dashboard) in dashboards() {
@@ -95,7 +95,7 @@ fn every_query_of_every_panel_and_variable_answers() {
 
 /// One datasource, which the reader chooses, and whichever schema a current Grafana reads.
 #[test]
-fn the_datasource_is_a_variable_of_every_dashboard_and_ids_are_their_own() {
+fn dashboards_have_a_datasource_variable_and_unique_ids() {
     let mut uids = Vec::new();
     for (file, dashboard) in dashboards() {
         assert!(dashboard["schemaVersion"].as_u64() >= Some(39), "{file}");
@@ -132,7 +132,7 @@ fn the_datasource_is_a_variable_of_every_dashboard_and_ids_are_their_own() {
 
 /// The users of two minutes, or of two series, may be the same ones.
 #[test]
-fn users_are_never_summed_and_each_panel_of_them_says_what_it_shows() {
+fn users_are_never_summed() {
     let mut panels_of_users = 0;
     for (file, dashboard) in dashboards() {
         for panel in list(&dashboard, "panels") {
@@ -152,7 +152,7 @@ fn users_are_never_summed_and_each_panel_of_them_says_what_it_shows() {
 }
 
 #[test]
-fn what_is_provisioned_is_where_the_containers_have_it() {
+fn provisioned_files_are_mounted() {
     let compose = &yaml("docker-compose.yml")[0]["services"];
     let grafana = &compose["grafana"];
     let mounts: Vec<_> = list(grafana, "volumes").iter().map(|it| it.as_str().unwrap()).collect();

@@ -257,7 +257,7 @@ fn unit_test(fault: &Fault, runs: &[(Of, Run)]) -> String {
 }
 
 #[test]
-fn each_alert_fires_as_long_as_its_fault_lasts_and_is_over_after_it() {
+fn each_alert_fires_during_its_fault_and_resolves() {
     let alerts = &yaml("dashboards/alerts.yml")[0];
     let named: BTreeSet<_> = texts(alerts, "alert").into_iter().collect();
     let tried: BTreeSet<_> = FAULTS.iter().map(|fault| fault.alert).collect();

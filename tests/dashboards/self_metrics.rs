@@ -33,7 +33,7 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
 }
 
 #[test]
-fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_lost() {
+fn unwritable_self_metrics_are_dropped_and_counted() {
     let influxdb = InfluxServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(influxdb.query("", &format!("CREATE DATABASE {DATABASE}")));

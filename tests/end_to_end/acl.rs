@@ -44,7 +44,7 @@ fn look(redis: &RedisServer, node: &Node) {
 }
 
 #[test]
-fn the_shipped_acl_is_enough_and_no_more_than_that() {
+fn shipped_acl_is_sufficient_and_minimal() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/redis-acl.conf");
     let carried_out: BTreeSet<_> =
         ["sets", "log"].iter().flat_map(|layout| used(&file, layout)).collect();

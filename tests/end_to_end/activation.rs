@@ -66,7 +66,7 @@ fn listening_on(addresses: &[SocketAddr]) -> Node {
 }
 
 #[test]
-fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
+fn node_uses_inherited_sockets_and_binds_the_others() {
     let [passed, also_passed, bound] = [free_address(), free_address(), free_address()];
     let node = listening_on(&[bound, also_passed, passed]);
     let sockets = [passed, also_passed];
@@ -85,7 +85,7 @@ fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
 }
 
 #[test]
-fn a_unix_socket_that_is_passed_stays_for_the_next_process() {
+fn inherited_unix_socket_remains_for_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("eds.sock");
     let mut node = Node::new("one", &[]);
@@ -103,7 +103,7 @@ fn a_unix_socket_that_is_passed_stays_for_the_next_process() {
 }
 
 #[test]
-fn sockets_that_are_announced_but_not_there_are_told() {
+fn missing_inherited_sockets_are_reported() {
     let node = Node::new("one", &[]);
     node.write_config();
     let run = |variables: &str| {
@@ -128,7 +128,7 @@ fn sockets_that_are_announced_but_not_there_are_told() {
 
 /// A node does not spin, does not fill the log, and does not say that it takes events.
 #[test]
-fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
+fn failing_socket_is_reported_and_retried_rarely() {
     let mut node = Node::new("one", &[]);
     node.hold_socket();
     node.run();
@@ -143,7 +143,7 @@ fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
 }
 
 #[test]
-fn every_address_is_listened_on_for_both_families() {
+fn node_listens_on_ipv4_and_ipv6() {
     let port = free_port();
     let [any, any_v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
     for listen in [&[any][..], &[any, any_v4], &[any_v4, any]] {

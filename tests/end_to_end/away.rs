@@ -5,7 +5,7 @@ use crate::prelude::*;
 const BACK: Duration = Duration::from_secs(60);
 
 #[test]
-fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
+fn minutes_are_sealed_while_influxdb_is_unreachable() {
     let mut site = Site::start();
     let keys = [("flush.grace", "1s"), ("output.timeout", "1s"), ("store.partitions", "8")];
     // At intervals of the same length the same node would come first each time, and the other learn nothing.

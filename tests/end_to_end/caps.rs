@@ -4,7 +4,7 @@ use crate::prelude::*;
 
 /// A node forgets the users of a series with the connection, and Redis does not count users in logs at once.
 #[test]
-fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
+fn user_limit_holds_in_logs_across_reconnects() {
     const USERS_MAX: usize = 1000;
     let site = Site::start();
     let keys = [

@@ -15,13 +15,13 @@ fn tags(keys: &[String]) -> BTreeSet<String> {
 
 /// The master with the settings, which is the hardest to do without.
 #[test]
-fn a_master_killed_under_load_costs_nothing() {
+fn master_killed_under_load_loses_no_event() {
     assert_a_killed_master_costs_nothing(&mut OneOf::start());
 }
 
 /// It wakes up as if it were the master still, with connections on which commands wait for it.
 #[test]
-fn a_master_that_is_replaced_while_it_hangs_costs_nothing() {
+fn master_replaced_while_it_hangs_loses_no_event() {
     let OneOf { cluster, index } = OneOf::start();
     let mut load = UnderLoad::start(&cluster.url(), 200_000);
     cluster.nodes[index].signal("STOP");
@@ -33,7 +33,7 @@ fn a_master_that_is_replaced_while_it_hangs_costs_nothing() {
 }
 
 #[test]
-fn slots_that_move_under_load_cost_nothing() {
+fn slots_moved_under_load_lose_no_event() {
     let cluster = RedisCluster::start();
     let mut load = UnderLoad::start(&cluster.url(), 150_000);
     load.assert_exact_in_spite_of(|| {
@@ -98,12 +98,12 @@ impl Replicated for OneOf {
 }
 
 #[test]
-fn what_a_replica_lacks_is_recorded_again() {
+fn events_missing_on_a_promoted_replica_are_recorded_again() {
     assert_recorded_again_behind_a_cut_link(&mut OneOf::start());
 }
 
 #[test]
-fn a_master_that_hangs_does_not_hold_up_the_others() {
+fn hanging_master_does_not_delay_other_partitions() {
     let cluster = RedisCluster::start();
     let site = site();
     let keys = [("flush.grace", "2s")];

@@ -17,7 +17,7 @@ fn line(said: &str, thing: &str) -> String {
 }
 
 #[test]
-fn what_is_well_is_said_line_by_line_and_nothing_where_quiet_is_wanted() {
+fn check_prints_each_success_unless_quiet() {
     let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
     let spool = tempfile::tempdir().unwrap();
     let keys = [
@@ -53,7 +53,7 @@ fn what_is_well_is_said_line_by_line_and_nothing_where_quiet_is_wanted() {
 }
 
 #[test]
-fn what_would_not_work_is_said_with_what_to_do() {
+fn check_prints_each_problem_with_its_remedy() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(InfluxServer::start_with_auth());
     let users = [

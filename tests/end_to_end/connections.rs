@@ -23,7 +23,7 @@ fn limit(node: &Node, most: &str) {
 
 /// Issue: with descriptors used up by silent connections the spool dropped 248 014 of 300 000 events.
 #[test]
-fn silent_connections_cost_neither_events_nor_health() {
+fn silent_connections_affect_neither_events_nor_health() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = spooling(&site, "one", &[]);
     node.limit_descriptors(256);
@@ -60,7 +60,7 @@ fn silent_connections_cost_neither_events_nor_health() {
 
 /// The node has no descriptor left, first for segments to write, then for segments to read.
 #[test]
-fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
+fn spool_that_is_unreadable_for_a_while_loses_no_event() {
     let site = Site::start();
     let mut node = spooling(&site, "one", &[("flush.max_hold", "10m")]);
     node.set("store.response_timeout", "30s");
@@ -104,7 +104,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
 }
 
 #[test]
-fn a_silent_connection_is_closed_and_a_new_one_gets_its_place() {
+fn silent_connection_is_closed_in_favour_of_a_new_one() {
     let mut node = Node::new("one", &[]);
     node.limit_descriptors(128);
     node.run();
@@ -212,13 +212,13 @@ fn assert_probes_are_answered(server: SocketAddr) {
 }
 
 #[test]
-fn slow_connections_that_come_again_do_not_starve_health() {
+fn reconnecting_slow_clients_do_not_starve_health() {
     let node = assert_slow_connections_do_not_starve_health(Node::new("one", &[]));
     assert_contains(&node.log(), ["all HTTP connections are taken"]);
 }
 
 #[test]
-fn slow_connections_do_not_starve_the_health_of_a_relay() {
+fn slow_clients_do_not_starve_the_health_of_a_relay() {
     assert_slow_connections_do_not_starve_health(Node::relay("relay", &["127.0.0.1:9"], &[]));
 }
 
@@ -234,7 +234,7 @@ fn assert_slow_connections_do_not_starve_health(mut program: Node) -> Node {
 
 /// Each waits for the store for 3 s, and more than the connections would hold all of them.
 #[test]
-fn requests_that_wait_for_the_store_do_not_starve_health() {
+fn requests_waiting_for_the_store_do_not_starve_health() {
     let site = Site::start();
     let mut node = site.node("one", &[]);
     node.limit_descriptors(300);

@@ -51,7 +51,7 @@ fn coverage(node: &Node) -> Vec<(u64, Vec<(String, u64)>)> {
 }
 
 #[test]
-fn a_path_that_loses_three_percent_is_seen_to_the_event() {
+fn coverage_shows_each_event_lost_on_a_path() {
     let site = Site::start();
     let directory = TempDir::new().unwrap();
     let paths = ["a", "b"].map(|name| directory.path().join(name));

@@ -12,7 +12,7 @@ fn load(minute: i64, events: u64) -> Plan {
 }
 
 #[test]
-fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
+fn node_cut_off_from_redis_delays_no_minute_and_loses_no_event() {
     let mut site = Site::start();
     let keys = [
         ("flush.grace", "2s"),
@@ -77,7 +77,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
 }
 
 #[test]
-fn answers_that_crawl_cost_nothing() {
+fn slow_answers_lose_no_event() {
     let site = Site::start();
     let proxy = TcpProxy::start(site.redis.address());
     let url = proxy.url();

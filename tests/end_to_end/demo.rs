@@ -8,7 +8,7 @@ use crate::prelude::*;
 use crate::seed::COUNTS;
 
 #[test]
-fn the_demo_prints_the_six_numbers_of_the_seed() {
+fn demo_prints_its_six_counts() {
     let directory = TempDir::new().unwrap();
     let stdout = directory.path().join("stdout");
     let mut demo = eds()

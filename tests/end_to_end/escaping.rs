@@ -80,7 +80,7 @@ fn found(site: &Site, minute_ns: i64) -> Found {
 }
 
 #[test]
-fn names_go_to_influxdb_and_come_back() {
+fn names_round_trip_through_influxdb() {
     let mut random = SmallRng::seed_from_u64(seed());
     let site = Site::start();
     // What InfluxDB writes as the key of a series begins with the measurement of the point.

@@ -115,7 +115,7 @@ fn wait_stamped(redis: &RedisServer) {
 }
 
 #[test]
-fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
+fn rollback_to_a_snapshot_changes_no_published_point() {
     let mut losing = Losing::start(Site::start(), &[NO_REPLAY]);
     losing.send_and_save(save);
     losing.wait_exact();
@@ -132,7 +132,7 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
 }
 
 #[test]
-fn a_log_without_its_last_seconds_changes_no_published_point() {
+fn truncated_append_only_file_changes_no_published_point() {
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut losing = Losing::start(Site::with_redis(redis), &[("store.replay_window", "60s")]);
     losing.send(&load(3000, 0));
@@ -158,7 +158,7 @@ fn append_only_file(redis: &RedisServer) -> PathBuf {
 }
 
 #[test]
-fn an_empty_redis_in_its_place_changes_no_published_point() {
+fn empty_redis_changes_no_published_point() {
     let mut losing = Losing::start(Site::start(), &[("store.replay_window", "60s")]);
     losing.send(&load(3000, 0));
     losing.wait_exact();
@@ -169,7 +169,7 @@ fn an_empty_redis_in_its_place_changes_no_published_point() {
 }
 
 #[test]
-fn a_stale_replica_in_its_place_changes_no_published_point() {
+fn stale_replica_changes_no_published_point() {
     let mut losing = Losing::start(Site::start(), &[NO_REPLAY]);
     let stale = RedisServer::start(&[]);
     // Makes the first a replica of the second for as long as it copies the data.
@@ -190,7 +190,7 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
 }
 
 #[test]
-fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
+fn witness_on_disk_survives_a_power_cut_of_node_and_redis() {
     let site = Site::start();
     let mut node = site.node("one", &[GRACE, NO_REPLAY]);
     node.set("input.spool_dir", &node.spool().display().to_string());
@@ -242,12 +242,12 @@ fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &s
 }
 
 #[test]
-fn a_clock_of_redis_set_back_by_90_seconds_hides_no_rollback() {
+fn rollback_is_detected_with_the_clock_of_redis_90_seconds_back() {
     a_rollback_is_noticed_after_redis_clock_was_set_back(90, "sets");
 }
 
 #[test]
-fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback() {
+fn rollback_is_detected_with_the_clock_of_redis_an_hour_back() {
     a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "log");
 }
 
@@ -291,11 +291,11 @@ fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str
 }
 
 #[test]
-fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back() {
+fn written_point_keeps_its_value_when_its_writer_dies_and_redis_rolls_back() {
     a_written_point_keeps_its_value_when_writer_and_redis_are_killed("sets");
 }
 
 #[test]
-fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back_in_logs() {
+fn written_point_keeps_its_value_when_its_writer_dies_and_redis_rolls_back_in_logs() {
     a_written_point_keeps_its_value_when_writer_and_redis_are_killed("log");
 }

@@ -6,7 +6,7 @@ const BACK: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
+fn full_redis_loses_no_event_and_is_drained() {
     let mut site = Site::start();
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];

@@ -71,14 +71,14 @@ impl Hanging {
 }
 
 #[test]
-fn a_recording_that_hangs_keeps_minutes_open_long_before_it_fails() {
+fn hanging_recording_keeps_minutes_open_before_it_fails() {
     let mut hanging = Hanging::start(["one", "two"]);
     hanging.hang(0, 0);
     hanging.site.assert_one_value_a_point();
 }
 
 #[test]
-fn two_nodes_of_one_name_that_hang_in_turn_close_nothing_early_and_are_told() {
+fn two_hanging_nodes_of_one_name_close_no_minute_early_and_are_reported() {
     let mut hanging = Hanging::start(["twin", "twin"]);
     for (turn, minute) in [(0, 0), (1, 1)] {
         hanging.hang(turn, minute);

@@ -8,7 +8,7 @@ fn ask(address: SocketAddr) -> Output {
 }
 
 #[test]
-fn a_node_is_healthy_while_it_is_ready() {
+fn healthy_succeeds_while_the_node_is_ready() {
     let mut redis = RedisServer::start(&[]);
     let mut node = Node::start("one", &[("store.url", &redis.url())]);
     let asked = ask(node.http());

@@ -17,7 +17,7 @@ const WARM_UP_SHARE: u64 = 5;
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
 
 #[test]
-fn random_and_mutated_datagrams_do_no_harm() {
+fn random_and_mutated_datagrams_are_harmless() {
     let count = std::env::var(DATAGRAMS_VARIABLE)
         .map_or(DATAGRAMS, |count| count.parse().expect("a whole number"));
     let mut random = SmallRng::seed_from_u64(seed());
@@ -80,7 +80,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
 }
 
 #[test]
-fn what_the_kernel_drops_is_counted_to_the_datagram() {
+fn kernel_drops_are_counted_exactly() {
     const DATAGRAMS: u64 = 2000;
     let node = Node::start("stopped", &[("input.receive_buffer", "64KiB")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

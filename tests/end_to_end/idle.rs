@@ -31,7 +31,7 @@ fn failures(nodes: &[Node; 2]) -> Vec<String> {
 }
 
 #[test]
-fn queries_are_answered_as_soon_as_a_killed_redis_is_back() {
+fn queries_work_again_once_a_killed_redis_is_back() {
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut site = Site::with_redis(redis);
     let url = site.redis.url();

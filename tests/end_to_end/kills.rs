@@ -16,27 +16,27 @@ struct Moment {
 }
 
 #[test]
-fn a_node_killed_after_it_claimed_is_replaced() {
+fn node_killed_after_claiming_is_replaced() {
     let script = scripts()["compact.lua"];
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, false);
 }
 
 #[test]
-fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
+fn node_killed_while_compacting_is_replaced() {
     let script = scripts()["compact.lua"];
     killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, false);
 }
 
 /// Its logs are cut and not counted, or counted and sealed in part.
 #[test]
-fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
+fn node_killed_while_counting_logs_is_replaced() {
     for (script, n) in [(scripts()["cut.lua"], 1), (scripts()["seal.lua"], 2)] {
         killed_at(&Moment { layout: "log", script, n, when: When::After }, false);
     }
 }
 
 #[test]
-fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
+fn node_killed_between_write_and_acknowledgement_is_replaced() {
     let script = scripts()["acknowledge.lua"];
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, true);
 }
@@ -96,7 +96,7 @@ fn killed_at(moment: &Moment, is_written: bool) {
 }
 
 #[test]
-fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
+fn node_suspended_beyond_its_lease_changes_nothing() {
     let site = Site::start();
     let keys = [("store.partitions", "1"), ("flush.max_hold", "10m")];
     let proxy = RedisProxy::start(site.redis.address());
@@ -135,7 +135,7 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
 }
 
 #[test]
-fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_received() {
+fn node_killed_repeatedly_under_load_loses_no_event_of_the_other() {
     const EVENTS: u64 = 150_000;
     const KILLS: u32 = 12;
 

@@ -47,7 +47,7 @@ fn wait_metric(node: &Node, cause: &str, amount: u64) {
 }
 
 #[test]
-fn loss_outlives_the_node_until_it_is_acknowledged() {
+fn loss_survives_the_node_until_it_is_acknowledged() {
     let mut site = site();
     let mut node = site.start_node("one", &[("input.queue_events", "1000")]);
     wait_answer(&node, "no", "");
@@ -91,7 +91,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
 
 /// The disk keeps the losses of a node while Redis is down, for the next process.
 #[test]
-fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
+fn loss_of_a_process_without_redis_is_recorded_by_the_next_one() {
     let mut site = site();
     site.redis.stop();
     let keys = [
@@ -123,7 +123,7 @@ fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
 }
 
 #[test]
-fn losses_of_a_memory_store_are_known_to_its_node() {
+fn node_with_a_memory_store_lists_its_losses() {
     let node = Node::start("one", &[("flush.grace", "300ms")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let line = |user: &str| format!("event_type=login value={user} {SEED_MINUTE_NS}");

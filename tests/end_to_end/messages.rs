@@ -11,7 +11,7 @@ fn stderr_of(arguments: &[&str], code: i32) -> String {
 }
 
 #[test]
-fn a_cause_is_said_once_and_with_its_address() {
+fn error_names_its_cause_once_with_the_address() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (http, input) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());

@@ -4,7 +4,7 @@ use crate::prelude::*;
 
 /// A hundred nodes may poll one Redis.
 #[test]
-fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
+fn idle_node_sends_few_commands_until_an_event_arrives() {
     let site = Site::start();
     let keys = [("store.partitions", "32"), ("flush.grace", "3s"), ("flush.interval", "1s")];
     let node = site.start_node("one", &keys);
@@ -30,12 +30,12 @@ fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
 }
 
 #[test]
-fn present_minute_is_published_in_time_while_an_archive_is_replayed() {
+fn recent_minute_is_published_in_time_while_an_archive_is_replayed() {
     publishes_the_present_minute_before_old_ones("sets");
 }
 
 #[test]
-fn present_minute_is_published_in_time_while_an_archive_is_replayed_with_logs() {
+fn recent_minute_is_published_in_time_while_an_archive_is_replayed_with_logs() {
     publishes_the_present_minute_before_old_ones("log");
 }
 

@@ -18,7 +18,7 @@ fn durable_redis() -> RedisServer {
 }
 
 #[test]
-fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
+fn half_an_hour_without_redis_influxdb_or_both_loses_no_event() {
     let mut site = Site::with_redis(durable_redis());
     let keys = [("flush.grace", "3s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
@@ -69,7 +69,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
 
 /// With room for some events only, the others are dropped and counted, and the kept events are published exactly.
 #[test]
-fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
+fn events_beyond_a_short_queue_are_counted_during_an_outage() {
     const QUEUE: u64 = 20_000;
     let mut site = Site::with_redis(durable_redis());
     let keys = [("flush.grace", "2s"), ("input.queue_events", "20000")];

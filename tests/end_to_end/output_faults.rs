@@ -24,7 +24,7 @@ fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
 }
 
 #[test]
-fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
+fn points_with_a_lost_answer_are_written_again_with_the_same_value() {
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
     let mut sender = Sender::to_all(&nodes);
@@ -51,7 +51,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
 }
 
 #[test]
-fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
+fn refusals_and_lost_answers_lose_no_point() {
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
     let mut sender = Sender::to_all(&nodes);
@@ -75,7 +75,7 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
 }
 
 #[test]
-fn a_database_that_asks_for_peace_gets_it() {
+fn retry_after_is_honoured() {
     const ASKED_SECS: u32 = 3;
     let asked = Duration::from_secs(ASKED_SECS.into());
     let mut site = Site::start();
@@ -104,7 +104,7 @@ fn a_database_that_asks_for_peace_gets_it() {
 
 /// Another client wrote strings in place of numbers, in the same week: the database takes no numbers with them.
 #[test]
-fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_are_written() {
+fn minute_refused_by_a_type_conflict_is_quarantined_alone() {
     const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;
     let site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];

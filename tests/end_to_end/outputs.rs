@@ -38,7 +38,7 @@ fn has(points: &Points, expected: &Points) -> Result<(), String> {
 }
 
 #[test]
-fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back() {
+fn unreachable_output_delays_no_other_and_catches_up() {
     const MINUTES: i64 = 8;
     let site = Site::start();
     let mut other = Site::only(InfluxServer::start());
@@ -95,7 +95,7 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
 }
 
 #[test]
-fn what_one_database_refuses_is_quarantined_for_that_one() {
+fn counts_refused_by_one_output_are_quarantined_for_it_only() {
     const VALUES_MAX: usize = 4;
     let site = Site::start();
     let other = Site::only(InfluxServer::start_with_tag_limit(VALUES_MAX));
@@ -142,7 +142,7 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
 }
 
 #[test]
-fn a_database_is_added_and_removed_node_after_node() {
+fn output_is_added_and_removed_node_by_node() {
     let site = Site::start();
     let mut other = Site::only(InfluxServer::start());
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &[]));
@@ -230,7 +230,7 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
 }
 
 #[test]
-fn probe_has_a_measurement_of_its_own() {
+fn probe_uses_its_configured_measurement() {
     for (name, keys) in [
         ("eds_probe", &[][..]),
         ("health-of.eds", &[("output.probe_measurement", "health-of.eds")]),

@@ -74,7 +74,7 @@ fn prepare(nodes: &mut [&mut Node], from: DateTime<Utc>) {
 }
 
 #[test]
-fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behind() {
+fn number_of_partitions_changes_in_a_running_cluster() {
     let site = Site::start_at_second(AT_SECOND);
     let clock = site.clock();
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &KEYS));
@@ -123,7 +123,7 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
 
 /// It was stopped during the change, and had a spool.
 #[test]
-fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() {
+fn node_suspended_during_a_change_keeps_its_events_until_restarted() {
     let site = Site::start_at_second(AT_SECOND);
     let clock = site.clock();
     let [mut one, mut two] = ["one", "two"].map(|name| site.node(name, &KEYS));
@@ -173,7 +173,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
 }
 
 #[test]
-fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_back() {
+fn leftovers_of_another_number_of_partitions_are_reported_and_sent_after_a_revert() {
     let site = Site::start();
     let mut node = site.start_node(
         "one",

@@ -6,7 +6,7 @@ use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_em
 const GRACE: Duration = Duration::from_secs(3);
 
 #[test]
-fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
+fn first_node_waits_for_a_node_with_events_on_disk() {
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut site = Site::with_redis(redis);
     let grace = format!("{}s", GRACE.as_secs());

@@ -18,7 +18,7 @@ fn exchange(node: &Node, request: &[u8]) -> (String, String) {
 }
 
 #[test]
-fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
+fn invalid_queries_get_the_documented_problem() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let described = file["components"]["responses"].as_object().unwrap();
     let node = Node::start("one", &[]);
@@ -88,7 +88,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
 
 /// A foreign page whose name resolves to this host cannot read the answers of a node or relay.
 #[test]
-fn a_request_that_names_another_host_is_refused() {
+fn request_with_another_host_is_refused() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let mut node = Node::new("one", &[]);
     let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
@@ -121,7 +121,7 @@ fn a_request_that_names_another_host_is_refused() {
 
 /// A client may close its side of a connection once it has asked, as `nc -N` does.
 #[test]
-fn a_request_that_is_half_closed_is_answered() {
+fn half_closed_request_is_answered() {
     let site = Site::start();
     let node = site.start_node("one", &[]);
     let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);

@@ -61,7 +61,7 @@ pub(crate) fn make_room(site: &Site, sender: &Sender) -> Points {
 }
 
 #[test]
-fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixed() {
+fn refused_counts_are_quarantined_alone_and_sent_after_the_fix() {
     let site = site(RedisServer::start(&[]));
     let node = site.start_node("one", &[]);
     let mut sender = Sender::paced_by(&node);
@@ -97,7 +97,7 @@ fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixe
 }
 
 #[test]
-fn what_is_dropped_is_printed_and_gone() {
+fn dropped_counts_are_printed_and_removed() {
     let site = site(RedisServer::start(&[]));
     let node = site.start_node("one", &[]);
     let mut sender = Sender::paced_by(&node);
@@ -111,7 +111,7 @@ fn what_is_dropped_is_printed_and_gone() {
 }
 
 #[test]
-fn misuse_and_failure_are_told_apart() {
+fn exit_code_distinguishes_misuse_from_failure() {
     let mut node = Node::new("one", &[("store.url", "memory:")]);
     let output = quarantine(&node, &["list"]);
     assert_eq!(output.status.code(), Some(2));

@@ -68,7 +68,7 @@ fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
 }
 
 #[test]
-fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
+fn open_minutes_are_provisional_and_closed_ones_exact() {
     const MINUTES: &str = "/api/v1/minutes?from=2016-12-04T18:38:00Z&to=2016-12-04T18:39:00Z";
     let site = Site::start();
     let nodes: Vec<_> = ["one", "two", "three"]
@@ -99,7 +99,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
 }
 
 #[test]
-fn positions_asked_over_three_nodes_are_of_one_list() {
+fn positions_queried_at_three_nodes_belong_to_one_list() {
     let (_site, nodes) = site_with_counts(&[]);
     let orders = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]];
     let mut lists = BTreeSet::new();
@@ -146,7 +146,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
 }
 
 #[test]
-fn a_thousand_requests_for_a_cold_list_compute_it_once() {
+fn thousand_requests_for_a_cold_list_compute_it_once() {
     const REQUESTS: usize = 1000;
     let (_site, nodes) = site_with_counts(&[]);
     let started = Instant::now() + Duration::from_millis(300);
@@ -224,7 +224,7 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
 }
 
 #[test]
-fn answers_are_as_the_file_describes_them() {
+fn responses_match_the_openapi_document() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let node = Node::start("one", &[("flush.grace", "4s")]);
     let mut sender = Sender::paced_by(&node);

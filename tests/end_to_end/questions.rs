@@ -58,7 +58,7 @@ fn varied(number: u64) -> String {
 
 /// Issue: 24 000 queries for unknown lists filled Redis, and recording stopped.
 #[test]
-fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
+fn varied_queries_leave_few_keys_and_never_stop_recording() {
     const CLIENTS: u64 = 8;
     let questions = number("EDS_TEST_QUESTIONS", 24_000);
     let site = Site::with_redis(RedisServer::start(&["--maxmemory", "10mb"]));
@@ -120,7 +120,7 @@ fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
 }
 
 #[test]
-fn questions_stop_before_redis_is_full_and_say_why() {
+fn queries_are_refused_before_redis_is_full() {
     let site = Site::start();
     let node = site.start_node("one", &[("store.partitions", "4")]);
     let path = "/api/v1/top?by=unique";
@@ -154,7 +154,7 @@ fn questions_stop_before_redis_is_full_and_say_why() {
 
 /// Issue: four clients held 37 % of a Redis core for each node that they asked.
 #[test]
-fn lists_that_nobody_has_yet_take_a_bounded_share_of_redis() {
+fn computing_lists_uses_a_bounded_share_of_redis() {
     let counts = number("EDS_TEST_COUNTS", 200_000);
     let lasts = Duration::from_secs(number("EDS_TEST_COUNTS_SECONDS", 8));
     let site = Site::start();

@@ -12,7 +12,7 @@ fn load(events: u64) -> Plan {
 
 /// A Redis that comes back looks as if nothing had arrived for long; yet each node holds what no other has.
 #[test]
-fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() {
+fn events_that_waited_longer_than_max_hold_are_counted() {
     const OUTAGE: Duration = Duration::from_secs(6);
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut site = Site::with_redis(redis);
@@ -46,7 +46,7 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
 }
 
 #[test]
-fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
+fn silent_redis_is_detected_and_loses_no_event() {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
     let keys = [("store.url", &*proxy.url()), ("store.response_timeout", "1s")];
@@ -72,7 +72,7 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
 }
 
 #[test]
-fn a_lost_answer_at_any_step_changes_nothing() {
+fn lost_answer_at_any_step_changes_no_number() {
     lose_answers(
         "sets",
         &[
@@ -88,7 +88,7 @@ fn a_lost_answer_at_any_step_changes_nothing() {
 }
 
 #[test]
-fn a_lost_answer_at_any_step_of_logs_changes_nothing() {
+fn lost_answer_at_any_step_of_logs_changes_no_number() {
     lose_answers(
         "log",
         &[
@@ -143,7 +143,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
 
 /// Its clients stay connected, and none of them notices.
 #[test]
-fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
+fn redis_that_became_a_replica_gets_the_last_events_again() {
     let site = Site::start();
     let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     // So long that claims hardly meet the replica.

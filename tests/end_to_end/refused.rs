@@ -40,7 +40,7 @@ fn quarantined(nodes: &[Node]) -> u64 {
 }
 
 #[test]
-fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
+fn accepted_minutes_are_written_in_time_while_many_counts_are_refused() {
     let refused = std::env::var("REFUSED_COUNTS");
     let refused = refused.map_or(REFUSED, |count| count.parse().expect("a whole number"));
     let site = site();

@@ -47,7 +47,7 @@ fn late_events_are_logged_once_a_minute() {
     assert_contains(&all[1], ["events=2 ", "minutes=\"20161204:1118 to 20161204:1119\""]);
 }
 #[test]
-fn each_reason_of_rejection_is_logged_with_a_line_and_its_source() {
+fn each_rejection_reason_is_logged_with_a_line_and_its_source() {
     let keys = [("log.level", "info"), ("input.max_users_per_series", "1")];
     let mut node = Node::start("one", &keys);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -83,7 +83,7 @@ fn each_reason_of_rejection_is_logged_with_a_line_and_its_source() {
 }
 
 #[test]
-fn more_detail_logs_more_lines_and_each_datagram() {
+fn debug_logs_more_lines_and_trace_each_datagram() {
     let mut node = Node::start("one", &[("log.level", "trace")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = format!("source={}", socket.local_addr().unwrap());

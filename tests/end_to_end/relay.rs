@@ -104,7 +104,7 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
 }
 
 #[test]
-fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
+fn relay_with_an_inherited_socket_restarts_under_load_without_loss() {
     let site = Site::start();
     let nodes = nodes(&site, &KEYS);
     let mut relay = relay("one", &nodes, &[]);
@@ -133,7 +133,7 @@ fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
 }
 
 #[test]
-fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() {
+fn unreachable_node_affects_no_other_and_is_reported() {
     const LINES: u64 = 3000;
     let node = Node::start("one", &OPEN);
     let closed = format!("127.0.0.1:{}", free_port());
@@ -179,7 +179,7 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
 }
 
 #[test]
-fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
+fn lines_without_timestamps_are_equal_on_all_nodes() {
     const LINES: u64 = 2000;
     let site = Site::start();
     let nodes = nodes(&site, &OPEN);
@@ -197,7 +197,7 @@ fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
 }
 
 #[test]
-fn the_rest_goes_on_by_udp_byte_for_byte() {
+fn passthrough_lines_are_forwarded_unchanged_by_udp() {
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
     rest.set_read_timeout(Some(SOON)).unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
@@ -231,7 +231,7 @@ fn the_rest_goes_on_by_udp_byte_for_byte() {
 }
 
 #[test]
-fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
+fn passthrough_waits_for_its_server_and_a_bad_line_is_dropped_alone() {
     const LINES: u64 = 5000;
     let mut site = Site::start();
     let node = site.start_node("one", &OPEN);
@@ -281,7 +281,7 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
 /// A line that a filter before the server never passes; and a line that the server refuses together with the line that it took
 /// before.
 #[test]
-fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
+fn passthrough_line_that_is_never_accepted_does_not_block_others() {
     let mut site = Site::start();
     site.writes.set(Mode::Filter("wicked", 403));
     let node = site.start_node("one", &OPEN);
@@ -311,7 +311,7 @@ fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
 }
 
 #[test]
-fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
+fn unwritten_passthrough_lines_set_the_exit_code() {
     let mut site = Site::start();
     site.writes.set(Mode::Refuse);
     let node = Node::start("one", &OPEN);
@@ -333,7 +333,7 @@ fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
 
 /// Whatever arrives, the ledger adds up, the relay does not grow, and the nodes find no fault with the grammar of its events.
 #[test]
-fn random_and_mutated_datagrams_do_no_harm() {
+fn random_and_mutated_datagrams_are_harmless() {
     const DATAGRAMS: u64 = 100_000;
     const GROWTH_KIB_MAX: u64 = 16 * 1024;
     let mut random = SmallRng::seed_from_u64(seed());

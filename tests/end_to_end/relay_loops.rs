@@ -20,7 +20,7 @@ fn check_is_refused(mut relay: Node, key: &str) {
 }
 
 #[test]
-fn a_relay_that_sends_to_itself_is_refused() {
+fn relay_that_sends_to_itself_is_refused() {
     for listen in ["127.0.0.1", "0.0.0.0", "[::]"] {
         for to in ["127.0.0.1", "0.0.0.0", "localhost"] {
             let mut relay = Node::relay("relay", &[], &[]);
@@ -64,7 +64,7 @@ fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
 }
 
 #[test]
-fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
+fn events_sent_to_relays_in_a_loop_all_reach_the_nodes() {
     const EVENTS: u64 = 5000;
     let node = Node::start("node", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     let relays = circle(&node);
@@ -89,7 +89,7 @@ fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
 
 /// Lines of the rest have no mark, since foreign servers read them.
 #[test]
-fn lines_of_the_rest_among_relays_in_a_circle_are_ended_and_told() {
+fn passthrough_lines_in_a_loop_are_dropped_and_reported() {
     for count in [2, 3] {
         let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
         let node = site.start_node("one", &[]);

@@ -64,7 +64,7 @@ fn assert_swallowing_lines_are_rejected(metrics: &Metrics) {
 }
 
 #[test]
-fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb() {
+fn passthrough_line_swallows_no_other_line_in_influxdb() {
     let site = Site::start();
     let url = format!("{}?db={DATABASE}", site.writes.url());
     let metrics = check_honest_lines_arrive(&[("rest.url", &url)], || {
@@ -76,7 +76,7 @@ fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb() {
 }
 
 #[test]
-fn a_line_of_the_rest_swallows_no_other_senders_line_in_victoria_metrics() {
+fn passthrough_line_swallows_no_other_line_in_victoria_metrics() {
     let server = VictoriaMetrics::start();
     let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let url = format!("{}?db={DATABASE}", server.url());
@@ -94,7 +94,7 @@ fn a_line_of_the_rest_swallows_no_other_senders_line_in_victoria_metrics() {
 
 #[test]
 #[ignore = "needs InfluxDB 2, which no package has: EDS_TEST_INFLUXDB2 names its program"]
-fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb_2() {
+fn passthrough_line_swallows_no_other_line_in_influxdb_2() {
     let server = InfluxServer2::start();
     let url = format!("http://{}?org=eds&bucket=eds", server.address());
     let token = tempfile::NamedTempFile::new().unwrap();
@@ -113,7 +113,7 @@ fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb_2() {
 
 /// Without the event between them, the second line would be inside the first one's open quote.
 #[test]
-fn a_line_of_the_rest_swallows_no_other_line_of_a_mixed_datagram_by_udp() {
+fn passthrough_line_swallows_no_other_line_of_a_mixed_datagram() {
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
     rest.set_read_timeout(Some(SOON)).unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());

@@ -36,7 +36,7 @@ fn url_of_relays(redis: &RedisServer) -> String {
 }
 
 #[test]
-fn relay_is_shown_where_nodes_are_shown() {
+fn relay_is_shown_with_the_nodes() {
     let site = Site::start_at_second(10);
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     let url = url_of_relays(&site.redis);
@@ -90,7 +90,7 @@ fn relay_is_shown_where_nodes_are_shown() {
 }
 
 #[test]
-fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
+fn loss_of_a_relay_survives_it_until_acknowledged() {
     let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
     let url = url_of_relays(&site.redis);
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
@@ -132,7 +132,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
 
 /// No relay waits for the Redis of the nodes.
 #[test]
-fn relay_relays_while_the_redis_that_it_reports_to_does_not_answer() {
+fn relay_forwards_while_its_redis_does_not_answer() {
     let node = Node::start("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     // It takes connections and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

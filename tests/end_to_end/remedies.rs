@@ -186,7 +186,7 @@ fn assert_names_what_exists(text: &str) {
 }
 
 #[test]
-fn every_finding_has_a_test_that_makes_its_cause_and_follows_its_remedy() {
+fn every_finding_has_a_test_of_its_remedy() {
     for (id, _) in remedies().filter(|(id, _)| !OTHERS.contains(id)) {
         let is_tested = TESTS.iter().any(|file| file.contains(&format!("\"{id}\"")));
         assert!(

@@ -49,7 +49,7 @@ fn under_load() -> (Site, Node) {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_with_the_metrics() {
+fn promtool_accepts_the_metrics() {
     let (_site, node) = under_load();
     let answer = scrape(&node, &[]);
     let metrics = Metrics::parse(&answer.body);
@@ -71,7 +71,7 @@ fn assert_sound(text: &str) {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_with_the_metrics_of_a_relay() {
+fn promtool_accepts_the_metrics_of_a_relay() {
     let mut relay = Node::relay("relay", &["127.0.0.1:9", "nowhere.invalid:9"], &[]);
     relay.run();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -93,7 +93,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_a_relay() {
 }
 
 #[test]
-fn open_metrics_is_sent_only_where_it_is_asked_for() {
+fn openmetrics_is_sent_only_on_request() {
     let (_site, node) = under_load();
     for (accept, is_open) in [
         (&[][..], false),
@@ -120,7 +120,7 @@ fn open_metrics_is_sent_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn the_process_has_its_metrics_under_the_usual_names() {
+fn process_metrics_have_standard_names() {
     let before = SystemTime::now();
     let node = Node::start("one", &[]);
     let metrics = node.metrics();
@@ -139,7 +139,7 @@ fn the_process_has_its_metrics_under_the_usual_names() {
 }
 
 #[test]
-fn what_fills_is_reported_with_what_it_may_hold() {
+fn bounded_gauges_are_reported_with_their_maximum() {
     let keys = [
         ("input.queue_events", "1234"),
         ("input.queue_bytes", "3MiB"),
@@ -194,7 +194,7 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
 
 /// As `docs/monitoring.md` has it: 970 of 1000 events a minute are below 0.99, and 995 are not.
 #[test]
-fn the_alert_on_coverage_names_the_node_whose_path_loses_events() {
+fn coverage_alert_names_the_node_with_the_lossy_path() {
     let document = include_str!("../../docs/monitoring.md");
     let (_, expression) = document.split_once("```promql\n").unwrap();
     let (expression, _) = expression.split_once("```").unwrap();

@@ -48,7 +48,7 @@ fn assert_node_hidden(node: &Node) {
 
 /// Its server is down, and its token is in the environment or its password in a URL.
 #[test]
-fn a_relay_shows_no_secret() {
+fn relay_prints_no_secret() {
     let server = format!("127.0.0.1:{}", free_port());
     let (token, password) = (secret("token"), secret("password"));
     let with_token = format!("http://{server}?org=o&bucket=b");
@@ -112,7 +112,7 @@ fn through_a_minute(node: &Node) {
 }
 
 #[test]
-fn nothing_is_shown_while_all_works() {
+fn no_secret_is_printed_while_all_works() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let influxdb = runtime.block_on(async {
         let influxdb = InfluxServer::start_with_auth().await;
@@ -153,7 +153,7 @@ fn nothing_is_shown_while_all_works() {
 }
 
 #[test]
-fn nothing_is_shown_while_nothing_works() {
+fn no_secret_is_printed_while_all_fails() {
     let redis = redis();
     let nobody = format!("127.0.0.1:{}", free_port());
     let in_url = |scheme: &str, host: &str| format!("{scheme}://eds:{}@{host}", secret("url"));
@@ -220,7 +220,7 @@ fn assert_mistake_hidden(text: &str, variables: &[(&str, &str)], flags: &[&str])
 }
 
 #[test]
-fn no_mistake_shows_a_secret() {
+fn no_configuration_error_prints_a_secret() {
     let [one, two] = ["one", "two"].map(secret);
     let in_file = [
         format!("[store]\npassword = \"{one}\"\n"),
@@ -252,7 +252,7 @@ fn no_mistake_shows_a_secret() {
 }
 
 #[test]
-fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
+fn debug_output_hides_secrets() {
     let directory = TempDir::new().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();

@@ -56,7 +56,7 @@ fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
 }
 
 #[test]
-fn a_load_that_is_stopped_leaves_the_expected_counts_of_what_was_sent() {
+fn stopped_load_writes_the_expected_counts_of_sent_events() {
     let (socket, to) = receiver();
     let (sender, directory) = sending(&to, &["--events", "1000000", "--rate", "3000"]);
     let mut came = Expected::default();
@@ -68,7 +68,7 @@ fn a_load_that_is_stopped_leaves_the_expected_counts_of_what_was_sent() {
 }
 
 #[test]
-fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
+fn send_stops_reading_an_endless_pipe_on_a_signal() {
     let (socket, to) = receiver();
     let (mut sender, directory) = sending(&to, &[]);
     let mut pipe = sender.stdin.take().unwrap();
@@ -83,7 +83,7 @@ fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
+fn refused_port_is_an_error_with_its_address() {
     let (_socket, to) = receiver();
     let closed = format!("127.0.0.1:{}", free_port());
     let arguments = ["send", "--events", "100", "--wait", "10ms", "--to", &to, "--to", &closed];
@@ -97,7 +97,7 @@ fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
 }
 
 #[test]
-fn events_that_every_address_refuses_are_sent_to_nobody_and_not_expected() {
+fn events_refused_by_every_address_are_not_expected() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("expected");
     let closed = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
@@ -122,7 +122,7 @@ fn events_that_every_address_refuses_are_sent_to_nobody_and_not_expected() {
 }
 
 #[test]
-fn nodes_that_are_started_in_the_background_just_before_receive_everything() {
+fn send_waits_for_nodes_that_are_starting() {
     let ports = [free_port(), free_port()];
     let to = ports.map(|port| format!("127.0.0.1:{port}"));
     let mut sender = eds()
@@ -152,7 +152,7 @@ fn nodes_that_are_started_in_the_background_just_before_receive_everything() {
 }
 
 #[test]
-fn times_that_a_node_rejects_are_warned_of() {
+fn timestamps_that_a_node_rejects_cause_a_warning() {
     let (_socket, to) = receiver();
     for (start, warns) in [("2016-12-04T18:38:00Z", true), ("-10m", false)] {
         let arguments = ["send", "--events", "20", "--to", &to, "--start", start];
@@ -170,7 +170,7 @@ fn times_that_a_node_rejects_are_warned_of() {
 }
 
 #[test]
-fn who_types_is_told_so_and_not_drawn_over() {
+fn terminal_input_is_announced_and_not_overwritten() {
     let (socket, to) = receiver();
     let binary = eds().get_program().to_owned();
     let command = format!("{} send --to {to}", binary.to_str().unwrap());

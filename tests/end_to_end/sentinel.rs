@@ -7,7 +7,7 @@ use crate::failover::{
 use crate::prelude::*;
 
 #[test]
-fn a_master_killed_under_load_is_replaced_at_no_cost() {
+fn killed_master_is_replaced_by_sentinel_without_loss() {
     let replayed = assert_a_killed_master_costs_nothing(&mut RedisSentinel::start());
     assert!(replayed > 0);
 }
@@ -15,7 +15,7 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
 /// Sentinels wait for 8 s at least. Nodes that did not leave it would use it for longer than they could record its confirmed
 /// events again.
 #[test]
-fn a_master_that_wakes_when_it_is_replaced_costs_nothing_with_min_replicas_to_write() {
+fn resumed_master_loses_no_event_with_min_replicas_to_write() {
     let redis = RedisSentinel::start_by(
         None,
         &["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1"],
@@ -48,12 +48,12 @@ impl Replicated for RedisSentinel {
 }
 
 #[test]
-fn what_the_replicas_lack_is_recorded_again() {
+fn events_missing_on_the_replicas_are_recorded_again() {
     assert_recorded_again_behind_a_cut_link(&mut RedisSentinel::start());
 }
 
 #[test]
-fn a_name_that_no_sentinel_knows_is_refused_and_the_log_says_how_to_fix_it() {
+fn unknown_master_name_is_refused_with_a_remedy() {
     let redis = RedisSentinel::start();
     let node = site().node("refused", &[("store.url", &redis.url("nobody"))]);
     node.assert_refused(&["nobody", "store.url", "SENTINEL MASTERS"]);

@@ -24,7 +24,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
+fn node_with_different_settings_is_refused_with_both_values() {
     let site = Site::start();
     let url = site.writes.url();
     let node = site.start_node("one", &[("input.max_age", "1h")]);
@@ -73,7 +73,7 @@ fn wait_named(node: &Node) {
 }
 
 #[test]
-fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
+fn settings_apply_changes_grace_and_output_node_by_node() {
     let site = Site::start();
     site.command("CREATE DATABASE other");
     let writes_to_other = HttpProxy::start(Some(site.influxdb));
@@ -158,7 +158,7 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
 }
 
 #[test]
-fn the_command_changes_nothing_where_it_cannot_change_all_and_needs_a_redis() {
+fn settings_apply_changes_all_or_nothing() {
     let site = Site::start();
     let mut node = site.start_node("one", &[]);
     node.set("store.partitions", "16");
@@ -172,7 +172,7 @@ fn the_command_changes_nothing_where_it_cannot_change_all_and_needs_a_redis() {
 }
 
 #[test]
-fn a_node_whose_settings_become_those_of_all_again_goes_on() {
+fn node_continues_when_its_settings_agree_again() {
     let site = Site::start();
     let mut node = site.start_node("one", &[]);
     node.set("output.database", "other");
@@ -188,7 +188,7 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
 
 /// As after an upgrade to a version with one more cluster-wide setting.
 #[test]
-fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
+fn first_node_adds_settings_missing_in_redis() {
     let site = Site::start();
     let format = FORMATS.end().to_string();
     let fields = ["partitions", "32", "layout", "sets", "format", &format];
@@ -202,7 +202,7 @@ fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
 
 /// While a node lives, and while a minute is not sealed, no node could seal the data of the former layout.
 #[test]
-fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
+fn layout_changes_only_while_nothing_is_open() {
     let site = Site::start();
     let keys = [("store.layout", "sets"), ("flush.max_hold", "10m")];
     let mut node = site.start_node("one", &keys);

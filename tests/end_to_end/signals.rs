@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 #[test]
-fn a_node_that_ends_lets_its_claims_lapse_at_once() {
+fn stopping_node_releases_its_claims() {
     let mut site = Site::start();
     let keys = [("flush.lease", "10m"), ("flush.grace", "300ms")];
     let mut first = site.start_node("first", &keys);
@@ -18,7 +18,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
 }
 
 #[test]
-fn a_hang_up_reloads_the_log_level() {
+fn sighup_reloads_the_log_level() {
     let mut node = Node::start("one", &[("log.level", "warn")]);
     assert!(!node.log().contains("INFO"), "{}", node.log());
     node.set("log.level", "info");
@@ -35,7 +35,7 @@ fn a_hang_up_reloads_the_log_level() {
 
 /// What `systemctl status` shows, as it is sent to systemd.
 #[test]
-fn a_node_and_a_relay_report_how_they_are() {
+fn node_and_relay_report_their_status_to_systemd() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();

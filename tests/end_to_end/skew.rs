@@ -33,7 +33,7 @@ fn rejected(node: &Node) -> [u64; 2] {
 }
 
 #[test]
-fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
+fn node_clocks_five_minutes_off_affect_only_the_age_of_events() {
     const EVENTS: i64 = 1000;
     // The present minute has some seconds left, for the events of now.
     let site = Site::start_at_second(35);
@@ -106,7 +106,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
 /// Events of the present minute, further apart than the grace, while Redis' clock jumps far ahead: the minute looks over, and
 /// idle. When the clock is right again it closes as ever.
 #[test]
-fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
+fn clock_jump_of_redis_closes_no_minute_early_and_delays_none() {
     // The remaining minute is long enough for the events.
     let right = Clock::at_second(15);
     let jumping = right.ahead_of(0);

@@ -76,22 +76,22 @@ fn burst_line(number: usize) -> String {
 }
 
 #[test]
-fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second() {
+fn long_names_are_published_over_one_megabyte_a_second() {
     publishes_exactly("sets", 1_000_000, 3200, &TIGHT);
 }
 
 #[test]
-fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second_from_logs() {
+fn long_names_are_published_over_one_megabyte_a_second_from_logs() {
     publishes_exactly("log", 1_000_000, 3200, &TIGHT);
 }
 
 #[test]
-fn a_burst_of_long_names_is_published_over_a_link_of_eight_megabytes_a_second() {
+fn long_names_are_published_over_eight_megabytes_a_second() {
     publishes_exactly("sets", 8_000_000, 16_000, &TIGHT);
 }
 
 #[test]
-fn a_burst_of_long_names_is_published_over_a_link_of_eight_megabytes_a_second_from_logs() {
+fn long_names_are_published_over_eight_megabytes_a_second_from_logs() {
     publishes_exactly("log", 8_000_000, 24_000, &TIGHT);
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn assert_drained(site: &Site, node: &Node, sender: &Sender) {
 }
 
 #[test]
-fn half_an_hour_without_redis_costs_nothing() {
+fn half_an_hour_without_redis_loses_no_event() {
     const MINUTES: u32 = 31;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("flush.max_hold", "20s")];
@@ -139,7 +139,7 @@ fn half_an_hour_without_redis_costs_nothing() {
 }
 
 #[test]
-fn what_is_on_disk_outlives_a_kill() {
+fn spooled_events_survive_a_kill() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = spooling(&site, "one", &[("input.queue_events", "1")]);
     launch(&mut node);
@@ -164,7 +164,7 @@ fn what_is_on_disk_outlives_a_kill() {
 }
 
 #[test]
-fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
+fn stop_while_redis_is_unreachable_keeps_spooled_events_for_the_next_start() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.drain_timeout", "500ms")];
     let (mut node, sender) = filled(&site, &keys, &datagrams(3, 9000));
@@ -182,7 +182,7 @@ fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
 }
 
 #[test]
-fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
+fn node_waits_for_another_that_replays_its_spool() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let proxy = RedisProxy::start(site.redis.address());
     // The second is slow: each of its transactions takes a second to reach Redis.
@@ -221,7 +221,7 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
 }
 
 #[test]
-fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
+fn events_beyond_the_spool_are_counted_exactly() {
     const EVENTS: u64 = 300_000;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.spool_max", "1MiB")];
@@ -244,7 +244,7 @@ fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
 }
 
 #[test]
-fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
+fn damaged_segment_loses_only_its_damaged_frames_and_is_kept() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.drain_timeout", "0s")];
     let (mut node, _) = filled(&site, &keys, &datagrams(3, 9000));

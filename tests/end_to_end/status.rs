@@ -54,7 +54,7 @@ fn send(sender: &mut Sender, events: i64) {
 }
 
 #[test]
-fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
+fn healthy_cluster_is_shown_as_a_table_and_as_json() {
     let site = site();
     let nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
     let mut sender = Sender::to_all(&nodes);
@@ -98,7 +98,7 @@ fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
 }
 
 #[test]
-fn a_memory_store_is_known_to_its_node_only() {
+fn memory_store_is_shown_by_its_node_only() {
     let node = Node::start("one", &[]);
     let output = ask(&node, &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -146,7 +146,7 @@ fn what_is_unknown_without_redis_is_left_out() {
 }
 
 #[test]
-fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() {
+fn status_names_a_rejecting_node_with_reason_example_and_remedy() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);

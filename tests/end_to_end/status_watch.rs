@@ -105,7 +105,7 @@ impl Drop for Terminal {
 const FOOT: &str = "q quits";
 
 #[test]
-fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key() {
+fn watch_shows_findings_on_80_by_24_and_obeys_its_keys() {
     let redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
     let terminal = Terminal::watching(&node, "");
@@ -143,7 +143,7 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
 }
 
 #[test]
-fn it_does_without_colours_and_ends_by_a_signal_with_the_terminal_as_it_was() {
+fn watch_works_without_colours_and_restores_the_terminal() {
     let mut node = Node::new("one", &[]);
     node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
     for name in ["TERM", "INT", "HUP"] {

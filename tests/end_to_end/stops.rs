@@ -26,7 +26,7 @@ fn stop(node: &mut Node, within: Duration) -> Option<i32> {
 }
 
 #[test]
-fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
+fn memory_store_publishes_ended_minutes_at_a_stop() {
     let mut node = Node::start("one", &NEVER);
     let mut sender = Sender::paced_by(&node);
     // More minutes than a round claims.
@@ -41,7 +41,7 @@ fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
 }
 
 #[test]
-fn a_memory_store_gives_up_the_open_minute_and_says_so() {
+fn memory_store_drops_the_open_minute_at_a_stop_and_reports_it() {
     let mut node = Node::start("one", &NEVER);
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
@@ -58,7 +58,7 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
 
 /// It has only the first events of that minute, and the next process has the others.
 #[test]
-fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
+fn memory_store_drops_a_minute_that_ends_during_the_stop() {
     let mut output = HttpProxy::start(None);
     output.set(Mode::Refuse);
     let keys = [
@@ -98,7 +98,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
 }
 
 #[test]
-fn a_memory_store_gives_up_what_no_output_took() {
+fn memory_store_drops_unsent_counts_at_a_stop() {
     let mut output = HttpProxy::start(None);
     output.set(Mode::Refuse);
     let url = output.url();
@@ -144,7 +144,7 @@ fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node,
 }
 
 #[test]
-fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() {
+fn hanging_redis_does_not_delay_a_stop_and_losses_set_the_exit_code() {
     let site = Site::start();
     for answered in [true, false] {
         let (mut node, _proxy) = with_a_mute_redis(&site, "1s", answered);
@@ -154,7 +154,7 @@ fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() 
 }
 
 #[test]
-fn a_node_that_is_refused_late_says_what_became_of_its_events() {
+fn node_refused_after_its_start_logs_the_outcome_of_its_events() {
     let site = Site::start();
     let _one = site.start_node("one", &[("flush.grace", "2s")]);
     let proxy = RedisProxy::start(site.redis.address());
@@ -184,7 +184,7 @@ fn a_node_that_is_refused_late_says_what_became_of_its_events() {
 }
 
 #[test]
-fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
+fn second_signal_ends_a_node_at_once_and_logs_the_ledger() {
     let site = Site::start();
     for answered in [true, false] {
         let (mut node, _proxy) = with_a_mute_redis(&site, "10m", answered);
@@ -199,7 +199,7 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
 }
 
 #[test]
-fn a_long_backlog_keeps_no_node() {
+fn long_backlog_does_not_delay_a_stop() {
     let load = load(0..20, 5_000, 100, 50);
     // An output that is silent, an output that takes the writes, two points each, but slowly, and an output that refuses them.
     for mode in [Mode::Hang, Mode::Trickle, Mode::Answer(400)] {

@@ -20,7 +20,7 @@ fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn the_redis_proxy_sees_a_command_that_is_split_over_two_reads() {
+fn redis_proxy_sees_a_command_split_over_two_reads() {
     let redis = RedisServer::start(&[]);
     let proxy = RedisProxy::start(redis.address());
     let (report, reports) = mpsc::channel();
@@ -40,7 +40,7 @@ fn the_redis_proxy_sees_a_command_that_is_split_over_two_reads() {
 }
 
 #[test]
-fn the_redis_proxy_swallows_the_answer_of_a_command_that_it_passes_on() {
+fn redis_proxy_drops_the_answer_of_a_forwarded_command() {
     let redis = RedisServer::start(&[]);
     let proxy = RedisProxy::start(redis.address());
     proxy.at(1, "key", When::Before, || Then::SwallowAnswers);
@@ -59,7 +59,7 @@ fn the_redis_proxy_swallows_the_answer_of_a_command_that_it_passes_on() {
 }
 
 #[test]
-fn the_redis_proxy_acts_after_passing_a_command_on() {
+fn redis_proxy_acts_after_forwarding_a_command() {
     let redis = RedisServer::start(&[]);
     let proxy = RedisProxy::start(redis.address());
     let (report, reports) = mpsc::channel();
@@ -80,7 +80,7 @@ fn the_redis_proxy_acts_after_passing_a_command_on() {
 }
 
 #[test]
-fn the_http_proxy_can_be_away_in_every_way() {
+fn http_proxy_simulates_every_outage() {
     const LINE: &[u8] = b"unique_user_event,a=b value=3 60000000000\n";
     let server = HttpProxy::start(None);
     let address = server.address();
@@ -116,7 +116,7 @@ fn the_http_proxy_can_be_away_in_every_way() {
 }
 
 #[test]
-fn the_http_proxy_can_lose_what_was_taken_and_ask_for_peace() {
+fn http_proxy_loses_answers_and_asks_for_delay() {
     const LINE: &[u8] = b"unique_user_event,a=b value=3 60000000000\n";
     let server = HttpProxy::start(None);
     let mut proxy = HttpProxy::start(Some(server.address()));
@@ -145,7 +145,7 @@ fn the_http_proxy_can_lose_what_was_taken_and_ask_for_peace() {
 }
 
 #[test]
-fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
+fn tcp_proxy_stalls_cuts_slows_and_redirects() {
     let servers = [RedisServer::start(&[]), RedisServer::start(&[])];
     for (name, server) in ["first", "second"].iter().zip(&servers) {
         server.query::<()>(&["SET", "name", name]);

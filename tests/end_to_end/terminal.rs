@@ -53,7 +53,7 @@ fn is_coloured(text: &str) -> bool {
 }
 
 #[test]
-fn no_color_holds_for_all_that_is_written_to_a_terminal() {
+fn no_color_applies_to_all_terminal_output() {
     let node = Node::new("one", &[]);
     node.write_config();
     let run = format!("run --config '{}'", node.config_path().display());
@@ -79,7 +79,7 @@ fn no_color_holds_for_all_that_is_written_to_a_terminal() {
 }
 
 #[test]
-fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else() {
+fn unconfigured_node_explains_itself_at_a_terminal_only() {
     let (udp, http) = (free_port(), free_port());
     let run = format!("run --listen 127.0.0.1:{udp} --http 127.0.0.1:{http}");
     let text = written(&run, &[("NO_COLOR", "1")], Some("(exit code 3)"));
@@ -120,7 +120,7 @@ fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) ->
 }
 
 #[test]
-fn only_what_the_journal_reads_has_priorities_and_no_time() {
+fn only_journal_output_has_priorities_and_no_time() {
     let run = ["relay", "--to", "127.0.0.1:9", "--listen", "127.0.0.1:0", "--http", ""];
     let lines = lines_for_the_journal(&run, 0, Some("started"));
     assert!(!lines.is_empty());
@@ -142,7 +142,7 @@ fn only_what_the_journal_reads_has_priorities_and_no_time() {
 }
 
 #[test]
-fn who_has_read_enough_of_a_command_reads_no_error() {
+fn closed_pipe_causes_no_error_message() {
     for arguments in [&["check", "--store", "memory:"][..], &["demo"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

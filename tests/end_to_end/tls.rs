@@ -76,7 +76,7 @@ fn assert_logged(keys: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_whole_way_is_encrypted_and_both_sides_of_redis_show_certificates() {
+fn all_connections_use_tls_with_certificates_on_both_sides_of_redis() {
     let authority = Authority::new();
     let (redis, url) = redis_with_tls(&authority, "127.0.0.1", "yes");
     let site = Site::with_redis(redis);
@@ -106,7 +106,7 @@ fn the_whole_way_is_encrypted_and_both_sides_of_redis_show_certificates() {
 }
 
 #[test]
-fn a_redis_of_another_authority_or_name_is_refused() {
+fn redis_with_another_authority_or_name_is_refused() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (_redis, url) = redis_with_tls(&authority, "127.0.0.1", "no");
     let (_named, url_of_named) = redis_with_tls(&authority, "redis.example", "no");
@@ -121,7 +121,7 @@ fn a_redis_of_another_authority_or_name_is_refused() {
 }
 
 #[test]
-fn a_redis_that_asks_for_a_certificate_gets_the_right_one_or_says_so() {
+fn redis_that_requires_a_certificate_gets_it_or_a_remedy_is_printed() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (_redis, url) = redis_with_tls(&authority, "127.0.0.1", "yes");
     let ca = authority.ca();
@@ -133,7 +133,7 @@ fn a_redis_that_asks_for_a_certificate_gets_the_right_one_or_says_so() {
 }
 
 #[test]
-fn nothing_is_written_to_an_influxdb_of_another_authority() {
+fn influxdb_with_another_authority_gets_no_point() {
     let site = Site::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let influxdb = site.writes.address().port();

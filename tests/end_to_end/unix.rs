@@ -36,7 +36,7 @@ fn send(path: PathBuf, events: i64) -> JoinHandle<Expected> {
 }
 
 #[test]
-fn senders_wait_while_the_queue_is_full_and_nothing_is_lost() {
+fn unix_senders_wait_while_the_queue_is_full() {
     const EVENTS: i64 = 20_000;
     let site = Site::start();
     let (_directory, path) = place();
@@ -100,7 +100,7 @@ fn empty_datagrams_are_counted() {
 
 /// Without a word about a rate: the sender is as fast as the node lets it be.
 #[test]
-fn all_that_a_node_took_before_it_stopped_is_counted() {
+fn events_received_before_a_stop_are_counted() {
     let site = Site::start();
     let (_directory, path) = place();
     let mut node = node(&site, &path, &[("input.threads", "2")]);
@@ -115,7 +115,7 @@ fn all_that_a_node_took_before_it_stopped_is_counted() {
 }
 
 #[test]
-fn eds_send_sends_to_a_unix_socket_beside_udp() {
+fn send_writes_to_a_unix_socket_and_udp() {
     let site = Site::start();
     let (directory, path) = place();
     let mut node = site.node("one", &[]);
@@ -139,7 +139,7 @@ fn eds_send_sends_to_a_unix_socket_beside_udp() {
 
 /// A node that waits for room has a thread that reads nothing; it lives all the same.
 #[test]
-fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
+fn node_with_waiting_senders_stops_in_time_and_counts_drops() {
     let site = Site::start();
     let (_directory, path) = place();
     let keys = [("input.queue_events", "1000"), ("input.drain_timeout", "1s")];
@@ -158,7 +158,7 @@ fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
 }
 
 #[test]
-fn a_relay_that_stops_sends_on_all_that_its_socket_took() {
+fn stopping_relay_forwards_everything_in_its_socket() {
     // Few enough for the node's UDP socket, however slow it is.
     const EVENTS: i64 = 1000;
     let site = Site::start();

@@ -102,7 +102,7 @@ fn last_ledger(node: &Node) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
+fn node_with_an_inherited_socket_restarts_under_load_without_loss() {
     for threads in ["1", "3"] {
         let site = Site::start();
         let mut node = site.node("one", &[&KEYS[..], &[("input.threads", threads)]].concat());
@@ -137,7 +137,7 @@ fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
 }
 
 #[test]
-fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
+fn stopping_node_at_full_load_records_everything_in_its_socket() {
     const SENDERS: u64 = 3;
     let site = Site::start();
     let keys = [
@@ -246,21 +246,21 @@ fn copies(number: u64, nodes: &[SocketAddr]) -> Vec<SocketAddr> {
 }
 
 #[test]
-fn a_rolling_restart_of_nodes_that_get_copies_is_exact() {
+fn rolling_restart_of_nodes_with_copies_is_exact() {
     rolling_restart(false, &[None; 3], copies);
 }
 
 /// `scripts/upgrade-from COMMIT` builds that binary and runs this.
 #[test]
 #[ignore = "needs an older binary: scripts/upgrade-from COMMIT"]
-fn an_upgrade_and_a_downgrade_node_by_node_is_exact() {
+fn upgrade_and_downgrade_node_by_node_are_exact() {
     let older = std::env::var("OLDER_EDS").expect("OLDER_EDS names the older binary");
     let older = Some(Path::new(&older));
     rolling_restart(false, &[older, None, older], copies);
 }
 
 #[test]
-fn a_rolling_restart_of_nodes_that_each_have_a_share_is_exact() {
+fn rolling_restart_of_nodes_with_shares_is_exact() {
     rolling_restart(true, &[None; 3], |number, nodes| {
         let share = usize::try_from(number).unwrap() % nodes.len();
         vec![nodes[share]]
@@ -268,7 +268,7 @@ fn a_rolling_restart_of_nodes_that_each_have_a_share_is_exact() {
 }
 
 #[test]
-fn what_an_inherited_socket_dropped_before_is_told_apart() {
+fn earlier_drops_of_an_inherited_socket_are_counted_separately() {
     let mut node = Node::new("one", &[]);
     node.hold_socket();
     let (socket, udp) = (UdpSocket::bind("127.0.0.1:0").unwrap(), node.udp());
@@ -306,7 +306,7 @@ fn what_an_inherited_socket_dropped_before_is_told_apart() {
 }
 
 #[test]
-fn a_node_that_the_store_refuses_leaves_what_its_socket_holds_to_the_next() {
+fn refused_node_leaves_datagrams_in_its_socket_for_the_next() {
     let policy = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
     let site = Site::start();
     let mut node = site.node("one", &[("flush.grace", "300ms")]);

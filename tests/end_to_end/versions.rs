@@ -6,7 +6,7 @@ use event_data_service::{BUILD, COMMIT, VERSION};
 use crate::prelude::*;
 
 #[test]
-fn a_node_tells_its_version_and_commit() {
+fn node_reports_its_version_and_commit() {
     let output = eds().arg("--version").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, format!("eds {VERSION} ({COMMIT})\n"));
@@ -24,7 +24,7 @@ fn a_node_tells_its_version_and_commit() {
 }
 
 #[test]
-fn a_format_that_is_not_read_is_refused_with_both_and_the_version_that_wrote_it() {
+fn unknown_format_is_refused_with_both_formats_and_the_writer() {
     let site = Site::start();
     let mut node = site.start_node("one", &[]);
     let stands = |field| site.redis.query::<String>(&["HGET", "eds:settings", field]);

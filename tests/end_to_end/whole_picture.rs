@@ -22,7 +22,7 @@ fn two_relays_two_nodes_and_two_databases_are_exact_through_outages_and_kills() 
 /// A database is down for more than five minutes of it.
 #[test]
 #[ignore = "takes eight minutes: scripts/test --test end_to_end --run-ignored only a_million_events_through"]
-fn a_million_events_through_two_relays_two_nodes_and_two_databases_are_exact() {
+fn million_events_through_two_relays_two_nodes_and_two_databases_are_exact() {
     the_whole_picture_is_exact(1_000_000, Duration::from_secs(400));
 }
 

@@ -26,7 +26,7 @@ async fn errors(deed: Deed, limit: Duration, number: usize) -> [(WriteError, usi
 }
 
 #[tokio::test]
-async fn a_busy_server_is_unavailable_for_as_long_as_it_says() {
+async fn retry_after_delays_the_next_write() {
     for status in [429, 503] {
         let deed = Deed::Answer(status, "retry-after: 120\r\n", "{\"error\":\"busy\"}");
         let found = errors(deed, super::TIMEOUT, 100).await;
@@ -45,7 +45,7 @@ async fn a_busy_server_is_unavailable_for_as_long_as_it_says() {
 }
 
 #[tokio::test]
-async fn silence_a_trickle_and_a_hangup_are_failures_in_time() {
+async fn silent_slow_and_closing_servers_time_out() {
     for deed in
         [Deed::Silence, Deed::Trickle(500), Deed::Trickle(400), Deed::Trickle(200), Deed::Hangup]
     {
@@ -69,21 +69,21 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_web_server_that_takes_no_posts_is_another_one() {
+async fn web_server_without_post_is_a_misconfiguration() {
     for (error, _) in errors(Deed::status(501), super::TIMEOUT, 10).await {
         check_misconfigured(&error, "output.url");
     }
 }
 
 #[tokio::test]
-async fn a_page_is_no_confirmation() {
+async fn html_page_is_not_a_confirmation() {
     for (error, _) in errors(Deed::Answer(200, "", "<html>It works!"), super::TIMEOUT, 10).await {
         check_misconfigured(&error, "output.url");
     }
 }
 
 #[tokio::test]
-async fn a_body_is_one_request_whatever_the_answer() {
+async fn each_body_is_one_request() {
     for (status, retry_after) in [(400, ""), (413, ""), (422, "retry-after: 9\r\n"), (500, "")] {
         let deed = Deed::Answer(status, retry_after, "no");
         for (error, requests) in errors(deed, super::TIMEOUT, 5000).await {

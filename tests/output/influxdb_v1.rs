@@ -27,7 +27,7 @@ pub(super) async fn points(
 }
 
 #[tokio::test]
-async fn values_and_timestamps_read_back_and_twice_is_once() {
+async fn values_and_timestamps_round_trip_and_rewrites_are_idempotent() {
     let server = InfluxServer::start();
     server.query("", "CREATE DATABASE eds").await;
     let next = Minute::from_epoch_minutes(SEED_MINUTE.epoch_minutes() + 1).unwrap();
@@ -50,7 +50,7 @@ async fn values_and_timestamps_read_back_and_twice_is_once() {
 }
 
 #[tokio::test]
-async fn hostile_tags_come_back_as_they_were_meant() {
+async fn hostile_tags_round_trip() {
     let server = InfluxServer::start();
     server.query("", "CREATE DATABASE eds").await;
     let values = [
@@ -93,7 +93,7 @@ async fn hostile_tags_come_back_as_they_were_meant() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable() {
+async fn refused_connection_is_unavailable() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let error = output(&v1_settings(&url, "eds")).write(&many_counts(1)).await.unwrap_err();
     check_unavailable(&error);
@@ -101,7 +101,7 @@ async fn nobody_there_is_unavailable() {
 }
 
 #[tokio::test]
-async fn an_unknown_database_and_a_wrong_path_are_told_apart() {
+async fn unknown_database_and_wrong_path_are_distinguished() {
     let server = InfluxServer::start();
     let error =
         output(&v1_settings(&server.url(), "nope")).write(&many_counts(1)).await.unwrap_err();
@@ -113,7 +113,7 @@ async fn an_unknown_database_and_a_wrong_path_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_user_writes_with_the_right_password_and_rights_only() {
+async fn user_needs_password_and_rights() {
     let server = InfluxServer::start_with_auth().await;
     server.query("", "CREATE DATABASE eds").await;
     server.query("", "CREATE USER reader WITH PASSWORD 'r'").await;

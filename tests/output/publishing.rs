@@ -231,7 +231,7 @@ async fn server_that_dislikes(deed: Deed) -> Scripted {
 }
 
 #[tokio::test]
-async fn an_answer_that_only_some_bodies_get_is_about_their_counts() {
+async fn rejection_of_some_bodies_is_attributed_to_their_counts() {
     for status in [400, 401, 403, 404, 413, 422] {
         let server = server_that_dislikes(Deed::Answer(status, "", "database is required")).await;
         for settings in both_ways(&server) {
@@ -245,7 +245,7 @@ async fn an_answer_that_only_some_bodies_get_is_about_their_counts() {
 }
 
 #[tokio::test]
-async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other() {
+async fn count_that_makes_the_server_fail_delays_no_other() {
     for deed in [Deed::status(500), Deed::status(502), Deed::Hangup, Deed::Silence] {
         let is_slow = matches!(deed, Deed::Silence);
         let server = server_that_dislikes(deed).await;
@@ -267,7 +267,7 @@ async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other()
 
 /// Neither the text nor the frequency of the answers matters.
 #[tokio::test]
-async fn nothing_is_quarantined_where_nothing_is_accepted_and_requests_are_few() {
+async fn nothing_is_quarantined_while_nothing_is_accepted() {
     for status in [200, 400, 401, 403, 404, 413, 422, 429, 500, 503] {
         let server = Scripted::start(move |_| Deed::Answer(status, "", "no")).await;
         for settings in both_ways(&server) {
@@ -302,7 +302,7 @@ async fn a_body_too_large_is_split_until_it_fits() {
 
 /// Ours to refuse: it never reaches the server.
 #[tokio::test]
-async fn a_series_that_could_forge_a_point_is_quarantined_and_never_sent() {
+async fn series_that_could_forge_a_point_is_quarantined() {
     let server = Scripted::start(|_| Deed::status(204)).await;
     for settings in both_ways(&server) {
         let mut publisher = Publisher::start(&settings);

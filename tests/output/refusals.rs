@@ -128,7 +128,7 @@ impl Table {
 }
 
 #[tokio::test]
-async fn whatever_is_refused_the_others_are_written_at_a_bounded_cost() {
+async fn accepted_counts_are_written_at_a_bounded_cost() {
     let server = InfluxServer::start_with_tag_limit(VALUES_MAX);
     let full = InfluxServer::start_with_series_limit(2 * COUNTS);
     let mut table = Table { number: 0, requests: Vec::new() };

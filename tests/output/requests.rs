@@ -27,7 +27,7 @@ fn check_head(head: &str, request_line: &str, authorization: &str) {
 }
 
 #[tokio::test]
-async fn requests_name_place_precision_and_sender() {
+async fn requests_name_database_precision_and_agent() {
     let server = Scripted::start(|_| Deed::status(204)).await;
     let url = server.url();
     let token = format!("Token {SECRET}");

@@ -8,7 +8,7 @@ use testing::tls::TlsForwarder;
 use super::{check_misconfigured, many_counts, output, v1_settings, v1_settings_as, v2_settings};
 
 #[tokio::test]
-async fn the_named_certificate_is_trusted_and_no_other() {
+async fn only_the_configured_certificate_is_trusted() {
     let server = InfluxServer::start_with_auth().await;
     server.query("", "CREATE DATABASE eds").await;
     let tls = TlsForwarder::start(server.port(), &["127.0.0.1"]).await;

@@ -53,7 +53,7 @@ fn batch() -> Vec<SealedCounts> {
 }
 
 #[tokio::test]
-async fn values_and_timestamps_read_back() {
+async fn values_and_timestamps_round_trip() {
     let server = VictoriaMetrics::start();
     let output = output(&v2_settings(&server.url()));
     output.write(&batch()).await.unwrap();
@@ -62,7 +62,7 @@ async fn values_and_timestamps_read_back() {
 }
 
 #[tokio::test]
-async fn values_read_back_over_tls() {
+async fn values_round_trip_over_tls() {
     let server = VictoriaMetrics::start();
     let tls = TlsForwarder::start(server.port(), &["127.0.0.1"]).await;
     let mut settings = v2_settings(&tls.url());
@@ -86,7 +86,7 @@ async fn a_path_in_the_url_is_kept() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable() {
+async fn refused_connection_is_unavailable() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let error = output(&v2_settings(&url)).write(&many_counts(1)).await.unwrap_err();
     check_unavailable(&error);

@@ -14,7 +14,7 @@ fn wait_old(browser: &Chromium, is_old: bool) {
 }
 
 #[test]
-fn the_page_shows_since_when_a_node_is_gone_and_recovers_with_it() {
+fn page_shows_an_unreachable_node_and_recovers() {
     let mut ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let before = browser.text("#pipeline .figure");
@@ -42,7 +42,7 @@ fn the_page_shows_since_when_a_node_is_gone_and_recovers_with_it() {
 }
 
 #[test]
-fn a_node_that_hangs_is_shown_like_one_that_is_gone() {
+fn hanging_node_is_shown_as_unreachable() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     ground.node.signal("STOP");
@@ -53,7 +53,7 @@ fn a_node_that_hangs_is_shown_like_one_that_is_gone() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_beside_its_place_and_the_rest_goes_on() {
+fn unreadable_section_is_named_and_others_update() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let drawn = "document.querySelectorAll('#plot rect.closed').length";
@@ -90,7 +90,7 @@ fn what_cannot_be_read_is_named_beside_its_place_and_the_rest_goes_on() {
 }
 
 #[test]
-fn nothing_is_asked_while_nobody_looks() {
+fn hidden_page_sends_no_request() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let look = |hidden: bool| {

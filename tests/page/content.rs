@@ -26,7 +26,7 @@ fn assert_clean(browser: &Chromium, node: &Node) {
 }
 
 #[test]
-fn the_numbers_are_those_of_the_api() {
+fn page_shows_the_numbers_of_the_api() {
     let ground = Ground::with_counts(&[]);
     let node = &ground.node;
     let mut sender = Sender::paced_by(node);
@@ -107,7 +107,7 @@ fn relay_is_shown_below_the_nodes() {
 }
 
 #[test]
-fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_events() {
+fn series_are_ranked_by_users_and_by_events() {
     let ground = Ground::start(&[]);
     let mut sender = Sender::paced_by(&ground.node);
     // The same users in each minute.
@@ -147,7 +147,7 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
 }
 
 #[test]
-fn an_open_minute_is_drawn_hollow_and_called_provisional() {
+fn open_minute_is_drawn_hollow_and_provisional() {
     let ground = Ground::start(&[("flush.grace", "5m"), ("flush.max_hold", "10m")]);
     let mut sender = Sender::paced_by(&ground.node);
     send(&mut sender, "event_type=login", 3, minutes_ago_ns(1));
@@ -167,7 +167,7 @@ fn an_open_minute_is_drawn_hollow_and_called_provisional() {
 }
 
 #[test]
-fn names_of_series_are_shown_as_text_whatever_they_are() {
+fn series_names_are_shown_as_text() {
     const HOSTILE: [&str; 4] = [
         r"a=<img/src\=x/onerror\=window.taken\=1>",
         r"a=</script><script>window.taken\=1</script>",
@@ -212,7 +212,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
 }
 
 #[test]
-fn a_store_in_memory_is_named_and_its_counts_are_shown() {
+fn memory_store_is_named_with_its_counts() {
     let node = Node::start(
         "alone",
         &[("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "300ms")],

@@ -29,7 +29,7 @@ const MINUTES: i64 = 35;
 /// show the part above the lists.
 #[test]
 #[ignore = "makes pictures for people: scripts/screenshots"]
-fn pictures_of_three_nodes_are_made() {
+fn screenshots_of_three_nodes_are_made() {
     let redis = RedisServer::start(&["--maxmemory", "256mb", "--appendonly", "yes"]);
     let influxdb = InfluxServer::start();
     let create = [("q", "CREATE DATABASE events")];

@@ -39,7 +39,7 @@ const FAINT: &str = r"(() => {
 })()";
 
 #[test]
-fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
+fn keyboard_reaches_every_control_with_visible_focus() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let controls =
@@ -79,7 +79,7 @@ fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
 }
 
 #[test]
-fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
+fn page_has_landmarks_headings_tables_and_names() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let found = browser.accessible();
@@ -122,7 +122,7 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
 }
 
 #[test]
-fn every_text_can_be_told_from_its_ground_in_both_themes_also_when_it_is_old() {
+fn every_text_has_contrast_in_both_themes() {
     let mut ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let check = |browser: &Chromium, state: &str| {

@@ -12,7 +12,7 @@ fn named(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_file_comes_from_the_node_with_a_strict_policy_and_is_sent_once() {
+fn files_are_served_with_a_strict_policy_and_cached() {
     let node = Node::start("one", &[("store.url", "memory:"), ("output.url", "stdout:")]);
     let mut left = vec!["/".to_owned()];
     let mut seen = BTreeSet::new();

@@ -34,7 +34,7 @@ fn assert_fits(browser: &Chromium, width: u32) {
 }
 
 #[test]
-fn nothing_is_wider_than_the_screen() {
+fn page_fits_every_width() {
     let ground = Ground::with_counts(&[]);
     let mut sender = Sender::paced_by(&ground.node);
     // One long word, as long as a tag may be.

@@ -45,7 +45,7 @@ fn names(users: &[&str]) -> BTreeSet<String> {
 
 /// In whatever order a node sees events, an event and its copy are recorded under the same series.
 #[tokio::test]
-async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
+async fn two_nodes_count_the_same_overflow_events() {
     let (store, minute) = (Server::new(), this_minute());
     let events: [Event; 6] = [
         ("s=1", "x", 1),
@@ -80,7 +80,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
 
 /// Known users pass on every node; further ones are rejected, and no event is counted twice.
 #[tokio::test]
-async fn users_beyond_the_cap_are_rejected_in_every_node() {
+async fn users_beyond_the_limit_are_rejected_by_every_recorder() {
     let (store, minute) = (Server::new(), this_minute());
     let batch: [Event; 5] =
         [("s=1", "a", 1), ("s=1", "b", 1), ("s=1", "c", 1), ("s=1", "a", 2), ("s=2", "c", 1)];
@@ -99,7 +99,7 @@ async fn users_beyond_the_cap_are_rejected_in_every_node() {
 
 /// The user cap applies to the overflow series too.
 #[tokio::test]
-async fn the_overflow_series_has_no_more_users_than_another() {
+async fn overflow_series_has_the_same_user_limit() {
     let (store, minute) = (Server::new(), this_minute());
     let batch: [Event; 5] =
         [("s=1", "a", 1), ("s=2", "a", 1), ("s=3", "b", 1), ("s=4", "c", 1), ("s=5", "a", 1)];
@@ -116,7 +116,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
 
 /// A distant cap causes no requests, and is enforced all the same.
 #[tokio::test]
-async fn a_large_cap_of_users_is_met() {
+async fn large_user_limit_holds() {
     const USERS_MAX: u64 = 100;
     let (store, minute) = (Server::new(), this_minute());
     let users: Vec<String> = (0..150).map(|number| format!("user{number}")).collect();

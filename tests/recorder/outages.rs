@@ -26,7 +26,7 @@ fn batch(nanos: i64) -> Batch {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pauses_double_up_to_the_longest_and_begin_anew_when_a_transaction_was_taken() {
+async fn back_off_doubles_and_resets_after_a_success() {
     const FAILING: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 9, 10];
     let store = Arc::new(CountingStore { failing_at: FAILING, ..CountingStore::default() });
     let (recorder, batches, node) = recorder(setup(&store));
@@ -51,7 +51,7 @@ async fn pauses_double_up_to_the_longest_and_begin_anew_when_a_transaction_was_t
 
 /// From a failure, or from an answer that takes too long, until the queue is drained.
 #[tokio::test(start_paused = true)]
-async fn a_node_lags_until_what_it_could_not_record_is_recorded() {
+async fn node_lags_until_failed_events_are_recorded() {
     const HANGS: Duration = Duration::from_secs(5);
     for (lagging_after, lags_before, lags_after) in [(1, 0.9, 1.1), (10, 4.9, 5.01)] {
         let store = CountingStore { failing_at: &[0], hangs: HANGS, ..CountingStore::default() };

@@ -76,20 +76,20 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// The users of a batch are complete in the store that confirmed it, whatever an earlier store had.
 #[tokio::test]
-async fn a_store_that_is_replaced_gets_the_users_that_the_last_one_had() {
+async fn replaced_store_gets_known_users_again() {
     let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, Duration::ZERO).await;
     assert_eq!(events, [2]);
 }
 
 #[tokio::test]
-async fn a_store_that_is_replaced_gets_what_was_recorded_lately_again() {
+async fn replaced_store_gets_recent_events_again() {
     let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, WINDOW).await;
     assert_eq!(events, [1, 2]);
 }
 
 /// An outage does not count into the window, even if a promotion takes longer.
 #[tokio::test]
-async fn an_outage_longer_than_the_window_costs_nothing() {
+async fn outage_longer_than_the_window_loses_no_event() {
     let window = Duration::from_millis(100);
     let events = events_in_the_new_store(&[1, 2], &[1], 3 * window, window).await;
     assert_eq!(events, [1, 2]);
@@ -97,7 +97,7 @@ async fn an_outage_longer_than_the_window_costs_nothing() {
 
 /// The fifth recording is the last of the replay; the sixth finds another new store.
 #[tokio::test]
-async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
+async fn twice_replaced_store_gets_recent_events_again() {
     let outage = Duration::from_millis(2100);
     let window = Duration::from_secs(2);
     let events = events_in_the_new_store(&[1, 2, 3], &[1, 5], outage, window).await;
@@ -106,7 +106,7 @@ async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
 
 /// Many new series bring many new users: the store is queried once for all, not per series.
 #[tokio::test]
-async fn the_users_of_the_overflow_series_are_asked_for_together() {
+async fn users_of_the_overflow_series_are_queried_together() {
     let store = CountingStore::replaced(&[], Duration::ZERO);
     let minute = this_minute();
     let mut batch = Batch::default();
@@ -122,7 +122,7 @@ async fn the_users_of_the_overflow_series_are_asked_for_together() {
 }
 
 #[tokio::test]
-async fn that_the_last_batches_are_recorded_again_is_logged_once() {
+async fn replay_is_logged_once() {
     let log = Log::default();
     let logging = log.start();
     let events = events_in_the_new_store(&[1, 2, 3], &[2], Duration::ZERO, WINDOW).await;
@@ -133,7 +133,7 @@ async fn that_the_last_batches_are_recorded_again_is_logged_once() {
 
 /// During an outage one batch becomes too old to be recorded; the next one does not.
 #[tokio::test]
-async fn that_the_store_records_again_is_logged_when_it_has_recorded_something() {
+async fn recovery_is_logged_after_a_successful_recording() {
     let minute = this_minute();
     let later = Minute::from_epoch_minutes(minute.epoch_minutes() + 120).unwrap();
     let batch = |minute: Minute| {

@@ -41,7 +41,7 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
 /// Whatever command a user may not run, directly, in a transaction or in a script, the node reports missing rights and
 /// where to find them.
 #[tokio::test]
-async fn a_right_that_is_missing_is_named() {
+async fn missing_right_is_named() {
     let server = RedisServer::start(&[]);
     let (name, rights) = sample_user();
     // The client library does not report refused MULTI and EXEC.
@@ -98,7 +98,7 @@ type Sent = BTreeMap<String, (u64, u64)>;
 
 /// A missing right stops a script between two commands, like a moving slot in a cluster.
 #[tokio::test]
-async fn a_script_that_stops_half_way_loses_nothing() {
+async fn interrupted_script_loses_no_event() {
     let server = RedisServer::start(&[]);
     let (name, rights) = sample_user();
     let whole = store(&tcp(&server));

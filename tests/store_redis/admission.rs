@@ -24,7 +24,7 @@ fn time_to_live(server: &RedisServer) -> Duration {
 
 /// A moving slot: the script cannot read a set. The next attempt finds the minute unchanged.
 #[tokio::test]
-async fn an_error_leaves_nothing_that_stays_for_ever() {
+async fn failed_admission_leaves_no_key_without_expiry() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     admit(&store, &["s=0"]).await.unwrap();
@@ -44,7 +44,7 @@ async fn an_error_leaves_nothing_that_stays_for_ever() {
 /// A node with a shorter retention (`input.max_age` is being changed) does not shorten that of another, which may
 /// still accept events of the minute.
 #[tokio::test]
-async fn asking_never_shortens_the_time_to_live() {
+async fn admission_never_shortens_the_time_to_live() {
     let server = RedisServer::start(&[]);
     let long = store(&tcp(&server));
     admit(&long, &["s=1"]).await.unwrap();
@@ -60,7 +60,7 @@ async fn asking_never_shortens_the_time_to_live() {
 
 /// Redis searches a list from its start, so each further series costs more.
 #[tokio::test]
-async fn many_series_are_kept_as_a_table_and_few_as_a_list() {
+async fn many_series_use_a_hash_table_and_few_a_listpack() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     let series: Vec<_> = (0..33).map(|number| format!("s={number}")).collect();

@@ -11,7 +11,7 @@ const RESPONSE: Duration = Duration::from_secs(1);
 
 /// A read must not grow with the length of names.
 #[tokio::test]
-async fn logs_with_long_names_are_read_over_a_slow_way() {
+async fn logs_with_long_names_are_read_over_a_slow_link() {
     let server = RedisServer::start(&[]);
     let proxy = TcpProxy::start(server.address());
     let mut settings = at(Address::Server(proxy.address().into()));

@@ -18,7 +18,7 @@ async fn left(store: &RedisStore) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn loss_that_is_told_again_counts_once_and_grows_by_what_is_new() {
+async fn repeated_loss_counts_once_and_grows() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     let (a, b) = ("20161204:1118|late|a#1", "20161204:1119|queue_full|b|c#2");
@@ -46,7 +46,7 @@ async fn loss_that_is_told_again_counts_once_and_grows_by_what_is_new() {
 }
 
 #[tokio::test]
-async fn record_has_a_bound_and_what_gives_way_is_added_up() {
+async fn record_is_bounded_and_evicted_losses_are_summed() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     let first = loss("20161204:0001|late|first#1", 1000);
@@ -72,7 +72,7 @@ async fn record_has_a_bound_and_what_gives_way_is_added_up() {
 }
 
 #[tokio::test]
-async fn entry_that_no_node_wrote_is_not_shown_and_harms_nothing() {
+async fn foreign_entry_is_ignored() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     for (name, entry) in [

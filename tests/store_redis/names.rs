@@ -6,7 +6,7 @@ use testing::redis::RedisServer;
 use crate::store_redis::prelude::*;
 
 #[tokio::test]
-async fn a_node_does_not_take_back_what_another_of_its_name_says() {
+async fn node_does_not_revoke_the_report_of_a_namesake() {
     let server = RedisServer::start(&[]);
     // Both are named "node".
     let [lagging, other] = [(); 2].map(|()| store(&tcp(&server)));
@@ -21,7 +21,7 @@ async fn a_node_does_not_take_back_what_another_of_its_name_says() {
 }
 
 #[tokio::test]
-async fn nodes_of_one_name_that_both_live_are_told_and_a_restarted_one_is_not() {
+async fn live_namesakes_are_reported_and_a_restart_is_not() {
     let server = RedisServer::start(&[]);
     let first = store(&tcp(&server));
     for _ in 0..2 {

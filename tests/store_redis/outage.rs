@@ -32,7 +32,7 @@ async fn until_it_is_back(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn a_restarted_redis_has_everything_and_another_generation() {
+async fn restarted_redis_has_its_data_and_another_generation() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let store = store(&tcp(&server));
     record(&store, minute(), &["s=1", "s=2"], 1).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
 
 /// Admissions of one server do not hold for the next: a recording goes to the server that was asked, or fails.
 #[tokio::test]
-async fn a_recording_for_another_generation_changes_nothing() {
+async fn recording_for_another_generation_is_refused() {
     let mut server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
@@ -78,7 +78,7 @@ async fn a_recording_for_another_generation_changes_nothing() {
 
 /// A promoted server may lack the lag reports.
 #[tokio::test]
-async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
+async fn claim_uses_the_server_with_the_report_of_lag() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (store, other) = (store(&tcp(&server)), store(&tcp(&server)));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_told_at_once() {
+async fn refused_connection_is_reported_at_once() {
     let mut server = RedisServer::down(&[]);
     let store = store(&tcp(&server));
     for _ in 0..20 {
@@ -118,7 +118,7 @@ async fn a_refused_connection_is_told_at_once() {
 
 /// Runs every operation over a connection that is now dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_on_a_dead_line_ends_in_time() {
+async fn every_call_on_a_dead_connection_times_out() {
     let server = RedisServer::start(&[]);
     for call in 0..9 {
         let line = TcpProxy::start(server.address());
@@ -151,7 +151,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
 
 /// More data than socket buffers hold, from many callers, and again while connections are attempted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
+async fn callers_time_out_independently_on_a_dead_connection() {
     let server = RedisServer::start(&[]);
     let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));

@@ -55,7 +55,7 @@ async fn nodes_with_other_partitions() {
 }
 
 #[tokio::test]
-async fn keys_of_a_build_that_wrote_no_format() {
+async fn keys_without_a_format() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["HSET", "eds:settings", "partitions", "1"]);
     refuses(&tcp(&server), "its keys have format 1", "format").await;
@@ -104,7 +104,7 @@ async fn an_old_server() {
 }
 
 #[test]
-fn certificates_that_are_none_are_refused_at_once() {
+fn invalid_certificates_are_refused_at_once() {
     let mut settings = at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), 1)));
     settings.redis.tls = Some(Tls { ca: Some(b"nonsense".to_vec()), client: None });
     let words = RedisStore::new(&settings).unwrap_err().to_string();

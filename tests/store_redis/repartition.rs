@@ -59,7 +59,7 @@ fn is_refused(result: &Result<(), StoreError>) -> bool {
 }
 
 #[tokio::test]
-async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minute() {
+async fn suspended_node_opens_no_minute_after_a_change() {
     let server = RedisServer::start(&[]);
     // Their settings agree with the others, and they do not check again.
     let asleep = node(&server, 2, None);
@@ -97,7 +97,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
 
 /// Settings, nodes and fences are on different masters.
 #[tokio::test]
-async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
+async fn number_changes_on_a_cluster_with_live_nodes() {
     let cluster = RedisCluster::start();
     let node = || {
         let nodes = cluster.masters().iter().map(|master| master.address().into());
@@ -123,7 +123,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
 }
 
 #[tokio::test]
-async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
+async fn change_needs_a_minute_without_events() {
     let server = RedisServer::start(&[]);
     let old = node(&server, 2, None);
     begin(&old, 2, FROM).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
 }
 
 #[tokio::test]
-async fn a_change_is_finished_when_nothing_of_before_is_left() {
+async fn change_ends_when_no_earlier_minute_is_left() {
     const LONG_AGO: &str = "20161204:1118";
     let server = RedisServer::start(&[]);
     let changed = node(&server, 3, Some((2, LONG_AGO)));
@@ -215,7 +215,7 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
 }
 
 #[tokio::test]
-async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
+async fn interrupted_change_is_repeated_or_reverted() {
     let server = RedisServer::start(&[]);
     let old = node(&server, 2, None);
     old.check().await.unwrap();
@@ -254,7 +254,7 @@ async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
 
 /// Only keys named like a partition's are counts, whatever series are called.
 #[tokio::test]
-async fn what_is_left_by_other_settings_is_found_among_foreign_keys() {
+async fn leftovers_are_found_among_foreign_keys() {
     let server = RedisServer::start(&[]);
     let node = node(&server, 1, None);
     node.check().await.unwrap();

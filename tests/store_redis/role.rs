@@ -11,7 +11,7 @@ async fn record_until_it_works(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
+async fn demoted_master_is_abandoned_until_promoted() {
     let (master, server) = (RedisServer::start(&[]), RedisServer::start(&[]));
     let store = store(&tcp(&server));
     record(&store, minute(), &["s=1"], 1).await.unwrap();

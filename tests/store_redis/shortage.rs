@@ -19,7 +19,7 @@ fn assert_full(result: &Result<(), StoreError>) {
 
 /// Every operation except recording, also of a new node whose scripts Redis does not know.
 #[tokio::test]
-async fn all_but_recording_goes_on() {
+async fn everything_but_recording_continues() {
     let server = RedisServer::start(&[]);
     let old = store(&tcp(&server));
     record(&old, minute(), &["s=1", "s=2"], 1).await.unwrap();
@@ -40,7 +40,7 @@ async fn all_but_recording_goes_on() {
 }
 
 #[tokio::test]
-async fn draining_makes_room() {
+async fn draining_frees_memory() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     let names: Vec<_> = (0..2000).map(|i| format!("s={i}")).collect();
@@ -66,7 +66,7 @@ async fn draining_makes_room() {
 
 /// docs/limits.md: a count takes 80 bytes and its name.
 #[tokio::test]
-async fn counts_take_no_more_than_is_documented() {
+async fn memory_of_counts_is_as_documented() {
     const SERIES: usize = 20_000;
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));

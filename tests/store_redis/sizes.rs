@@ -52,7 +52,7 @@ fn name(number: usize) -> String {
 
 /// The sets of a series with a long name and their entry in `event_types` are named once.
 #[tokio::test]
-async fn a_long_name_is_sent_once_a_step() {
+async fn long_name_is_sent_once_per_step() {
     for (layout, most) in [(Layout::Sets, 3), (Layout::Log, 4)] {
         let server = RedisServer::start(&[]);
         let (store, sent) = watched(&server, layout);
@@ -71,7 +71,7 @@ async fn a_long_name_is_sent_once_a_step() {
 
 /// A new server, or one whose scripts were flushed, gets the script.
 #[tokio::test]
-async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
+async fn missing_script_loses_no_event_with_a_long_name() {
     let server = RedisServer::start(&[]);
     let (store, _) = watched(&server, Layout::Sets);
     let (long, short) = (name(1), "s=2");
@@ -89,7 +89,7 @@ async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
 
 /// At worst a recording fails, and the retry completes the counts.
 #[tokio::test]
-async fn scripts_that_are_flushed_cost_a_node_with_logs_no_event() {
+async fn flushed_scripts_lose_no_event_of_logs() {
     let server = RedisServer::start(&[]);
     let (store, _) = watched(&server, Layout::Log);
     for (nanos, minute) in [(1, minute()), (2, minute()), (3, next_minute())] {
@@ -110,7 +110,7 @@ async fn scripts_that_are_flushed_cost_a_node_with_logs_no_event() {
 }
 
 #[tokio::test]
-async fn what_is_sealed_is_read_and_acknowledged_in_bounded_pieces() {
+async fn sealed_counts_are_read_and_acknowledged_in_bounded_pages() {
     const SERIES: usize = 3000;
     for layout in [Layout::Sets, Layout::Log] {
         let server = RedisServer::start(&[]);

@@ -58,7 +58,7 @@ async fn a_port_that_is_not_redis() {
 }
 
 #[tokio::test]
-async fn tls_where_there_is_none_and_the_other_way_round() {
+async fn tls_and_plain_text_mismatch() {
     let encrypted = |address: SocketAddr| {
         let mut settings = in_the_clear(address);
         settings.redis.tls = Some(Tls::default());
@@ -75,7 +75,7 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
 }
 
 #[tokio::test]
-async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
+async fn single_server_instead_of_a_cluster_or_sentinel() {
     let server = RedisServer::start(&[]);
     let cluster = at(Address::Cluster(vec![server.address().into()]));
     assert_check_says(&cluster, server.address(), "use redis:// in store.url").await;

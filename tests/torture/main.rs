@@ -38,24 +38,24 @@ fn short(kind: Kind, lasts: Duration, name: &str) {
 }
 
 #[test]
-fn a_short_torture_is_exact() {
-    short(Kind::Server, SHORT, "a_short_torture_is_exact");
+fn short_torture_is_exact() {
+    short(Kind::Server, SHORT, "short_torture_is_exact");
 }
 
 #[test]
-fn a_short_torture_of_a_cluster_is_exact() {
-    let name = "a_short_torture_of_a_cluster_is_exact";
+fn short_torture_of_a_cluster_is_exact() {
+    let name = "short_torture_of_a_cluster_is_exact";
     short(Kind::Cluster, SHORTER, name);
 }
 
 #[test]
-fn a_short_torture_with_sentinels_is_exact() {
-    let name = "a_short_torture_with_sentinels_is_exact";
+fn short_torture_with_sentinels_is_exact() {
+    let name = "short_torture_with_sentinels_is_exact";
     short(Kind::Sentinel, SHORTER, name);
 }
 
 #[test]
-fn the_script_tells_misuse_from_failure() {
+fn script_distinguishes_misuse_from_failure() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/torture");
     for misuse in [
         &[][..],
@@ -79,7 +79,7 @@ fn the_script_tells_misuse_from_failure() {
 /// The long run. `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS` come from `scripts/torture`.
 #[test]
 #[ignore = "as long as one likes: scripts/torture --minutes N"]
-fn a_long_torture_is_exact() {
+fn long_torture_is_exact() {
     let variable = |name| {
         let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is set"));
         value.parse().unwrap_or_else(|_| panic!("{name} is a whole number"))

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_never_outlives_the_value() {
+    fn lock_ttl_is_below_value_ttl() {
         let with = |lock_ms, value_ms| {
             let settings = ComputeSettings {
                 lock_ttl: Duration::from_millis(lock_ms),

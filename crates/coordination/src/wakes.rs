@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_woken_when_it_begins_to_hear_and_after_each_interruption() {
+    fn listener_wakes_at_subscription_and_after_each_interruption() {
         let wakes = Arc::<Wakes>::default();
         let mut listener = wakes.listen("a".to_owned());
         for _ in 0..2 {

@@ -26,7 +26,7 @@ fn the_smallest_draw_gives_a_finite_gap() {
 }
 
 #[test]
-fn it_is_due_from_the_expiry_on_and_never_before_the_gap() {
+fn refresh_is_due_from_expiry_minus_the_gap() {
     let cost = Duration::from_millis(1);
     let u = (-2.0_f64).exp();
     let due = |now| is_due(now, 10_000, cost, 1.0, u);

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_goes_alone() {
+    fn long_line_is_sent_alone() {
         let lines = [b"a".to_vec(), vec![b'x'; 1_401], b"b".to_vec()];
         assert_eq!(packed(&lines, 15), lines);
     }
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_lost_or_cut_and_the_bounds_hold(
+        fn lines_are_complete_and_bounded(
             lines in prop::collection::vec(prop::collection::vec(b'a'..=b'z', 1..900), 0..60),
             lines_max in 1..20_usize,
         ) {

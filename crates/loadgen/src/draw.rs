@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_the_draws_falls_into_a_share() {
+    fn draws_are_uniform() {
         let draw = Draw::new(1, Purpose::Drop);
         let count = |share| (0..100_000).filter(|&i| draw.falls_into(i, share)).count();
         assert_eq!(count(0.0), 0);

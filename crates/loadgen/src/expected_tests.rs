@@ -66,7 +66,7 @@ fn events_without_a_sent_copy_do_not_count() {
 }
 
 #[test]
-fn lines_without_a_certain_count_are_refused() {
+fn lines_without_a_defined_count_are_refused() {
     for (line, reason) in [
         ("a=1 value=x", PARTS),
         ("a=1  value=x 5", PARTS),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_certain_count_is_named() {
+    fn line_without_a_defined_count_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let expected = directory.path().join("expected");
         let options = Options {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_no_limit() {
+    fn no_rate_means_no_limit() {
         let now = Instant::now();
         let mut pacer = Pacer::new(0, now);
         pacer.sent(usize::MAX, now);

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_given_unchanged_and_empty_ones_skipped() {
+    fn lines_are_unchanged_and_empty_ones_skipped() {
         let given = all("a 1 \r\n\n\r\n#x\n b\nlast").unwrap();
         assert_eq!(given, ["a 1 \r", "#x", " b", "last"]);
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_input_gives_pauses() {
+    fn silent_input_yields_pauses() {
         let (silent, _writer) = io::pipe().unwrap();
         let mut lines = Lines::read(silent, RULES).unwrap();
         for _ in 0..2 {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_lack_a_timestamp_get_one_each() {
+    fn unstamped_lines_get_distinct_timestamps() {
         let before = now_nanos();
         let lacks_timestamp = |line: &[u8]| !line.starts_with(b"#") && !line.ends_with(b" 7");
         let input = b"a value=u\na value=u\r\na value=u 7\n#x\n";
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_writer_does_not_delay_the_lines_that_it_wrote() {
+    fn slow_writer_does_not_delay_complete_lines() {
         let (sender, chunks) = sync_channel(1);
         let mut lines = Lines::new(chunks, RULES);
         let mut line = Vec::new();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
+    fn line_feed_in_a_quoted_field_belongs_to_the_line() {
         let (quoted, bare) = ("a=1 note=\"\n\n\",value=u", "b=1 value=v");
         let mut two = lines(format!("{quoted}\n{bare}").as_bytes(), RULES);
         let mut line = Vec::new();

@@ -217,7 +217,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     }
 
     #[test]
-    fn the_same_plan_gives_the_same_bytes_and_another_seed_gives_others() {
+    fn equal_plans_give_equal_bytes_and_other_seeds_differ() {
         for shuffle in [false, true] {
             let plan = Plan { shuffle, ..plan() };
             assert_eq!(bytes(plan), bytes(plan));
@@ -244,7 +244,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     }
 
     #[test]
-    fn about_the_repeated_share_repeats_and_nothing_else_does() {
+    fn repeats_match_the_requested_share() {
         let distinct = |repeat| {
             let plan = Plan { repeat, ..plan() };
             Synthetic::new(plan).collect::<BTreeSet<_>>().len()
@@ -277,7 +277,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
 
     proptest! {
         #[test]
-        fn events_keep_to_their_plan(
+        fn events_match_the_plan(
             seed: u64, events in 1..2_000_u64, series in 1..200_u32, users in 1..50_u32, minutes in 1..5_i64,
             shuffle: bool,
         ) {

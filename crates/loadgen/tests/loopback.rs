@@ -123,7 +123,7 @@ fn a_seed_sends_the_same_bytes_again() {
 }
 
 #[test]
-fn lines_that_are_read_arrive_unchanged() {
+fn lines_from_input_arrive_unchanged() {
     let input = "b=1,a=2 value=x 60000000000\r\n\n# odd \\ line\nb=1,a=2 value=y 60000000000";
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("expected");

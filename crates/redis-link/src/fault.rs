@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_text_is_one_short_line() {
+    fn any_error_text_becomes_one_short_line() {
         assert_eq!(on_one_line(" a\r\n\u{1b}b\tc "), "a b c");
         let long = on_one_line(&"é ".repeat(BYTES_MAX));
         assert!(long.len() <= BYTES_MAX && long.starts_with("é é"));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_command_waits_for_room_and_a_small_one_does_not() {
+    async fn large_command_waits_for_the_window_and_small_one_does_not() {
         let flight = Flight::new(RESPONSE);
         let first = flight.enter(usize::MAX).await.unwrap();
         assert!(first.is_some());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_that_waits_for_room_fails_at_once_when_the_connection_is_lost() {
+    async fn waiting_command_fails_when_the_connection_is_lost() {
         let flight = Flight::new(RESPONSE);
         let first = flight.enter(usize::MAX).await.unwrap();
         let mut waiting = std::pin::pin!(flight.enter(SMALL));

@@ -11,7 +11,7 @@ fn names(config: &Config) -> Vec<&str> {
 }
 
 #[test]
-fn each_output_has_keys_of_its_own() {
+fn each_output_has_separate_keys() {
     let (config, effective) = load_with(TWO, &[], Flags::default()).unwrap();
     assert_eq!(names(&config), ["here", "there"]);
     let url = |output: &Output| match &output.target {
@@ -86,7 +86,7 @@ EDS_OUTPUT__TIMEOUT=1s
 }
 
 #[test]
-fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
+fn variable_sets_the_only_output_and_flag_replaces_all() {
     let one = "[[output]]\nname = \"here\"\nurl = \"https://h\"\norg = \"o\"\nbucket = \"b\"";
     let token = [("EDS_OUTPUT__TOKEN", "t")];
     let (config, _) = load_with(one, &token, Flags::default()).unwrap();
@@ -98,7 +98,7 @@ fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
 }
 
 #[test]
-fn the_nodes_compare_names_and_places_in_any_order() {
+fn outputs_are_compared_in_any_order() {
     let outputs = |text: &str| {
         let alike = load_file(text).unwrap().alike;
         alike.into_iter().find(|(key, _)| *key == OUTPUTS).unwrap().1

@@ -29,7 +29,7 @@ fn check_refused(variables: &[(&str, &str)], words: &str) {
 }
 
 #[test]
-fn a_relay_needs_its_nodes_and_nothing_else() {
+fn relay_requires_only_its_nodes() {
     let refused = load_relay_with("", &[]).unwrap_err();
     assert!(refused.starts_with("relay.to: is not set"), "{refused}");
     let config = load_relay_with(RELAY, &[]).unwrap();
@@ -42,7 +42,7 @@ fn a_relay_needs_its_nodes_and_nothing_else() {
 }
 
 #[test]
-fn nodes_and_events_are_lists_of_what_there_can_be() {
+fn nodes_and_events_are_validated_lists() {
     for to in ["node-1", "node-1:0", ":8094", "a b:1", "::1:8094", "[x]:1"] {
         check_refused(&[("EDS_RELAY__TO", to)], "is not a host with a port");
     }
@@ -55,7 +55,7 @@ fn nodes_and_events_are_lists_of_what_there_can_be() {
 }
 
 #[test]
-fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
+fn passthrough_api_follows_from_its_url() {
     fn load(url: &str, more: &[(&str, &str)]) -> String {
         let variables = [&[("EDS_REST__URL", url)][..], more].concat();
         let config = load_relay_with(RELAY, &variables).unwrap();
@@ -115,7 +115,7 @@ fn relay_that_sends_to_itself_is_refused() {
 }
 
 #[test]
-fn relay_has_a_name_and_reports_where_the_configuration_says() {
+fn relay_reports_under_its_configured_name_and_store() {
     let config = load_relay_with(RELAY, &[("EDS_NODE", "east")]).unwrap();
     assert!(config.name == "east" && config.store.is_none());
     let variables = [
@@ -130,7 +130,7 @@ fn relay_has_a_name_and_reports_where_the_configuration_says() {
 }
 
 #[test]
-fn what_is_unwise_for_a_relay_is_warned_of() {
+fn unwise_relay_settings_cause_warnings() {
     for (variable, words) in [
         (("EDS_REST__URL", "http://h?db=d"), "rest.url is not encrypted"),
         (("EDS_INPUT__TIMESTAMP_PRECISION", "s"), "is not \"ns\""),
@@ -142,7 +142,7 @@ fn what_is_unwise_for_a_relay_is_warned_of() {
 
 /// Both may be started in the environment of one image.
 #[test]
-fn the_variables_of_the_other_program_are_passed_over() {
+fn variables_of_the_other_program_are_ignored() {
     load_relay_with(RELAY, &[("EDS_STORE__URL", "redis://h")]).unwrap();
     load_with("", &[("EDS_RELAY__TO", "a:1")], Flags::default()).unwrap();
     check_refused(&[("EDS_RELAY__TOO", "a:1")], "did you mean EDS_RELAY__TO?");

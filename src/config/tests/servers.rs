@@ -28,7 +28,7 @@ fn influxdb(variables: &[(&str, &str)]) -> influxdb::Settings {
 }
 
 #[test]
-fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
+fn redis_url_and_keys_form_one_address() {
     let redis = redis(&[
         ("EDS_STORE__URL", "rediss://u@h:1/3"),
         ("EDS_STORE__PASSWORD", "p"),
@@ -45,7 +45,7 @@ fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
 }
 
 #[test]
-fn store_urls_that_are_none_are_refused() {
+fn invalid_store_urls_are_refused() {
     check_refused(&format!(
         r#"
 EDS_STORE__URL=
@@ -61,7 +61,7 @@ EDS_STORE__URL=redis://u:s@h/x
 }
 
 #[test]
-fn output_urls_are_taken_apart() {
+fn output_urls_are_parsed() {
     let v1 = [("EDS_OUTPUT__API", "v1"), ("EDS_OUTPUT__DATABASE", "d")];
     for (text, base, user) in [
         ("http://h:8086", "http://h:8086/", None),
@@ -90,7 +90,7 @@ EDS_OUTPUT__URL=http://h/db/api/v2/write/?bucket=b
 }
 
 #[test]
-fn each_api_has_its_needs() {
+fn each_api_has_required_keys() {
     for loopback in [
         "http://LOCALHOST",
         "http://[::ffff:127.0.0.1]",
@@ -168,7 +168,7 @@ EDS_OUTPUT__TOKEN_FILE=/nowhere
 }
 
 #[test]
-fn a_user_and_a_password_stand_in_one_place() {
+fn user_and_password_are_set_in_one_place() {
     check_refused(
         "
 EDS_STORE__URL=redis://u:s@h
@@ -201,7 +201,7 @@ fn secrets_come_from_files_and_the_environment_only() {
 }
 
 #[test]
-fn files_are_read_once_and_must_hold_what_they_should() {
+fn files_are_read_once_and_validated() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         std::fs::write(directory.path().join(name), text).unwrap();
@@ -271,7 +271,7 @@ EDS_OUTPUT__CA_FILE={ca}
 }
 
 #[test]
-fn keys_without_a_use_are_left_alone() {
+fn unused_keys_are_ignored() {
     let text = "[store]\npassword_file = \"/nowhere\"\nca_file = \"/nowhere\"\n[output]\ntoken_file = \"/nowhere\"";
     assert!(load_file(text).is_ok());
 }
@@ -289,7 +289,7 @@ fn warnings(store: &str, output: &str, listen: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_stays_on_this_host_or_is_encrypted_is_not_warned_of() {
+fn local_or_encrypted_connections_cause_no_warning() {
     for store in [
         "memory:",
         "redis://127.0.0.1:6379",
@@ -311,7 +311,7 @@ fn what_stays_on_this_host_or_is_encrypted_is_not_warned_of() {
 }
 
 #[test]
-fn plain_text_that_leaves_this_host_is_warned_of() {
+fn plain_text_to_other_hosts_causes_a_warning() {
     for store in [
         "redis://redis.example:6379",
         "redis://u:p@192.0.2.1/1",

@@ -26,7 +26,7 @@ async fn get(lists: &Lists, key: &str, list: &str) -> Result<Option<String>, Pro
 }
 
 #[tokio::test]
-async fn a_list_never_takes_the_place_of_another_and_is_never_taken_for_it() {
+async fn lists_never_overwrite_or_impersonate_each_other() {
     let lists = lists();
     let (first, second) = neighbours(&lists);
     assert_eq!(get(&lists, &first, "1").await.unwrap().unwrap(), "1");
@@ -38,7 +38,7 @@ async fn a_list_never_takes_the_place_of_another_and_is_never_taken_for_it() {
 }
 
 #[tokio::test]
-async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
+async fn failed_list_affects_only_its_requests() {
     let lists = lists();
     let (first, second) = neighbours(&lists);
     let asked = Arc::new(AtomicU32::new(0));
@@ -56,7 +56,7 @@ async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
 }
 
 #[tokio::test]
-async fn of_lists_whose_ids_share_both_slots_the_newest_replaces_the_second() {
+async fn colliding_lists_replace_the_second_slot() {
     let lists = lists();
     let mut others = (2..10_000_000).map(|id: u64| id.to_string());
     let mut meets = || others.find(|id| kept_slots(id) == kept_slots("1")).unwrap();
@@ -72,7 +72,7 @@ async fn of_lists_whose_ids_share_both_slots_the_newest_replaces_the_second() {
 }
 
 #[tokio::test]
-async fn two_lists_whose_ids_share_their_first_slot_are_both_kept() {
+async fn two_lists_that_share_a_slot_are_both_kept() {
     let lists = lists();
     let mut others = (2..100_000).map(|id: u64| id.to_string());
     let other = others.find(|id| kept_slots(id)[0] == kept_slots("1")[0]);

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_have_an_order() {
+    fn ties_have_a_defined_order() {
         let all = || {
             [("b", [1, 5]), ("a", [1, 5]), ("c", [2, 5]), ("d", [9, 4])]
                 .map(|(series, of)| (series.to_owned(), of))

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_bounded_by_events_and_by_bytes_and_no_event_is_left_out() {
+    fn transactions_are_bounded_and_complete() {
         let name = |number: usize, bytes: usize| format!("s={number:0bytes$}");
         for (series, events, bytes) in
             [(1, 20_000, 8), (1000, 1, 1000), (40, 500, 60_000), (3, 2, 8)]

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_kept_for_the_window_and_no_longer() {
+    fn batch_is_kept_for_the_window() {
         let mut replay = replay(Duration::from_secs(10), 1 << 20);
         let now = Instant::now();
         assert!(replay.keep(batch("u"), 1, now));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_batch_goes_when_memory_is_short() {
+    fn oldest_batch_is_evicted_when_memory_is_short() {
         let bytes = batch("u").bytes();
         let mut replay = replay(Duration::from_secs(10), 2 * bytes);
         let now = Instant::now();

@@ -4,7 +4,7 @@ use super::*;
 use crate::status::report::RejectedReport;
 
 #[test]
-fn loss_is_found_until_it_is_acknowledged() {
+fn loss_is_a_finding_until_acknowledged() {
     for (cause, id, severity, words) in [
         ("queue_full", "node-drops", Critical, ["queue overflowed", "input.queue_events"]),
         ("spool_full", "node-drops", Critical, ["the spool is full", "input.spool_max"]),
@@ -62,7 +62,7 @@ fn losses_of_one_cause_are_one_finding_with_all_nodes_and_minutes() {
 }
 
 #[test]
-fn node_knows_what_the_record_lacks_of_it() {
+fn node_keeps_losses_missing_in_the_record() {
     let mut own = report();
     own.process.name = "a".to_owned();
     own.details.unrecorded = vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()];

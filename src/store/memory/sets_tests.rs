@@ -37,7 +37,7 @@ fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&st
 }
 
 #[test]
-fn events_of_one_instant_differ_by_their_user_and_series() {
+fn events_of_one_instant_differ_by_user_and_series() {
     const LAST: i64 = 59_999_999_999;
     let (mut sets, mut users) = (Sets::new("s=1"), Users::default());
     let own = [("a", 0), ("b", 0), ("", LAST), ("a", LAST), ("a", 0)];
@@ -54,7 +54,7 @@ fn events_of_one_instant_differ_by_their_user_and_series() {
 
 /// 10 000 users of 15 bytes, and as many events a series as there are users, or six times as many.
 #[test]
-fn a_user_and_an_event_take_what_the_documents_say() {
+fn memory_of_users_and_events_is_as_documented() {
     for (series, rounds, most) in [(150, 1, 24), (2, 30, 16)] {
         let mut users = Users::default();
         let names: Vec<String> = (0..10_000).map(|user| format!("testusername{user:03}")).collect();
@@ -75,7 +75,7 @@ fn a_user_and_an_event_take_what_the_documents_say() {
 }
 
 #[tokio::test]
-async fn the_store_is_charged_for_what_its_sets_take() {
+async fn memory_of_sets_is_accounted() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
     let store = MemoryStore::new("a", &partitions, hour, u64::MAX, u64::MAX);
     for from in 0..100 {
@@ -104,7 +104,7 @@ async fn the_store_is_charged_for_what_its_sets_take() {
 
 /// They may wait for an output for long, and senders choose the names.
 #[tokio::test]
-async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
+async fn unsent_counts_are_accounted_until_sent() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
     let partition = partitions.of("", minute());
     let store = MemoryStore::new("a", &partitions, hour, 20_000, u64::MAX);
@@ -155,7 +155,7 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
 proptest! {
     /// In whatever order they come, and over the ends of runs.
     #[test]
-    fn runs_hold_what_a_sorted_set_holds(events in prop::collection::vec(0_u64..6000, 0..6000), late in 1_u64..2000) {
+    fn runs_equal_a_sorted_set(events in prop::collection::vec(0_u64..6000, 0..6000), late in 1_u64..2000) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
         for (at, event) in (0..).zip(events) {
             // Some in any order, some nearly in that of time.
@@ -168,7 +168,7 @@ proptest! {
 
     /// Blocks in any order, each forwards or backwards, and all of them again.
     #[test]
-    fn runs_hold_blocks_in_any_order(blocks in prop::collection::vec((0..20_u64, 1..1500_u64, any::<bool>()), 1..8)) {
+    fn runs_accept_blocks_in_any_order(blocks in prop::collection::vec((0..20_u64, 1..1500_u64, any::<bool>()), 1..8)) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
         for _ in 0..2 {
             for (place, length, is_reversed) in &blocks {

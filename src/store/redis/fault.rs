@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn old_servers_others_and_evicting_ones_are_refused() {
+    fn unsuitable_servers_are_refused() {
         let fit =
             "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nloading:0\r\n";
         check(fit).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_room_is_full_and_one_without_a_limit_never() {
+    fn server_at_its_limit_is_full() {
         let info = |used: u64, most: u64| {
             format!("used_memory:{used}\r\nmem_not_counted_for_evict:10\r\nmaxmemory:{most}\r\n")
         };

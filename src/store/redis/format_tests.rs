@@ -93,7 +93,7 @@ fn transaction() -> Vec<u8> {
 }
 
 #[test]
-fn what_nodes_share_is_that_of_the_format() {
+fn shared_state_matches_the_format() {
     let scripts = sources().map(|source| {
         let shared = format!("{}\n{}", names(source.keys), code(&source.text));
         (source.file, xxh3_64(shared.as_bytes()))

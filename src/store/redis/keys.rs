@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_of_two_divisions_with_one_tag_are_one_place() {
+    fn partitions_with_one_hash_tag_share_their_keys() {
         let from = Minute::of_nanos(0);
         let count = |count| NonZeroU16::new(count).unwrap();
         for (now, before) in [(64, 32), (32, 64), (33, 32), (1, 1024), (1024, 1)] {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_design() {
+    fn key_names_are_as_documented() {
         let keys = keys(1);
         let partition = &keys.partitions[0];
         let output: OutputName = "backup".parse().unwrap();

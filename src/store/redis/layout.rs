@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_bounded_and_leave_nothing_out() {
+    fn pieces_are_bounded_and_complete() {
         let half = REQUEST_BYTES_MAX / 2;
         let lists: [&[usize]; 4] =
             [&[], &[1; 2000], &[half, half, 1, half], &[3 * half, 1, 3 * half]];

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_right_of_the_shipped_acl_is_tried() {
+    fn every_right_of_the_acl_is_checked() {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
         let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));

@@ -10,7 +10,7 @@ use crate::queries::five_minutes_ago_ns;
 use crate::status::{status, wait_first, wait_healthy};
 
 #[test]
-fn where_no_node_is_one_is_started() {
+fn no_node_is_resolved_by_starting_one() {
     let site = site();
     let mut node = site.node("one", &[]);
     Remedy::of(&node, "no-node", &[]).says(&["start the nodes", "store.prefix"]);
@@ -19,7 +19,7 @@ fn where_no_node_is_one_is_started() {
 }
 
 #[test]
-fn a_node_that_sleeps_is_woken() {
+fn suspended_node_is_resumed() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
@@ -68,7 +68,7 @@ impl Drop for LogPipe {
 
 /// A thread that logs waits until its line is taken.
 #[test]
-fn a_log_that_nobody_reads_is_read_again() {
+fn blocked_log_pipe_is_read_again() {
     let site = site();
     let mut node = site.node("one", &[]);
     let mut log = LogPipe::of(&node);
@@ -121,7 +121,7 @@ fn send_minutes(
 }
 
 #[test]
-fn a_path_that_loses_is_mended() {
+fn lossy_path_is_repaired() {
     let site = site();
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
     send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
@@ -139,7 +139,7 @@ fn a_path_that_loses_is_mended() {
 }
 
 #[test]
-fn a_node_that_was_down_for_27_seconds_is_no_path_that_loses() {
+fn node_down_for_27_seconds_is_not_a_lossy_path() {
     let site = site();
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
     // It is down from second 20 to 47 of a minute, and started once more later on.
@@ -154,7 +154,7 @@ fn a_node_that_was_down_for_27_seconds_is_no_path_that_loses() {
 }
 
 #[test]
-fn a_clock_of_a_node_that_is_wrong_is_set() {
+fn wrong_clock_of_a_node_is_set() {
     let site = site();
     let clock = Clock::ahead_by(300_000_000);
     let mut node = site.node("one", &[]);
@@ -166,7 +166,7 @@ fn a_clock_of_a_node_that_is_wrong_is_set() {
 }
 
 #[test]
-fn settings_that_differ_are_applied_or_given_up() {
+fn different_settings_are_applied_or_reverted() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
@@ -193,7 +193,7 @@ fn settings_that_differ_are_applied_or_given_up() {
 }
 
 #[test]
-fn a_name_that_two_nodes_have_is_given_to_one_of_them() {
+fn duplicate_node_name_is_changed() {
     let site = site();
     let first = site.start_node("one", &[]);
     let mut second = site.start_node("one", &[]);
@@ -205,7 +205,7 @@ fn a_name_that_two_nodes_have_is_given_to_one_of_them() {
 }
 
 #[test]
-fn a_report_of_another_version_goes_when_the_upgrade_is_finished() {
+fn unreadable_report_disappears_after_the_upgrade() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
@@ -236,7 +236,7 @@ fn flood(node: &Node) {
 }
 
 #[test]
-fn a_receive_buffer_that_is_too_small_is_raised() {
+fn small_receive_buffer_is_raised() {
     let site = site();
     let mut node = site.start_node("one", &[("input.receive_buffer", "64KiB")]);
     flood(&node);
@@ -252,7 +252,7 @@ fn a_receive_buffer_that_is_too_small_is_raised() {
 }
 
 #[test]
-fn a_socket_that_fails_is_named_in_the_log_and_a_restart_makes_another() {
+fn failing_socket_is_logged_and_replaced_by_a_restart() {
     let site = site();
     let mut node = site.node("one", &[]);
     node.hold_socket();
@@ -267,7 +267,7 @@ fn a_socket_that_fails_is_named_in_the_log_and_a_restart_makes_another() {
 }
 
 #[test]
-fn a_queue_that_overflows_is_made_longer() {
+fn overflowing_queue_is_enlarged() {
     let site = site();
     let mut node = site.start_node("one", &[("input.queue_events", "1000")]);
     let overflow = |node: &Node| {
@@ -295,7 +295,7 @@ fn a_queue_that_overflows_is_made_longer() {
 }
 
 #[test]
-fn a_spool_that_fills_empties_when_the_store_is_back() {
+fn filling_spool_empties_when_the_store_is_back() {
     let site = site();
     let mut node = site.node("one", &[("input.queue_events", "1000"), ("input.spool_max", "1MiB")]);
     let spool = node.spool().display().to_string();
@@ -315,7 +315,7 @@ fn a_spool_that_fills_empties_when_the_store_is_back() {
 }
 
 #[test]
-fn series_beyond_the_limit_get_room_by_a_higher_one() {
+fn series_overflow_ends_with_a_higher_limit() {
     let site = site();
     let keys = [("store.partitions", "1"), ("input.max_series_per_minute", "5")];
     let mut node = site.start_node("one", &keys);
@@ -332,7 +332,7 @@ fn series_beyond_the_limit_get_room_by_a_higher_one() {
 }
 
 #[test]
-fn late_events_get_time_by_a_longer_grace() {
+fn late_events_end_with_a_longer_grace() {
     let site = site();
     let mut node = site.start_node(
         "one",
@@ -364,7 +364,7 @@ fn late_events_get_time_by_a_longer_grace() {
 }
 
 #[test]
-fn an_archive_of_old_minutes_is_waited_for() {
+fn old_minutes_of_an_archive_are_published() {
     let site = site();
     let node = site.start_node("one", &[("store.partitions", "1")]);
     let mut sender = Sender::paced_by(&node);

@@ -7,7 +7,7 @@ use crate::queries::five_minutes_ago_ns;
 use crate::status::{status, wait_healthy};
 
 #[test]
-fn a_server_that_is_down_is_started_and_one_that_answers_is_looked_at() {
+fn output_server_that_is_down_is_started() {
     let mut site = site();
     let node = site.start_node("one", &[]);
     for (minute, (mode, says)) in (0..).zip([
@@ -27,7 +27,7 @@ fn a_server_that_is_down_is_started_and_one_that_answers_is_looked_at() {
 }
 
 #[test]
-fn a_database_that_is_missing_is_created() {
+fn missing_database_is_created() {
     let site = site();
     let node = site.start_node("one", &[("output.database", "missing")]);
     let remedy = Remedy::of(&node, "output-down", &["404"]);
@@ -37,7 +37,7 @@ fn a_database_that_is_missing_is_created() {
 }
 
 #[test]
-fn a_password_that_the_database_does_not_know_is_put_right() {
+fn wrong_password_of_the_database_is_corrected() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(InfluxServer::start_with_auth());
     runtime.block_on(server.query("", &format!("CREATE DATABASE {DATABASE}")));
@@ -71,7 +71,7 @@ fn quarantined() -> (Site, Node, Sender) {
 }
 
 #[test]
-fn counts_in_the_quarantine_are_sent_again_by_the_command_as_it_is_printed() {
+fn quarantined_counts_are_sent_by_the_printed_command() {
     let (site, node, sender) = quarantined();
     let remedy = Remedy::of(&node, "quarantine", &["output main", "1 counts"]);
     assert_eq!(status(&node)["outputs"][0]["quarantined"], 1);
@@ -86,7 +86,7 @@ fn counts_in_the_quarantine_are_sent_again_by_the_command_as_it_is_printed() {
 const ROOM: usize = 10_000;
 
 #[test]
-fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
+fn full_quarantine_is_emptied_by_the_printed_command() {
     let redis = RedisServer::start(&["--appendonly", "yes"]);
     let site = Site::with(redis, InfluxServer::start_with_tag_limit(4));
     let node = site.start_node("one", &[("store.partitions", "1")]);
@@ -123,7 +123,7 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
 }
 
 #[test]
-fn what_waits_for_an_output_that_is_gone_is_dropped_by_the_command_as_it_is_printed() {
+fn unsent_counts_of_a_removed_output_are_dropped_by_the_printed_command() {
     let site = site();
     let mut second = testing::http_proxy::HttpProxy::start(None);
     let main =

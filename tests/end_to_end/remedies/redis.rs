@@ -8,7 +8,7 @@ use crate::queries::five_minutes_ago_ns;
 use crate::status::{status, wait_first, wait_healthy};
 
 #[test]
-fn a_redis_that_is_down_is_started() {
+fn redis_that_is_down_is_started() {
     let mut site = site();
     let node = site.start_node("one", &[]);
     site.redis.stop();
@@ -18,7 +18,7 @@ fn a_redis_that_is_down_is_started() {
 }
 
 #[test]
-fn a_password_that_redis_wants_is_set() {
+fn missing_password_of_redis_is_set() {
     let wants = ["--appendonly", "yes", "--requirepass", "secret"];
     let site = Site::with_redis(RedisServer::start_asked_by_admin(&wants));
     for (password, cause) in [(None, "NOAUTH"), (Some("wrong"), "WRONGPASS")] {
@@ -50,7 +50,7 @@ fn node_with_rights(rights: &[&str]) -> (Site, Node) {
 }
 
 #[test]
-fn a_right_that_the_user_lacks_is_granted() {
+fn missing_right_is_granted() {
     let (site, mut node) = node_with_rights(&["+@all", "-zadd"]);
     // The command that reads the state of a server.
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
@@ -64,7 +64,7 @@ fn a_right_that_the_user_lacks_is_granted() {
 }
 
 #[test]
-fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
+fn single_node_names_its_missing_right() {
     let (site, mut node) = node_with_rights(&["+@all"]);
     node.run();
     wait_healthy(&node);
@@ -79,7 +79,7 @@ fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
 }
 
 #[test]
-fn a_replica_is_made_the_master() {
+fn replica_is_promoted() {
     let site = site();
     let node = site.start_node("one", &[]);
     let port = free_port().to_string();
@@ -91,7 +91,7 @@ fn a_replica_is_made_the_master() {
 }
 
 #[test]
-fn a_master_without_replicas_is_let_write_alone() {
+fn master_without_replicas_is_allowed_to_write() {
     let site = site();
     let node = site.start_node("one", &[]);
     site.redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -102,7 +102,7 @@ fn a_master_without_replicas_is_let_write_alone() {
 }
 
 #[test]
-fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
+fn redis_that_cannot_save_gets_its_disk_back() {
     let saves = ["--save", "3600 1000000", "--enable-protected-configs", "yes"];
     let site = Site::with_redis(RedisServer::start(&saves));
     let node = site.start_node("one", &[]);
@@ -129,7 +129,7 @@ fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
 }
 
 #[test]
-fn a_redis_that_loads_its_data_is_waited_for() {
+fn loading_redis_becomes_ready() {
     let slow = ["--key-load-delay", "200000", "--loading-process-events-interval-bytes", "1024"];
     let mut site = Site::with_redis(RedisServer::start(&slow));
     let node = site.node("one", &[]);
@@ -146,7 +146,7 @@ fn a_redis_that_loads_its_data_is_waited_for() {
 }
 
 #[test]
-fn a_redis_that_is_full_is_given_more_memory() {
+fn full_redis_gets_more_memory() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
@@ -170,7 +170,7 @@ fn a_redis_that_is_full_is_given_more_memory() {
 }
 
 #[test]
-fn a_redis_that_evicts_is_told_not_to() {
+fn evicting_redis_gets_another_policy() {
     let site = site();
     let node = site.start_node("one", &[]);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
@@ -181,7 +181,7 @@ fn a_redis_that_evicts_is_told_not_to() {
 }
 
 #[test]
-fn a_redis_without_an_append_only_file_is_given_one() {
+fn redis_gets_an_append_only_file() {
     let site = Site::with_redis(RedisServer::start(&[]));
     let node = site.start_node("one", &[]);
     let words = ["no append-only file", "CONFIG SET appendonly yes"];
@@ -197,7 +197,7 @@ fn a_redis_without_an_append_only_file_is_given_one() {
 }
 
 #[test]
-fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
+fn rollback_remedy_sets_only_missing_options() {
     for (arguments, has_aof) in [(&["--appendonly", "yes"][..], true), (&[], false)] {
         let site = Site::with_redis(RedisServer::start(arguments));
         let keys = [
@@ -223,7 +223,7 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
 }
 
 #[test]
-fn a_redis_that_forgot_a_minute_while_it_was_written_is_given_what_it_lacks() {
+fn rollback_during_a_write_remedy_sets_missing_options() {
     let site = Site::with_redis(RedisServer::start(&[]));
     let (site, node, _) = kill_writer_and_redis(site, "sets");
     let remedy = Remedy::of(&node, "unconfirmed", &["node", "while they were written"]);
@@ -234,7 +234,7 @@ fn a_redis_that_forgot_a_minute_while_it_was_written_is_given_what_it_lacks() {
 }
 
 #[test]
-fn a_cluster_whose_slots_no_master_serves_is_made_whole() {
+fn cluster_with_unserved_slots_is_repaired() {
     let site = site();
     let cluster = RedisCluster::start();
     let node = site.start_node("one", &[("store.url", &cluster.url())]);
@@ -257,7 +257,7 @@ fn a_cluster_whose_slots_no_master_serves_is_made_whole() {
 }
 
 #[test]
-fn a_clock_of_redis_that_is_wrong_is_set() {
+fn wrong_clock_of_redis_is_set() {
     let clock = Clock::ahead_by(60_000_000);
     let redis = RedisServer::start_with_clock(&clock, &["--appendonly", "yes"]);
     let site = Site::with_redis(redis);
@@ -270,7 +270,7 @@ fn a_clock_of_redis_that_is_wrong_is_set() {
 }
 
 #[test]
-fn a_store_in_memory_gives_way_to_a_redis() {
+fn memory_store_is_replaced_by_redis() {
     let site = site();
     let mut node: Node = site.node("one", &[("store.url", "memory:")]);
     node.run();

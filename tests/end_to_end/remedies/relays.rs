@@ -27,7 +27,7 @@ fn both(keys: &[(&str, &str)]) -> (Site, Node, Node) {
 }
 
 #[test]
-fn a_relay_that_sleeps_is_woken() {
+fn suspended_relay_is_resumed() {
     let (_site, node, relay) = both(&[]);
     wait_healthy(&node);
     relay.signal("STOP");
@@ -37,7 +37,7 @@ fn a_relay_that_sleeps_is_woken() {
 }
 
 #[test]
-fn an_address_of_nodes_that_leads_nowhere_is_put_right() {
+fn unreachable_node_address_is_corrected() {
     let site = site();
     let node = site.start_node("one", &[]);
     let mut relay = relay(&site, "east", &["nowhere.invalid:8094"], &[]);
@@ -55,7 +55,7 @@ fn an_address_of_nodes_that_leads_nowhere_is_put_right() {
 }
 
 #[test]
-fn lines_that_a_relay_does_not_pass_on_are_sent_right() {
+fn lines_rejected_by_a_relay_are_corrected() {
     let (_site, node, mut relay) = both(&[("rest.url", "none:")]);
     send(["gorets:1|c", "a=b value=u\\"], &relay, &[]);
     Remedy::of(&node, "relay-discards", &["relay east"]).says(&["rest.url"]);
@@ -69,7 +69,7 @@ fn lines_that_a_relay_does_not_pass_on_are_sent_right() {
 }
 
 #[test]
-fn a_socket_of_a_relay_that_fails_is_made_anew_by_a_restart() {
+fn failing_socket_of_a_relay_is_replaced_by_a_restart() {
     let site = site();
     let node = site.start_node("one", &[]);
     let mut relay = relay(&site, "east", &[&node.udp().to_string()], &[]);
@@ -84,7 +84,7 @@ fn a_socket_of_a_relay_that_fails_is_made_anew_by_a_restart() {
 }
 
 #[test]
-fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
+fn small_receive_buffer_of_a_relay_is_raised() {
     let (_site, node, mut relay) = both(&[("input.receive_buffer", "64KiB")]);
     let flood = |relay: &Node| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -107,7 +107,7 @@ fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
 }
 
 #[test]
-fn a_server_of_the_rest_that_is_down_is_started() {
+fn passthrough_server_that_is_down_is_started() {
     let mut site = site();
     let node = site.start_node("one", &[]);
     let url = format!("{}?db={DATABASE}", site.writes.url());
@@ -131,7 +131,7 @@ fn a_server_of_the_rest_that_is_down_is_started() {
 }
 
 #[test]
-fn a_circle_of_relays_is_taken_apart() {
+fn relay_loop_is_removed() {
     let site = site();
     let node = site.start_node("one", &[]);
     let mut relays = ["east", "west"].map(|name| relay(&site, name, &[], &[]));
@@ -155,7 +155,7 @@ fn a_circle_of_relays_is_taken_apart() {
 }
 
 #[test]
-fn relays_of_one_name_get_names_of_their_own() {
+fn duplicate_relay_name_is_changed() {
     let (site, node, first) = both(&[]);
     let mut second = relay(&site, "east", &[&node.udp().to_string()], &[]);
     second.run();
@@ -168,7 +168,7 @@ fn relays_of_one_name_get_names_of_their_own() {
 }
 
 #[test]
-fn a_report_of_a_relay_of_another_version_is_readable_after_the_upgrade() {
+fn unreadable_report_of_a_relay_is_readable_after_the_upgrade() {
     let (site, node, _relay) = both(&[]);
     let now: Vec<i64> = site.redis.query(&["TIME"]);
     let ms = (now[0] * 1000 + 5000).to_string();

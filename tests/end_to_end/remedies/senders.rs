@@ -12,7 +12,7 @@ fn restart(node: &mut Node) {
 }
 
 #[test]
-fn lines_that_are_rejected_are_sent_right() {
+fn rejected_lines_are_corrected() {
     let site = site();
     let mut node = site.start_node("one", &[]);
     let at = five_minutes_ago_ns();
@@ -30,7 +30,7 @@ fn lines_that_are_rejected_are_sent_right() {
 }
 
 #[test]
-fn coarse_stamps_are_made_finer() {
+fn coarse_timestamps_are_refined() {
     let site = site();
     let mut node = site.start_node("one", &[]);
     let at = five_minutes_ago_ns();
@@ -65,7 +65,7 @@ fn coarse_stamps_are_made_finer() {
 }
 
 #[test]
-fn lines_without_a_time_that_two_nodes_get_are_stamped() {
+fn unstamped_copies_are_stamped() {
     let site = site();
     let mut nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

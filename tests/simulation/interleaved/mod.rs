@@ -33,7 +33,7 @@ const REACHED: [&str; 10] = [
 const LINES_SHOWN: usize = 80;
 
 #[tokio::test(start_paused = true)]
-async fn logs_count_every_event_once_in_any_order_of_commands() {
+async fn logs_count_every_event_once_in_any_command_order() {
     let first = number_from("STORE_INTERLEAVED_SEED", u64::from(rand::random::<u32>()));
     let schedules = number_from("STORE_INTERLEAVED_SCHEDULES", SCHEDULES);
     println!("STORE_INTERLEAVED_SEED={first} STORE_INTERLEAVED_SCHEDULES={schedules}");

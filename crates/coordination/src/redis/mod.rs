@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_bounded_and_lose_nothing() {
+    fn pieces_are_bounded_and_complete() {
         let large = vec![0; PIECE_BYTES];
         for items in [vec![], vec![b"a".as_slice(); 12_001], vec![&large, b"a", &large, &large]] {
             let pieces = pieces(&items);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_name_share_a_hash_tag() {
+    fn keys_of_a_name_share_a_hash_tag() {
         let settings = "redis://127.0.0.1:1".parse().unwrap();
         let arbiter = RedisArbiter::new(settings, "app").unwrap();
         let key = |name, what| arbiter.key(&Name::of_mutex(name).unwrap(), what);

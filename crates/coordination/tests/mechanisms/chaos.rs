@@ -281,7 +281,7 @@ async fn run(seed: u64) {
 }
 
 #[test]
-fn under_faults_one_holds_and_one_computes() {
+fn faults_never_allow_two_holders_or_computations() {
     let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
     let first = seed();
     // What computations are to panic with.

@@ -28,7 +28,7 @@ const TIMEOUT: i64 = 10;
 
 /// SETNX: C3 has crashed; C1 and C2 both see the lock lapsed, delete it and take it. Both have it.
 #[test]
-fn setnx_after_del_gives_the_lock_to_two() {
+fn setnx_after_del_grants_the_lock_twice() {
     let site = Site::redis();
     let lock = format!("{}:lock.foo", site.prefix);
     let [mut c1, mut c2, mut c3] = clients(&site);
@@ -133,7 +133,7 @@ fn a_lock_by_incr_and_decr_has_no_holder_or_two() {
 /// HSETNX and EXPIRE are two steps. A client that dies between them leaves a lock without a time to live, and clients
 /// that wait with BRPOPLPUSH wait for a list that is never written.
 #[test]
-fn a_lock_whose_expire_is_a_second_step_may_have_none() {
+fn lock_with_a_separate_expire_may_never_expire() {
     let site = Site::redis();
     let (lock, list) = (format!("{}:lock-a", site.prefix), format!("{}:list-a", site.prefix));
     let [mut crashed, mut other] = clients(&site);
@@ -147,7 +147,7 @@ fn a_lock_whose_expire_is_a_second_step_may_have_none() {
 
 /// BRPOPLPUSH of a list onto itself: a late winner's push makes two elements, and readers alternate.
 #[test]
-fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
+fn circular_list_pushed_twice_returns_two_lists_in_turn() {
     let site = Site::redis();
     let list = format!("{}:list-a", site.prefix);
     let [mut slow, mut newer, mut reader] = clients(&site);

@@ -103,7 +103,7 @@ async fn without_a_cost_nothing_is_early(site: Site) {
 }
 
 #[test]
-fn a_refresh_that_blocks_holds_no_reader_up() {
+fn blocking_refresh_delays_no_reader() {
     for site in [Site::memory(), Site::redis(), Site::cluster()] {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(reads_go_on_while_a_refresh_blocks(&site));

@@ -40,17 +40,17 @@ async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
 }
 
 #[tokio::test]
-async fn a_lock_on_redis_outlives_the_eviction_of_any_of_its_keys() {
+async fn lock_on_redis_survives_eviction_of_any_key() {
     a_lock_outlives_the_eviction_of_any_of_its_keys(Site::redis()).await;
 }
 
 #[tokio::test]
-async fn a_lock_on_a_cluster_outlives_the_eviction_of_any_of_its_keys() {
+async fn lock_on_a_cluster_survives_eviction_of_any_key() {
     a_lock_outlives_the_eviction_of_any_of_its_keys(Site::cluster()).await;
 }
 
 #[tokio::test]
-async fn a_redis_that_may_evict_locks_is_refused() {
+async fn evicting_redis_is_refused() {
     let server = RedisServer::start(&["--maxmemory-policy", "volatile-ttl"]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let error = arbiter.peek(&Name::of_value("a").unwrap()).await.unwrap_err();

@@ -25,7 +25,7 @@ fn texts(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn only_the_node_that_lacks_a_script_is_sent_it() {
+async fn script_is_sent_only_to_the_server_without_it() {
     let cluster = RedisCluster::start();
     let arbiter = RedisArbiter::open(&cluster.url(), "eds", TIMEOUTS).unwrap();
     // A name on each master.
@@ -91,7 +91,7 @@ async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
 }
 
 #[tokio::test]
-async fn a_peek_leaves_no_key() {
+async fn peek_creates_no_key() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     for number in 0..10 {
@@ -103,7 +103,7 @@ async fn a_peek_leaves_no_key() {
 
 /// As after a failover that lost the last writes: all keys of the lock are gone.
 #[tokio::test]
-async fn tokens_grow_also_when_the_last_is_lost() {
+async fn tokens_grow_after_the_last_is_lost() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
@@ -146,7 +146,7 @@ async fn a_waiter_survives_broken_connections() {
 
 /// Connections that were idle for a while, and that the other side has ended, fail no call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_after_idle_connections_were_cut_are_carried_out() {
+async fn calls_succeed_after_idle_connections_were_cut() {
     let server = RedisServer::start(&[]);
     let proxy = TcpProxy::start(server.address());
     let arbiter = RedisArbiter::open(&proxy.url(), "eds", TIMEOUTS).unwrap();
@@ -161,7 +161,7 @@ async fn calls_after_idle_connections_were_cut_are_carried_out() {
 
 /// Redis is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
+async fn holder_without_redis_learns_of_the_loss() {
     let mut server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let ttl = Duration::from_millis(1500);
@@ -174,7 +174,7 @@ async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
 
 /// The holder counts from before it asked: it knows of the loss shortly before the lock can be another's.
 #[tokio::test(start_paused = true)]
-async fn a_holder_knows_of_the_loss_when_the_lock_lapses() {
+async fn holder_learns_of_the_loss_when_the_lock_expires() {
     let memory = MemoryArbiter::new(Arc::<AtomicU64>::default());
     let arbiter = Faulty::new(Arc::new(memory), |operation| match operation {
         "renew" => Fate::LOST,

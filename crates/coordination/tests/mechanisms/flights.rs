@@ -150,7 +150,7 @@ async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
 /// The arbiter is unreachable. One caller times out; the other one, who called at the same time, waits until it
 /// returns.
 #[tokio::test(start_paused = true)]
-async fn an_impatient_caller_does_not_fail_a_patient_one() {
+async fn short_timeout_of_a_caller_does_not_fail_others() {
     let away = Arc::new(AtomicBool::new(true));
     let is_away = Arc::clone(&away);
     let arbiter = Faulty::new(Arc::<MemoryArbiter>::default(), move |_| {

@@ -152,7 +152,7 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
 }
 
 #[tokio::test]
-async fn memory_does_as_the_model() {
+async fn memory_matches_the_model() {
     let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
     let first = seed();
     let mut granted = 0;
@@ -175,17 +175,17 @@ async fn redis_does_as_the_model(clocked: Clocked) {
 }
 
 #[tokio::test]
-async fn a_server_does_as_the_model() {
+async fn server_matches_the_model() {
     redis_does_as_the_model(Clocked::server()).await;
 }
 
 #[tokio::test]
-async fn a_cluster_does_as_the_model() {
+async fn cluster_matches_the_model() {
     redis_does_as_the_model(Clocked::cluster()).await;
 }
 
 #[tokio::test]
-async fn a_master_that_a_sentinel_names_does_as_the_model() {
+async fn sentinel_master_matches_the_model() {
     redis_does_as_the_model(Clocked::sentinel()).await;
 }
 

@@ -277,7 +277,7 @@ on_each! {
 
 /// The unprotected way for comparison: read, compute, write.
 #[test]
-fn the_stampede_without_protection() {
+fn stampede_without_protection() {
     let _alone = alone();
     let site = Site::redis();
     let key = format!("{}:cold", site.prefix);

@@ -15,7 +15,7 @@ fn wrong<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
 }
 
 #[test]
-fn a_range_holds_the_minutes_that_begin_in_it() {
+fn range_contains_the_minutes_that_begin_in_it() {
     let minutes = |query: &str| {
         let range = read(query).unwrap().range(90 * 60 + 30).unwrap();
         (range.from, range.to)
@@ -28,7 +28,7 @@ fn a_range_holds_the_minutes_that_begin_in_it() {
 }
 
 #[test]
-fn what_cannot_be_meant_names_its_parameter() {
+fn invalid_parameter_is_named() {
     for query in ["from=x", "from=5400&to=5400", "from=0&to=99999", "from=1&from=2"] {
         assert_eq!(wrong(read(query).and_then(|it| it.range(6000))), "from", "{query}");
     }

@@ -27,7 +27,7 @@ fn check_hint(dialect: Dialect, status: u16, text: &str, key: &str) {
 }
 
 #[test]
-fn only_an_empty_success_is_done() {
+fn only_an_empty_success_is_accepted() {
     for (status, text) in [(204, ""), (200, ""), (200, "\r\n")] {
         assert!(matches!(judged(Dialect::V2, status, text), Ok(())), "{status}");
     }
@@ -49,7 +49,7 @@ fn a_server_in_trouble_is_unavailable() {
 }
 
 #[test]
-fn a_server_that_fails_and_does_not_ask_for_peace_may_fail_at_these_counts() {
+fn server_error_without_retry_after_may_depend_on_the_counts() {
     for status in [408, 500, 502, 504, 599] {
         let why = format!("status {status}: timeout");
         let expected = WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, why));
@@ -63,7 +63,7 @@ fn a_server_that_fails_and_does_not_ask_for_peace_may_fail_at_these_counts() {
 }
 
 #[test]
-fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
+fn rejection_keeps_its_message() {
     let partial = r#"{"error":"partial write: unable to parse 'foo': missing fields dropped=0"}"#;
     let quoting =
         r#"{"error":"max-values-per-tag limit exceeded: value=\"database is required\""}"#;
@@ -117,7 +117,7 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
 }
 
 #[test]
-fn a_misconfiguration_names_the_key_to_look_at() {
+fn misconfiguration_names_its_key() {
     use Dialect::{V1, V2};
     check_hint(V1, 401, r#"{"error":"authorization failed"}"#, "output.password_file");
     check_hint(V1, 403, "", "output.database");

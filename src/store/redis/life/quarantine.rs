@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_as_it_is_written() {
+    fn entry_round_trips() {
         let entry = "20161204:1118:a=b:c|d,e=f";
         let content = "7:12|1480876800|partial write: a | b";
         let read = parse(entry, content).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_foreign_is_left_alone() {
+    fn foreign_entries_are_ignored() {
         for (entry, content) in [
             ("20161204:1118", "1:2|3|x"),
             ("tomorrow:1:a=b", "1:2|3|x"),

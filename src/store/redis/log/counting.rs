@@ -353,7 +353,7 @@ mod tests {
     const FAST: Duration = Duration::ZERO;
 
     #[test]
-    fn more_is_read_at_once_while_answers_are_fast_and_much_only_after_large_ones() {
+    fn read_size_grows_with_fast_answers() {
         let mut budget = ReadBudget::new(RESPONSE);
         assert_eq!(budget.frames(), 1);
         for _ in 0..9 {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn less_is_read_at_once_after_slow_answers() {
+    fn read_size_shrinks_after_slow_answers() {
         let mut budget = ReadBudget::new(RESPONSE);
         budget.bytes = READ_BYTES;
         // Neither fast nor slow.

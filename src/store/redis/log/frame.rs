@@ -204,7 +204,7 @@ mod tests {
 
     /// `format_tests` explains what a change means.
     #[test]
-    fn frames_never_change() {
+    fn frame_format_is_pinned() {
         let key = Key(0x000f_0e0d_0c0b_0a09_0807_0605_0403_0201);
         let event = Event { user: key.user("testusername1"), time: 47_352_348_928 };
         let mut frame = Frame::default();
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_is_read_as_it_was_written(
+        fn frame_round_trips(
             entries in prop::collection::vec((any::<u32>(), ".{0,200}"), 0..4),
             parts in prop::collection::vec((any::<u32>(), prop::option::of(1..u64::MAX), events()), 0..4),
         ) {

@@ -166,7 +166,7 @@ mod tests {
     use crate::event::Batch;
 
     #[test]
-    fn frames_are_bounded_whatever_the_names_and_events() {
+    fn frames_are_bounded_for_any_names_and_events() {
         let minute = Minute::of_nanos(0);
         let mut sent = vec![("x".repeat(2 * FRAME_BYTES), 3_usize)];
         sent.extend((0..1000).map(|number| (format!("s={number:0998}"), 2)));

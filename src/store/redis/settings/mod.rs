@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_goes_on_as_long_as_its_minutes_are_divided_as_those_of_all() {
+    fn node_works_while_its_division_agrees() {
         use Standing::{Apart, Same, Until};
 
         let (thirty_two, sixty_four) = (division(32, None), division(64, None));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn division_round_trips() {
         for division in [division(64, Some((32, 29_392_210))), division(1, None)] {
             let fields = DIVISION.map(|key| field(key).to_owned());
             let shared: Shared = fields.into_iter().zip(division.values()).collect();
