@@ -49,14 +49,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Turns of phrase of earlier comments and messages. Engineers of the field write a noun or a plain verb instead.
 #[rustfmt::skip]
 const PHRASES: &[&str] = &[
-    "again and again", "alike", "any more", "are over", "are told", "as far as", "became of", "becomes of", "beside", "for good",
+    "again and again", "any more", "are over", "are told", "as far as", "became of", "becomes of", "beside", "for good",
     "from then on", "gives up", "go on", "goes on", "going on", "how often", "is away", "is over", "is told", "let go of", "lets go",
     "look at", "meanwhile", "nobody", "of its own", "of their own", "so many", "somebody", "stands", "the most that", "the one that",
-    "the rest", "those of", "what it", "what waits", "whoever", "by itself",
+    "the rest", "those of", "what waits", "whoever", "by itself",
 ];
 
 /// Most occurrences of `PHRASES` in comments, messages and documents.
-const PHRASES_MAX: usize = 9999;
+const PHRASES_MAX: usize = 185;
 
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
