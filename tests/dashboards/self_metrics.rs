@@ -56,7 +56,7 @@ fn unwritable_self_metrics_are_dropped_and_counted() {
         ],
     );
     node.wait_count("eds_self_metrics_dropped_total", |dropped| dropped > 0);
-    assert!(node.log().contains("counts are not concerned"), "{}", node.log());
+    assert!(node.log().contains("Counts are not affected"), "{}", node.log());
     node.send(b"event_type=login value=ann 1480876707352348928");
     node.wait_count("eds_output_up", |up| up == 0);
     proxy.set(Mode::Pass);
