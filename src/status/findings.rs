@@ -10,7 +10,7 @@ const MEMORY_PERCENT_MAX: u64 = 90;
 
 pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
     let mut found = find_in_redis(status);
-    found.extend(process_findings::find(status));
+    found.extend(process_findings::find(status, are_servers_well(status)));
     found.extend(find_losses(status));
     found.extend(find_in_cluster(status));
     found.extend(status.outputs.iter().flat_map(find_in_output));
@@ -19,7 +19,7 @@ pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
 }
 
 pub(super) fn find_in_relays(status: &Status) -> Vec<Diagnosis> {
-    let mut found = process_findings::find(status);
+    let mut found = process_findings::find(status, are_servers_well(status));
     found.extend(find_losses(status));
     sorted(found)
 }
@@ -70,7 +70,7 @@ fn servers(status: &Status) -> impl Iterator<Item = &ServerSeen> {
     status.redis.iter().flat_map(|redis| &redis.servers)
 }
 
-pub(super) fn are_servers_well(status: &Status) -> bool {
+fn are_servers_well(status: &Status) -> bool {
     servers(status).all(|server| {
         server.found.as_ref().is_some_and(|found| {
             found.refuses_writes.is_none() && found.unfit.is_none() && !is_full(found)

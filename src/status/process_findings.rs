@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::answer::{Status, percent};
-use super::findings::are_servers_well;
 use super::report::{NodeReport, ProcessReport, RelayReport, Report};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
@@ -15,7 +14,8 @@ const COVERAGE_MIN: f64 = 0.99;
 const REJECTED_PERCENT_MIN: u64 = 1;
 const LAG_SECONDS_MAX: u64 = 10;
 
-pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
+/// `servers_well`: no server is the cause of what its nodes report.
+pub(super) fn find(status: &Status, servers_well: bool) -> Vec<Diagnosis> {
     let live = || status.nodes.iter().filter(|node| !node.seen.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
     // Of equally frequent versions, the later.
@@ -24,7 +24,7 @@ pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     for node in &status.nodes {
         found.extend(find_in_process("node", Cause::NodeSilent, node, || {
-            let mut found = find_in_work(status, node);
+            let mut found = find_in_work(status, node, servers_well);
             found.extend(find_in_input(node));
             let version = &node.process.version;
             if let Some(usual) = usual.filter(|usual| usual != version) {
@@ -77,11 +77,11 @@ pub(super) fn rejects_much(node: &NodeReport) -> bool {
     recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
 }
 
-fn find_in_work(status: &Status, node: &NodeReport) -> Vec<Diagnosis> {
+fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     // A Redis that is unfit for all nodes is a separate finding.
-    let store_error = report.store_error.as_ref().filter(|_| are_servers_well(status));
+    let store_error = report.store_error.as_ref().filter(|_| servers_well);
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),
         (Cause::NodeSettings, report.settings_error.as_ref()),
