@@ -155,8 +155,12 @@ pub struct Surveyed {
 
 impl Surveyed {
     pub(crate) fn nothing(address: String, why: &StoreError) -> Self {
+        let mut error = Diagnosis::from(why.clone());
+        if error.r#where.is_empty() {
+            error = error.at(&address);
+        }
         Self {
-            servers: vec![ServerSeen { address, error: Some(why.clone().into()), found: None }],
+            servers: vec![ServerSeen { address, error: Some(error), found: None }],
             reports: Err(why.clone()),
             relays: Err(why.clone()),
             backlogs: Err(why.clone()),

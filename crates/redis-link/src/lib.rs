@@ -321,15 +321,21 @@ pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
+/// Checks by an answer to INFO that a server has loaded its data: until then it answers INFO only, and slowly.
+fn check_loaded(info: &str) -> Result<(), Fault> {
+    match info_field(info, "loading").unwrap_or("0") {
+        "0" => Ok(()),
+        _ => Err(Fault::new(FaultKind::Loading, "the server is loading its data")),
+    }
+}
+
 /// Checks by an answer to INFO that a server accepts writes and evicts no keys.
 pub fn check(info: &str) -> Result<(), Fault> {
     let field = |name, default| info_field(info, name).unwrap_or(default);
     if field("role", "master") == "slave" {
         return Err(Fault::new(FaultKind::Replica, "the server is a replica"));
     }
-    if field("loading", "0") != "0" {
-        return Err(Fault::new(FaultKind::Loading, "the server is loading its data"));
-    }
+    check_loaded(info)?;
     match field("maxmemory_policy", "noeviction") {
         "noeviction" => Ok(()),
         policy => Err(Fault::new(

@@ -142,7 +142,8 @@ impl Link {
         let (inner, info) = greeted
             .await
             .map_err(|error| Fault::of_greeting(&error, &self.client).at(&self.server))?;
-        (self.check)(&info).map_err(|fault| fault.at(&self.server))?;
+        let checked = crate::check_loaded(&info).and_then(|()| (self.check)(&info));
+        checked.map_err(|fault| fault.at(&self.server))?;
         let flight = Arc::new(self.flight.next());
         Ok(Connection { inner, flight, is_new: false, repeats_by: None })
     }

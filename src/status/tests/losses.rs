@@ -67,7 +67,7 @@ fn node_keeps_losses_missing_in_the_record() {
     own.process.name = "a".to_owned();
     own.details.unrecorded = vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()];
     let away = StoreError::unavailable("Connection refused");
-    let seen = Surveyed::nothing("127.0.0.1:6379".to_owned(), &away);
+    let seen = Surveyed::nothing("Redis at 127.0.0.1:6379".to_owned(), &away);
     let status = summarize(now(), Some(own), &expected(), seen);
     assert_eq!(status.is_anything_lost.answer, Answer::Yes);
     assert_eq!(status.losses.unwrap()[0].amount, 7);
