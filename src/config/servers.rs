@@ -1,5 +1,5 @@
 //! Redis and the HTTP servers: their URLs, users, secrets and certificates.
-//! [`redis`] and [`http`] read the keys that only a server needs, so these are not checked where there is no server.
+//! `redis` and `http` read the keys that only a server needs, so these are not checked where there is no server.
 
 use std::net::IpAddr;
 use std::time::Duration;

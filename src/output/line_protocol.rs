@@ -1,4 +1,4 @@
-//! Counts as line protocol, and [`Lines`]: an output of them. A series is already escaped, but one that could end its line early,
+//! Counts as line protocol, and `Lines`: an output of them. A series is already escaped, but one that could end its line early,
 //! or add fields, is refused, so that no tag can forge a point.
 
 use std::fmt::Debug;

@@ -74,7 +74,7 @@ pub type Fresh = Kept<Vec<u8>>;
 pub type Failure = Kept<String>;
 
 impl<T> Kept<T> {
-    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time in [`ComputeSettings`].
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time in [`ComputeSettings`](crate::ComputeSettings).
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }

@@ -1,5 +1,5 @@
 //! Lists of the series with the highest numbers, each computed once for all nodes. A client that requests positions gets them
-//! from one list while it is current, and by its id for [`KEPT_TTL`](super::lists::KEPT_TTL) at most.
+//! from one list while it is current, and by its id for [`KEPT_TTL`] at most.
 
 use std::sync::Arc;
 use std::time::Duration;
