@@ -183,7 +183,7 @@ fn check_variables(text: &[u8], directory: &Path) {
 }
 
 #[test]
-fn arbitrary_configuration_file() {
+fn any_text_as_a_file() {
     let directory = TempDir::new().unwrap();
     bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
         check_file(input, directory.path());
@@ -192,7 +192,7 @@ fn arbitrary_configuration_file() {
 }
 
 #[test]
-fn arbitrary_environment_variables() {
+fn any_text_as_variables() {
     let directory = TempDir::new().unwrap();
     bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
         check_variables(input, directory.path());
