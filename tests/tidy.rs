@@ -50,7 +50,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 #[rustfmt::skip]
 const PHRASES: &[&str] = &[
     "again and again", "any more", "are over", "are told", "as far as", "became of", "becomes of", "beside", "for good",
-    "from then on", "gives up", "go on", "goes on", "going on", "how often", "is away", "is over", "is told", "let go of", "lets go",
+    "from then on", "gives up", "go on", "goes on", "going on", "is away", "is over", "is told", "let go of", "lets go",
     "look at", "meanwhile", "nobody", "of its own", "of their own", "so many", "somebody", "stands", "the most that", "the one that",
     "the rest", "those of", "what waits", "whoever", "by itself",
 ];

@@ -119,9 +119,9 @@ impl ComputeOnce {
             }
             let seat = self.flights.board(&name, None, &work);
             if let Some(outcome) = seat.wait(began + patience).await {
-                let (name, waited) = (name.as_str(), began.elapsed());
+                let (name, waited_us) = (name.as_str(), micros(began.elapsed()));
                 let error = outcome.as_ref().err().map(tracing::field::display);
-                tracing::debug!(name, ?waited, error, "waited for a value");
+                tracing::debug!(name, waited_us, error, "waited for a value");
                 return outcome;
             }
         }
