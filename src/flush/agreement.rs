@@ -1,4 +1,4 @@
-//! Whether all nodes have the same settings: [`Agreement`], and [`CountsTarget`], an output that is written to only then.
+//! [`Agreement`]: whether all nodes have the same settings, and [`CountsTarget`]: an output that is written to only if they do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{Metrics, OutputMetrics};
 
-/// The timeout of a comparison of settings. After it the last answer is used.
+/// The timeout for comparing settings. After that, the last result is used.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Agreement {
-    /// Whether minutes may be closed and counts sent with this node's settings.
+    /// Whether this node's settings allow it to close minutes and send counts.
     pub(super) agrees: bool,
     pub(super) has_room: bool,
     throttle: Throttle,
@@ -76,13 +76,13 @@ impl Batch for Vec<SealedCounts> {
     }
 }
 
-/// An output that is written to only while this node has the settings of all others, which are compared before each write.
+/// An output that is written to only while all nodes have this node's settings. They are compared before each write.
 #[derive(Debug)]
 pub(super) struct CountsTarget {
     pub(super) store: Arc<dyn Store>,
     pub(super) output: Arc<dyn Output>,
     pub(super) metrics: OutputMetrics,
-    /// The minute of a probe, within the output's retention.
+    /// The minute used for probes. It is within the output's retention period.
     pub(super) newest: Minute,
 }
 
@@ -136,7 +136,7 @@ mod tests {
     use crate::event::Partition;
     use crate::node::Node;
 
-    /// A store with other settings than this node's, and an output that accepts everything.
+    /// A store whose settings differ from this node's, and an output that accepts everything.
     #[derive(Debug)]
     struct Other;
 

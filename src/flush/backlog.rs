@@ -1,4 +1,4 @@
-//! [`BacklogReport`]: the open and unsent minutes of all nodes as metrics, and the unsent counts of removed outputs.
+//! [`BacklogReport`]: exports metrics of the open and unsent minutes of all nodes, and of unsent counts for removed outputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 use crate::telemetry::{Gauges, gauge, of_output};
 
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// The interval of questions to quiet partitions, which an operator may have changed.
+/// Interval at which quiet partitions are polled, since an operator may have changed their counts.
 const ALL_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct BacklogReport {
     shared: Arc<Shared>,
     backlogs: Vec<Backlog>,
     all_throttle: Throttle,
-    /// Outputs that are not configured and have unsent or quarantined counts.
+    /// Outputs that are no longer configured but still have unsent or quarantined counts.
     removed: BTreeSet<OutputName>,
     removed_throttle: Throttle,
 }
@@ -39,7 +39,7 @@ impl BacklogReport {
         }
     }
 
-    /// Returns whether any minute is claimed to be sealed, or is unsent; true when the store does not answer.
+    /// Returns whether any minute is claimed for sealing or still unsent. Also returns true if the store does not respond.
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
         let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
@@ -112,7 +112,7 @@ impl BacklogReport {
     }
 }
 
-/// Returns how long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 if it has not ended.
+/// Returns how long ago something ended, given how far the store's clock is ahead of this node's; 0 if it has not ended yet.
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
 fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
     let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;

@@ -1,37 +1,37 @@
-//! [`Breaker`]: the pauses of an output that fails. Pure: the caller passes the time and the randomness.
+//! [`Breaker`]: determines how long to back off from a failing output. Pure: the caller passes in the time and the randomness.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The longest pause after the first failure.
+/// Maximum pause after the first failure.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// The longest pause that a server may ask for.
+/// Maximum pause that a server may request.
 const ASKED_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     pub(super) is_known_well: bool,
-    /// The number of writes that failed in a row.
+    /// The number of consecutive failed writes.
     pub(super) failures: u32,
     pub(super) retry_at: Option<Instant>,
 }
 
 impl Breaker {
-    /// Returns how long to leave an output alone that failed. When that is zero, it may be probed: one node at a time, one write.
+    /// Returns how long to back off from a failed output. At zero it may be probed: by one node at a time, with one write.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         self.retry_at.map(|at| at.saturating_duration_since(now))
     }
 
-    /// Records a write that succeeded. Returns whether the last one failed.
+    /// Records a successful write. Returns whether the previous one failed.
     pub(super) const fn succeeded(&mut self) -> bool {
         self.failures = 0;
         self.is_known_well = true;
         self.retry_at.take().is_some()
     }
 
-    /// Returns the pause: twice the last one, with `jitter` (0.5 to 1), and at least what the server asked.
+    /// Returns the pause: twice the previous one, times `jitter` (0.5 to 1), but at least what the server requested.
     pub(super) fn failed(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! [`Claims`]: the claims that a node holds, and [`Inbox`]: those that wait for the task that seals or sends them.
+//! [`Claims`]: the claims a node holds, and [`Inbox`]: the claims waiting for the task that seals or sends them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use crate::event::{Minute, Partition};
 use crate::node::lock;
 use crate::store::{Claim, Draining, OutputName};
 
-/// The longest wait of lapsed claims for a node that always has others: a dead node's claims may be of the newest minute.
+/// How long lapsed claims may wait for a node that always has others, because a dead node's claims may be for the newest minute.
 const WANTED_AFTER: Duration = Duration::from_secs(10);
 
-/// The purpose of a claim (`None`: to seal; otherwise to send to this output) and its place.
+/// The purpose of a claim (`None` to seal; otherwise the output to send to) and the partition and minute it is for.
 type Key = (Option<OutputName>, Partition, Minute);
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Claims {
         lock(&self.held).get(&(Some(output.clone()), partition, minute)).cloned()
     }
 
-    /// Returns whether this claim is held, and not a later one for the same purpose.
+    /// Returns whether this very claim is held, rather than a later one for the same purpose.
     pub(super) fn has(&self, claim: &Claim) -> bool {
         lock(&self.held).get(&key(claim)).is_some_and(|held| held.token == claim.token)
     }
@@ -64,7 +64,7 @@ impl Claims {
         }
     }
 
-    /// Renews all leases concurrently with the work: each may hold a resource that the other needs, such as the right to connect.
+    /// Renews all leases during the work, because each may hold a resource that the other needs, such as permission to connect.
     pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
         alongside(work, self.lease / 3, || async {
             let claims: Vec<_> = lock(&self.held).values().cloned().collect();
@@ -73,7 +73,7 @@ impl Claims {
         .await
     }
 
-    /// Releases the claims that are still held. They lapse after the delay, and any node may take them over.
+    /// Releases those claims that are still held. They lapse after the delay, and then any node may take them over.
     pub(super) async fn release(&self, claims: &[Claim], delay: Duration) {
         let held: Vec<_> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
         for claim in &held {
@@ -82,7 +82,7 @@ impl Claims {
         self.set_deadlines(&held, delay).await;
     }
 
-    /// Releases all claims to seal, or all claims to send to an output. They lapse at once.
+    /// Releases all claims to seal, or all claims to send to one output. They lapse immediately.
     pub(super) async fn release_all(&self, output: Option<&OutputName>) {
         let mut claims: Vec<_> = lock(&self.held).values().cloned().collect();
         claims.retain(|claim| claim.output.as_ref() == output);
@@ -93,7 +93,7 @@ impl Claims {
         let groups = by_partition(claims);
         let calls = groups.values().map(|claims| self.store.extend(claims, lease));
         for result in join_all(calls).await {
-            // The lease expires, and another node takes the minute over.
+            // The lease will expire, and another node will take over the minute.
             if let Err(error) = result {
                 tracing::debug!(%error, "cannot change the deadlines of claims");
             }
@@ -129,7 +129,7 @@ pub(super) fn by_partition<'a>(
     groups
 }
 
-/// Orders claims so that the partitions take turns, however many claims one of them has.
+/// Orders claims so that partitions take turns, no matter how many claims any one partition has.
 pub(super) fn take_turns(claims: &mut [Claim]) {
     let mut turns: BTreeMap<Partition, usize> = BTreeMap::new();
     claims.sort_by_cached_key(|claim| {
@@ -148,17 +148,17 @@ pub(super) struct Inbox {
 #[derive(Debug, Default)]
 struct InboxState {
     claims: Vec<Claim>,
-    /// The store had no lapsed claims.
+    /// Whether the store had no lapsed claims.
     has_none: bool,
     is_sending: bool,
-    /// Until when the output is down, or another node probes it.
+    /// Until when the output is down or being probed by another node.
     paused_until: Option<Instant>,
-    /// When lapsed claims were last wanted.
+    /// When lapsed claims were last requested.
     wanted: Option<Instant>,
 }
 
 impl Inbox {
-    /// Lapsed claims are taken over rarely while the task has others, and never while the output is down or settings differ.
+    /// Lapsed claims are requested rarely while the task has others, and never while the output is down or settings differ.
     pub(super) fn wants_lapsed(&self, now: Instant, agrees: bool) -> bool {
         let mut state = lock(&self.state);
         let is_paused = state.paused_until.is_some_and(|until| now < until);
@@ -175,7 +175,7 @@ impl Inbox {
         lock(&self.state).claims.push(claim);
     }
 
-    /// Wakes the task if there are claims, or if lapsed ones were wanted and there are none.
+    /// Wakes the task if there are claims, or if lapsed ones were requested but there are none.
     pub(super) fn deliver(&self, wanted: bool) {
         let mut state = lock(&self.state);
         state.has_none = (wanted || state.has_none) && state.claims.is_empty();
@@ -184,8 +184,8 @@ impl Inbox {
         }
     }
 
-    /// Waits for claims and takes all: recent minutes before old ones, new claims before lapsed ones, which keep their order
-    /// because they may have been refused. Empty if the store has none.
+    /// Waits for claims and takes them all: recent minutes before old ones, and new claims before lapsed ones. Lapsed claims
+    /// keep their order, because their counts may have been rejected. Returns an empty list if the store has none.
     pub(super) async fn next(&self, is_recent: impl Fn(&Claim) -> bool) -> Vec<Claim> {
         loop {
             let delivered = self.delivered.notified();

@@ -1,6 +1,6 @@
-//! From the store to the outputs. The `worker` claims and seals finished minutes, whichever node recorded them, and a `sender`
-//! for each output sends their counts, recent minutes before old ones. A failed send leaves no state: the claim lapses, and any
-//! node retries.
+//! Moves counts from the store to the outputs. The `worker` claims and seals finished minutes, no matter which node recorded
+//! them. For each output, a `sender` sends the counts, recent minutes first. A failed send leaves no state behind: the claim
+//! lapses, and any node retries.
 
 mod agreement;
 mod backlog;
@@ -33,63 +33,63 @@ use crate::output::Output;
 use crate::store::{Claim, Draining, OutputName, Store, StoreError, is_recent};
 use crate::telemetry::Metrics;
 
-/// The longest time that a step of a task continues after the stop.
+/// How long a task may continue its current step on shutdown.
 const STEP_MAX: Duration = Duration::from_secs(2);
-/// The interval of searches for keys that no node works on. A search reads all keys.
+/// Interval between searches for keys that no node is working on. Each search reads all keys.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
 const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 
-/// How a node flushes.
+/// The settings for flushing.
 #[derive(Debug, Clone, Copy)]
 pub struct FlushSettings {
-    /// The shortest time between the starts of two rounds.
+    /// Minimum time between the starts of two rounds.
     pub interval: Duration,
-    /// The idle time of a finished minute before it is closed.
+    /// How long a finished minute must be idle before it is closed.
     pub grace: Duration,
-    /// When a minute is closed in any case, counted from its end or its first event.
+    /// When a minute is closed regardless, measured from its end or its first event.
     pub max_hold: Duration,
-    /// The lifetime of a claim that is not renewed.
+    /// How long a claim lasts if it is not renewed.
     pub lease: Duration,
 }
 
-/// One of the outputs.
+/// One configured output.
 #[derive(Debug)]
 pub struct Destination {
-    /// The same on all nodes.
+    /// The name, which is the same on all nodes.
     pub name: OutputName,
-    /// Where the points go.
+    /// The output that points are written to.
     pub output: Arc<dyn Output>,
-    /// The most counts of a write; each is two points.
+    /// Maximum number of counts per write; each count is two points.
     pub write_counts_max: usize,
 }
 
-/// The parts of flushing.
+/// Everything that flushing needs.
 #[derive(Debug)]
 pub struct Flush {
-    /// The store that all nodes share.
+    /// The store shared by all nodes.
     pub store: Arc<dyn Draining>,
-    /// Each gets all points.
+    /// The outputs, each of which gets all points.
     pub outputs: Vec<Destination>,
-    /// Selects the node that probes an output that is down.
+    /// Chooses which node probes an output that is down.
     pub arbiter: Arc<dyn Arbiter>,
     /// All partitions.
     pub partitions: Partitions,
-    /// The behaviour.
+    /// The settings.
     pub settings: FlushSettings,
-    /// The file of the published minutes, which are still known after a power cut; `None`: no file.
+    /// The file that keeps the published minutes across power failures; `None` if there is no file.
     pub witness_file: Option<PathBuf>,
-    /// The state that it shares with the other parts of the node.
+    /// The state shared with other parts of the node.
     pub node: Arc<Node>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Stops the tasks.
     pub stop: CancellationToken,
-    /// Cancelled when nothing more is recorded.
+    /// Cancelled once no more events will be recorded.
     pub recorded: CancellationToken,
 }
 
 impl Flush {
-    /// Returns the tasks that run until they are stopped: the worker, and a sender for each output.
+    /// Returns the tasks, which run until stopped: the worker, and a sender for each output.
     pub fn into_tasks(self) -> Result<Vec<BoxFuture<'static, ()>>, InvalidSetting> {
         let is_alone = !self.store.capabilities().is_remote;
         let finished = CancellationToken::new();
@@ -102,7 +102,7 @@ impl Flush {
             settings: self.settings,
             node: self.node,
             metrics: self.metrics,
-            // No other node could seal and send the counts in this process' memory.
+            // No other node could seal and send the counts held in this process' memory.
             stop: if is_alone { finished.clone() } else { self.stop },
             finished,
         });
@@ -139,7 +139,7 @@ impl Flush {
     }
 }
 
-/// Has the store search for keys that no node works on, repeatedly. Never ends.
+/// Repeatedly makes the store search for keys that no node is working on. Never returns.
 pub async fn look_for_leftovers(store: Arc<dyn Store>) {
     loop {
         let pause = match store.look_for_leftovers().await {
@@ -164,14 +164,14 @@ struct Shared {
     metrics: Arc<Metrics>,
     states: PartitionStates,
     claims: Claims,
-    /// Stops the tasks. Where the store ends with the process: when everything is sent.
+    /// Stops the tasks. If the store ends with the process, this is not cancelled until everything has been sent.
     stop: CancellationToken,
-    /// Cancelled when the worker passes on no more claims.
+    /// Cancelled once the worker will pass on no more claims.
     finished: CancellationToken,
 }
 
 impl Shared {
-    /// Does the work until it ends, or until its step takes too long after the stop: another node continues it.
+    /// Runs the work to completion, unless it takes too long on shutdown. In that case another node continues it.
     async fn until_overdue(&self, work: impl Future<Output = ()>) {
         let overdue = async {
             self.stop.cancelled().await;
@@ -188,7 +188,7 @@ impl Shared {
         is_recent(minute, self.node.clock.store_now_ms(), self.settings.grace)
     }
 
-    /// Leaves a claim as it is. It lapses, and any node takes it over.
+    /// Leaves a claim as it is, so that it lapses and any node can take it over.
     fn claim_failed(&self, claim: &Claim, error: &StoreError) {
         if matches!(error, StoreError::ClaimLost) {
             self.metrics.claims_lost.inc();

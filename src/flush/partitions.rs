@@ -1,4 +1,4 @@
-//! [`PartitionStates`]: the state of each partition between rounds, and findings of all partitions for the log.
+//! [`PartitionStates`]: the state of each partition between rounds, and what was found across all partitions, for the log.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,9 +26,9 @@ pub(super) struct PartitionStates {
     partitions: Vec<Mutex<PartitionState>>,
     rollbacks: Mutex<Vec<Rollback>>,
     late: Mutex<Late>,
-    /// Where the witnesses are kept for the next process.
+    /// The file that keeps the witnesses for the next process.
     file: Option<PathBuf>,
-    /// Held while the file is written. Logs that it cannot be written.
+    /// Held while the file is being written. Throttles the log message about failed writes.
     writing: tokio::sync::Mutex<Throttle>,
 }
 
@@ -51,12 +51,12 @@ impl PartitionStates {
         }
     }
 
-    /// Returns the state of a partition. Never to be held across an `await`.
+    /// Returns the state of a partition. The guard must never be held across an `await`.
     pub(super) fn of(&self, partition: Partition) -> MutexGuard<'_, PartitionState> {
         lock(&self.partitions[partition.index()])
     }
 
-    /// Returns the late events. Never to be held across an `await`.
+    /// Returns the late events. The guard must never be held across an `await`.
     pub(super) fn late(&self) -> MutexGuard<'_, Late> {
         lock(&self.late)
     }
@@ -65,7 +65,7 @@ impl PartitionStates {
         lock(&self.rollbacks).push(rollback);
     }
 
-    /// Returns the rollbacks since the last call as one, and the number of their partitions.
+    /// Returns all rollbacks since the last call merged into one, with the number of partitions affected.
     pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
         let mut rollbacks = lock(&self.rollbacks);
         let count = rollbacks.len();
@@ -82,7 +82,7 @@ impl PartitionStates {
         let Some(file) = self.file.clone() else {
             return;
         };
-        // Without the lock a writer could replace the file of another one by an older one, or by half of it.
+        // Without the lock, a writer could replace the file written by another with an older or incomplete one.
         let mut throttle = self.writing.lock().await;
         let past = |state: &Mutex<PartitionState>| lock(state).witness.past.clone();
         let partitions: Vec<_> = self.partitions.iter().map(past).collect();
@@ -131,12 +131,12 @@ pub(super) struct Late {
     events: u64,
     partitions: BTreeSet<usize>,
     minutes: Option<(Minute, Minute)>,
-    /// The longest time from the end of a minute until they were found.
+    /// The longest time between the end of a minute and the discovery of its late events.
     longest: Duration,
 }
 
 impl Late {
-    /// Adds late events that were found now (nanoseconds since the epoch). The minute is unknown where an answer was lost.
+    /// Adds late events discovered at `now` (nanoseconds since the epoch). Their minute is unknown if a reply was lost.
     pub(super) fn add(
         &mut self,
         partition: Partition,
@@ -197,7 +197,7 @@ mod tests {
         let again = PartitionStates::open(&partitions, file.clone());
         let testimony = again.of(partition).witness.testimony(0).unwrap();
         assert_eq!(testimony.announced, [minute].into());
-        // A file for another number of partitions is ignored, as is a damaged one.
+        // A file written for a different partition count is ignored, as is a damaged one.
         let one = Partitions::new(NonZeroU16::MIN);
         let other = PartitionStates::open(&one, file.clone());
         assert_eq!(other.of(one.of("", minute)).witness.past, Past::default());
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(states.take_rollbacks(), None);
     }
 
-    /// Each output has its sender.
+    /// Each output has its own sender.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn concurrent_senders_lose_no_published_minute() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The times of check-ins at a partition, and of closing its minutes. Pure: the caller passes the time.
+//! Decides when to check in at a partition and when its minutes may be closed. Pure: the caller passes in the time.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use super::FlushSettings;
 use crate::store::News;
 
-/// The least time that all nodes get to record their queues: a few times the longest pause between attempts. No node claims from
-/// a store for as long after a rollback.
+/// Minimum time that all nodes get to record their queued events: several times the longest pause between attempts. After a
+/// rollback, no node claims anything from the store for the same time.
 pub(super) const SETTLE_MIN: Duration = Duration::from_secs(5);
-/// Every node checks the store within this many intervals.
+/// Every node checks the store at least once in this many intervals.
 const LOOKS: u32 = 3;
-/// The least time of check-ins in each round after a partition last had work: until every node knows the closed minutes.
+/// How long a partition is checked every round after it last had work, so that every node learns of closed minutes.
 const ACTIVE_MIN: Duration = Duration::from_secs(10);
-/// The longest time between two questions to a partition without work.
+/// Maximum time between two check-ins at a partition without work.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// The longest time between two questions to a partition whose minute only fills; otherwise every third round.
+/// Maximum time between two check-ins at a partition whose minute is only filling up; normally every third round.
 const FILLING_MAX: Duration = Duration::from_millis(2500);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -24,21 +24,21 @@ pub(super) fn looked_within(interval: Duration) -> Duration {
     SETTLE_MIN.max(LOOKS * interval)
 }
 
-/// Whether minutes may be closed after trouble of the store, or a start of this node: after an outage minutes look idle until all
-/// nodes have recorded their queues, and closing one loses these events. After a lost connection the store may have been rolled
-/// back: nothing is claimed until every node has had the time to restore the closed minutes.
+/// Tracks whether minutes may be closed after a store failure or a start of this node. After an outage, minutes look idle until
+/// all nodes have recorded their queued events, and closing them earlier would lose those events. After a lost connection the
+/// store may have been rolled back, so nothing is claimed until every node has had time to restore the closed minutes.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// The last generation; 0 before there was a connection.
+    /// The last generation; 0 before the first connection.
     generation: u64,
     closes_from: Option<Instant>,
-    /// When claims may be taken over again: every live node has checked the store since it was replaced or rolled back.
+    /// When claims may be taken over again: by then every live node has checked the store that was replaced or rolled back.
     takes_over_from: Option<Instant>,
     lags_until: Option<Instant>,
 }
 
 impl Settling {
-    /// A new connection means trouble, and the first one a start of this node. A store in this process has none.
+    /// A new connection means a store failure, except for the first, which means that this node has just started.
     pub(super) fn look(&mut self, generation: u64, now: Instant, settings: &FlushSettings) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
@@ -59,7 +59,7 @@ impl Settling {
         self.hold(now + settings.grace.max(SETTLE_MIN));
     }
 
-    /// Records that the store's clock jumped ahead: minutes look finished that are not, for this long or until they are.
+    /// Records that the store's clock jumped ahead. For this long at most, minutes may look finished too early.
     pub(super) fn jumped(&mut self, ahead: Duration, now: Instant, settings: &FlushSettings) {
         self.hold(now + ahead.min(settings.max_hold.max(MINUTE + settings.grace)));
     }
@@ -68,7 +68,7 @@ impl Settling {
         self.closes_from = self.closes_from.max(Some(until));
     }
 
-    /// Returns whether this node reports lag: while it lags, and for the grace after.
+    /// Returns whether this node reports lag: while it lags, and for a grace period afterwards.
     pub(super) fn reports_lag(&mut self, lags: bool, now: Instant, grace: Duration) -> bool {
         if lags {
             self.lags_until = Some(now + grace.max(SETTLE_MIN));
@@ -85,8 +85,8 @@ impl Settling {
     }
 }
 
-/// When a partition was last asked, and why. All nodes check in once a round where there is work, less often while a minute only
-/// fills, and rarely elsewhere. A new partition has work.
+/// When a partition was last checked, and why. All nodes check in every round while there is work, less often while a minute
+/// is only filling up, and rarely otherwise. A new partition counts as having work.
 #[derive(Debug, Default)]
 pub(super) struct AskTimes {
     worked: Option<Instant>,
@@ -95,7 +95,7 @@ pub(super) struct AskTimes {
 }
 
 impl AskTimes {
-    /// Returns whether to check in now; always if `must` is set.
+    /// Returns whether to check in now, which is always true if `must` is set.
     pub(super) fn is_due(
         &mut self,
         must: bool,
@@ -115,8 +115,8 @@ impl AskTimes {
         is_due
     }
 
-    /// Records an answer. If no claim is due, the next check-in is at the end of the minute by the store's clock, or
-    /// before. In the grace after that, first events of the minute may still arrive, so it then checks in every round.
+    /// Records a reply. If no claim is due, the next check-in is no later than the end of the minute by the store's clock. In the
+    /// grace period after that, the minute's first events may still arrive, so the node checks in every round.
     pub(super) fn heard(&mut self, news: &News, now: Instant, interval: Duration, grace: Duration) {
         let into_minute = Duration::from_millis(news.now_ms.rem_euclid(60_000).unsigned_abs());
         let pause = (interval * 5 / 2).min(FILLING_MAX).min(MINUTE.saturating_sub(into_minute));
@@ -124,7 +124,7 @@ impl AskTimes {
         self.fills_until = fills.then(|| now + pause);
     }
 
-    /// Returns whether no claim can be due yet because the minute only fills.
+    /// Returns whether no claim can be due yet, because the minute is only filling up.
     pub(super) fn fills(&self, now: Instant) -> bool {
         self.fills_until.is_some_and(|until| now < until)
     }
@@ -228,7 +228,7 @@ mod tests {
         let mut asked = Vec::new();
         for second in 0..100 {
             let now = start + second * interval;
-            // Work for half a second, and again much later.
+            // It has work for half a second, and again much later.
             if times.is_due(false, second == 90, now, interval) {
                 asked.push(second);
             }
@@ -256,7 +256,7 @@ mod tests {
         let mut asked = Vec::new();
         for second in 0..75 {
             let now = start + second * interval;
-            // Its clock is half a second behind ours; another node claims the minute after the grace, and is done in two seconds.
+            // Its clock is half a second behind ours. After the grace period a different node claims the minute, for two seconds.
             let now_ms = 120_000 + i64::from(second) * 1000 - 500;
             let is_due = (180_000..187_000).contains(&now_ms);
             if times.is_due(second == 30, true, now, interval) {
@@ -265,7 +265,7 @@ mod tests {
                 times.heard(&news, now, interval, grace);
             }
         }
-        // A check-in was forced at 30, and the pauses start there.
+        // A check-in was forced at 30, so the pauses restart there.
         let filling = (6..30).step_by(3).chain((30..61).step_by(3));
         let expected: Vec<u32> = (0..6).chain(filling).chain(61..69).chain([71, 74]).collect();
         assert_eq!(asked, expected);

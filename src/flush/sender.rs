@@ -1,6 +1,6 @@
-//! [`Sender`]: the task that sends sealed counts to one output, and waits for no other. A round writes everything once, recent
-//! minutes and new claims first. Only then it searches the batches that were not accepted, for a limited time, because the next
-//! minutes must not wait. The claims of counts that were not searched lapse.
+//! [`Sender`]: the task that sends sealed counts to one output, independently of all others. A round first writes everything
+//! once, recent minutes and new claims first. Only then does it search the batches that were not accepted, for a limited time
+//! so that the next minutes are not delayed. If some counts were not searched, their claims lapse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::output::{SealedCounts, WriteError};
 use crate::store::{Announced, Claim, Store, StoreError};
 use crate::telemetry::OutputMetrics;
 
-/// The longest time that a round searches, and that it writes old or lapsed minutes: at most a third of the lease.
+/// Maximum time that a round spends on searching, and on writing old or lapsed minutes; also limited to a third of the lease.
 const TURN_MAX: Duration = Duration::from_secs(4);
-/// The counts that are in memory before any of them is announced.
+/// How many counts are read into memory before any of them is announced.
 const READ_FIRST_MAX: usize = 20_000;
-/// The shortest pause between two questions whether all nodes know an announcement; otherwise a tenth of the interval.
+/// Minimum pause between checks whether all nodes know of an announcement; normally a tenth of the interval.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const QUARANTINE_STEP: usize = 200;
 const EXAMPLES_MAX: usize = 3;
@@ -36,12 +36,12 @@ const EXAMPLES_MAX: usize = 3;
 pub(super) struct Sender {
     pub(super) shared: Arc<Shared>,
     pub(super) destination: Destination,
-    /// Held by the one node that probes the output when it is down.
+    /// Held by the only node that probes the output while it is down.
     pub(super) probing: Mutex,
     pub(super) outbox: Arc<Inbox>,
     pub(super) metrics: OutputMetrics,
     pub(super) breaker: Breaker,
-    /// The count that the output accepted last: writing it again shows whether it accepts counts, and changes nothing.
+    /// The count that the output accepted last. Writing it again tests the output without changing anything.
     pub(super) last: Option<Vec<SealedCounts>>,
 }
 
@@ -64,28 +64,28 @@ impl Sender {
         let Some(claims) = shared.stop.run_until_cancelled(next).await else {
             return;
         };
-        // Without claims it probes at the start, so that a wrong token is found before the first minute ends, and after
-        // another node has sent the counts that this one could not send.
+        // Without claims, it probes the output at startup, so that a wrong token is noticed before the first minute ends. It
+        // also does so after another node has sent the counts that this one could not send.
         let pause = if claims.is_empty() && self.breaker.is_known_well {
             Duration::ZERO
         } else {
             self.send(&claims).await
         };
-        // Complete claims have ended. The others lapse when the output may be tried again.
+        // Completed claims have already ended. The others lapse once the output may be tried again.
         self.shared.claims.release(&claims, pause).await;
         self.outbox.sent((!pause.is_zero()).then(|| Instant::now() + pause));
     }
 
-    /// Sends the unsent counts of these claims. Without claims it probes the output. Returns how long to leave the output alone.
+    /// Sends the unsent counts for these claims; without claims, probes the output. Returns how long to back off.
     async fn send(&mut self, claims: &[Claim]) -> Duration {
         let interval = self.shared.settings.interval;
         let turn = match self.breaker.pause(Instant::now()) {
             None => None,
             Some(Duration::ZERO) => match self.probing.try_acquire().await {
                 Ok(Some(turn)) => Some(turn),
-                // Where Redis has no room, counts that are sent make some.
+                // If Redis is out of memory, sending counts frees some.
                 Err(coordination::Error::Full(_)) => None,
-                // Another node probes: when it finds the output well, this one will, too.
+                // Another node is probing. Once that node finds the output healthy, this one will, too.
                 Ok(None) => return interval,
                 Err(error) => {
                     tracing::debug!(%error, "cannot acquire the mutex of probes; the next round tries again");
@@ -94,7 +94,7 @@ impl Sender {
             },
             Some(pause) => return pause,
         };
-        // The future is large and lives as long as the task.
+        // The future is large, and would otherwise be stored in the task for as long as the task lives.
         Box::pin(self.send_all(claims)).await;
         if let Some(turn) = turn
             && let Err(error) = turn.release().await
@@ -136,7 +136,7 @@ impl Sender {
         }
     }
 
-    /// Old and lapsed minutes go last, and apart: old suspects would make suspects of new counts in the same batch.
+    /// Writes old and lapsed minutes last and separately, so that suspects among them do not turn new counts into suspects.
     async fn write_all(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -153,7 +153,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Announces all claims, and reads many counts, before the first write: these can be written even if the store forgets them.
+    /// Announces all claims, and reads many counts, before the first write. These can be written even if the store loses them.
     async fn write_group(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -168,7 +168,7 @@ impl Sender {
                 continue;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                // They lapse before the claims of this round, and so come first in the next.
+                // They lapse before the other claims in this round, so they come first in the next.
                 self.shared.claims.release(&group[place..], Duration::ZERO).await;
                 break;
             }
@@ -194,7 +194,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Reads all unsent counts of a claim. An acknowledgement between two pages would move them.
+    /// Reads all unsent counts for a claim. An acknowledgement between two pages would shift the counts.
     async fn read(&self, claim: &Claim) -> Result<Vec<SealedCounts>, StoreError> {
         let mut counts = Vec::new();
         let mut cursor = Some(0);
@@ -209,7 +209,7 @@ impl Sender {
             }));
             cursor = page.next;
         }
-        // Similar series share a batch; a page may repeat a series.
+        // Similar series go into the same batch. A series may appear on more than one page.
         counts.sort_unstable_by(|a, b| a.series.cmp(&b.series));
         counts.dedup_by(|a, b| a.series == b.series);
         Ok(counts)
@@ -222,7 +222,7 @@ impl Sender {
     ) -> Result<(), WriteError> {
         let later = pending.split_off(self.destination.write_counts_max.min(pending.len()));
         let mut batch = std::mem::replace(pending, later);
-        // Refused counts are often similar, and adjacent ones are found with fewer writes.
+        // Rejected counts are often similar, and finding them takes fewer writes if they are adjacent.
         batch.sort_unstable_by(|a, b| (a.minute, &a.series).cmp(&(b.minute, &b.series)));
         if let Some(accepted) = delivery.write(batch).await? {
             self.note_health(delivery);
@@ -231,8 +231,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns when every live node knows of these claims: after a write without acknowledgement only they can tell a store that
-    /// forgot it. Drops the pending counts of lost claims: they must not be written.
+    /// Returns once every live node knows of these claims. After an unacknowledged write, only those nodes can inform a store
+    /// that has lost it. Drops the pending counts of lost claims, because they must not be written.
     async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
         let claims = &self.shared.claims;
         let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
@@ -246,16 +246,16 @@ impl Sender {
     async fn announce_in(&self, partition: Partition, mut claims: Vec<&Claim>) {
         let interval = self.shared.settings.interval;
         let pause = (interval / 10).max(PAUSE_MIN);
-        // The store's clock ends the wait for a node that is gone. If that clock stops, this does.
+        // The store's clock limits the wait for a dead node. If that clock stops, this limit applies.
         let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
-        // When the store last had everything that this node knows; `None`: it was never told of these claims.
+        // When the store last had everything that this node knows; `None` if it has not yet been told of these claims.
         let mut known_at: Option<Instant> = None;
         while !claims.is_empty() {
             let asked = Instant::now();
             let known = self.shared.states.of(partition).witness.known(asked);
             let answer = self.shared.store.announce(&known, &claims).await;
-            // No node claims from a store for this long after a rollback. If this node has attested again by then, no node
-            // has counted the minutes again, and the counts in memory stay the only ones.
+            // After a rollback, no node claims anything from the store for this long. If this node attests again within that
+            // time, no node has counted the minutes again, so the counts in memory are still the only ones.
             let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);
             match answer {
                 Ok(states) if known_at.is_none() || is_in_time => {
@@ -328,7 +328,7 @@ impl Sender {
         }
     }
 
-    /// Moves refused counts from the unsent counts to the quarantine, and logs them together. Ends claims without other counts.
+    /// Moves rejected counts from the unsent ones to the quarantine, and logs them together. Ends claims with no counts left.
     async fn quarantine(&self, refused: &[Refusal<Vec<SealedCounts>>]) {
         let (mut kept, mut discarded) = (Vec::new(), Vec::new());
         for (claim, refused) in self.by_claim(refused, |refusal| &refusal.item[0]) {
@@ -354,7 +354,7 @@ impl Sender {
                 }
             }
             if self.shared.claims.has(&claim) {
-                // These may have been its last unsent counts.
+                // These may have been the last unsent counts of the claim.
                 self.acknowledge(&claim, &[]).await;
             }
         }
@@ -372,7 +372,7 @@ impl Sender {
         }
     }
 
-    /// Logs counts at which the output fails. Their claims lapse after a lease.
+    /// Logs the counts for which the output fails. Their claims lapse after one lease.
     async fn release_failing(&self, delivery: &Delivery<'_, CountsTarget>) {
         let Some(first) = delivery.failing.first().filter(|_| delivery.has_accepted) else {
             return;

@@ -1,5 +1,6 @@
-//! [`Witness`]: a node's knowledge of a partition's past: each minute whose counts are about to be written. It tells a store
-//! after a rollback, before it claims anything, so no published minute is counted again. Pure: the caller passes the time.
+//! [`Witness`]: what a node knows of a partition's past, namely every minute whose counts are about to be written. After a
+//! rollback it tells the store before it claims anything, so no published minute is counted again. Pure: the caller passes in the
+//! time.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,20 +10,20 @@ use tokio::time::Instant;
 use crate::event::Minute;
 use crate::store::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 
-/// The most notes. When there are more, every second one of the older half is dropped.
+/// Maximum number of notes. Beyond this, every other note in the older half is dropped.
 const NOTES_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     pub(super) past: Past,
-    /// The number of the last closing that was heard of.
+    /// The sequence number of the last closing this node has learned of.
     sequence: u64,
-    /// The generation that has all of it.
+    /// The generation of the store that has been told everything.
     attested: Option<u64>,
     clock: Option<StoreClock>,
-    /// Check-ins, the oldest first.
+    /// Check-ins, oldest first.
     notes: VecDeque<Note>,
-    /// The number of late events that this process has found; `None` before the store has told its count.
+    /// The number of late events this process has found; `None` until the store has reported it.
     late: Option<u64>,
 }
 
@@ -31,11 +32,11 @@ pub(super) struct Witness {
 struct Note {
     stamp: u64,
     at: Instant,
-    /// The number of events that this process had recorded.
+    /// How many events this process had recorded by then.
     recorded: u64,
 }
 
-/// The part that is kept on disk, if there is a directory for it.
+/// The part that is kept on disk, if a directory is configured for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Past {
     testimony: Testimony,
@@ -43,15 +44,15 @@ pub(super) struct Past {
     clock_ms: i64,
 }
 
-/// A period whose confirmed records the store forgot, in ms of its clock.
+/// A time range, in ms by the store's clock, whose acknowledged records the store has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rollback {
-    /// The store has everything before this; 0: it has nothing.
+    /// The store has everything before this; 0 if it has nothing.
     pub(super) from_ms: i64,
     pub(super) to_ms: i64,
-    /// The most events that this process had recorded in that time.
+    /// Maximum number of events that this process may have recorded in that time range.
     pub(super) events: u64,
-    /// Announced minutes: an output may never get some of their counts.
+    /// Announced minutes. Some of their counts may never reach an output.
     pub(super) unconfirmed: BTreeSet<Minute>,
 }
 
@@ -64,7 +65,7 @@ impl Witness {
         (!self.has_attested(generation)).then(|| self.past.testimony.clone())
     }
 
-    /// Returns a rollback of the store unless it was reported before; `recorded` is the number of events of this process.
+    /// Returns a rollback of the store unless already reported. `recorded` is how many events this process has recorded.
     pub(super) fn attested(
         &mut self,
         generation: u64,
@@ -72,7 +73,7 @@ impl Witness {
         recorded: u64,
     ) -> Option<Rollback> {
         self.attested = Some(generation);
-        // All closings are heard again: the store may reuse their numbers.
+        // All closings are received again, because the store may reuse their sequence numbers.
         self.sequence = 0;
         let before = std::mem::replace(&mut self.past.testimony.epoch, answer.epoch);
         self.past.testimony.stamp = answer.stamp;
@@ -84,7 +85,7 @@ impl Witness {
         let note = notes.find(|note| note.stamp <= answer.forgot_from);
         let mut from_ms = answer.forgot_from_ms;
         if from_ms > to_ms {
-            // The clock was set back since then. This is the time by the clock of now.
+            // The clock has been set back since then, so this is computed by the current clock.
             let last = self.clock.map(|clock| clock.at);
             let ago_ms = note.zip(last).map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
@@ -109,7 +110,7 @@ impl Witness {
         }
     }
 
-    /// `recorded` is the number of events recorded before the question. Returns how far the store's clock jumped ahead, in ms.
+    /// `recorded` is the number of events recorded before the request. Returns by how many ms the store's clock jumped ahead.
     pub(super) fn heard(
         &mut self,
         news: &News,
@@ -135,7 +136,7 @@ impl Witness {
         jumped_ms
     }
 
-    /// Records that writes of this minute's counts may start.
+    /// Records that this minute's counts may be written from now on.
     pub(super) fn publishes(&mut self, minute: Minute) {
         let Testimony { since, closed, announced, .. } = &mut self.past.testimony;
         if !since.is_some_and(|since| minute < since) && !closed.contains(&minute) {
@@ -143,7 +144,7 @@ impl Witness {
         }
     }
 
-    /// Records how many late events this process has found in all, by the store. Returns how many of them are new.
+    /// Records how many late events this process has found in total, according to the store. Returns how many are new.
     pub(super) fn found_late(&mut self, in_all: u64) -> u64 {
         let before = self.late.unwrap_or(in_all);
         self.late = Some(before.max(in_all));
@@ -166,8 +167,8 @@ impl Witness {
     }
 }
 
-/// The bounds of the store's clock at an instant, in ms since the epoch. It showed a time at some instant
-/// between question and answer. So an answer that comes late tells little, and is no clock that jumped.
+/// Bounds on the store's clock at an instant, in ms since the epoch. The clock was read at some point between request and
+/// reply, so a slow reply says little about it and must not be taken for a clock jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StoreClock {
     at: Instant,
@@ -185,7 +186,7 @@ impl StoreClock {
         i64::midpoint(at_now.low_ms, at_now.high_ms)
     }
 
-    /// Returns how far the clock jumped ahead at most, in ms; 0 if the times are possible without a jump.
+    /// Returns how far ahead the clock jumped at most, in ms; 0 if the readings are possible without a jump.
     fn update(&mut self, later: Self) -> i64 {
         let known = self.at(later.at);
         let low_ms = known.low_ms.max(later.low_ms);

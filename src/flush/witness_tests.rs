@@ -1,4 +1,4 @@
-//! What a witness restores, and its report of a rollback.
+//! Tests what a witness restores, and how it reports a rollback.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// A check-in is stamped with the second in which it comes first.
+/// The reply to the first check-in in a second. That second is its stamp.
 fn news(now_ms: i64, closed: &[i64], since: Option<i64>) -> News {
     News {
         stamp: now_ms.unsigned_abs() / 1000,
@@ -31,7 +31,7 @@ fn closed_minutes_are_attested_once_per_generation() {
     assert_eq!(witness.attested(1, attested(7, 0), 0), None);
     assert_eq!(witness.testimony(1), None);
     witness.heard(&news(60_000, &[3, 4], Some(4)), 0, now, now);
-    // The first is before all listed minutes.
+    // The first one is older than all listed minutes.
     for number in [3, 4, 5] {
         witness.publishes(minute(number));
     }
@@ -89,7 +89,7 @@ fn rollback_after_a_clock_change_is_reported_in_current_time() {
 fn late_events_are_reported_once_when_an_answer_is_lost() {
     let mut witness = Witness::default();
     let found = [4, 4, 9, 7, 10].map(|in_all| witness.found_late(in_all));
-    // Facts from an earlier life are reported already, and an overtaken answer has nothing new.
+    // Facts from before a restart have already been reported, and a reply that was overtaken has nothing new.
     assert_eq!(found, [0, 0, 5, 0, 1]);
 }
 
@@ -120,7 +120,7 @@ fn notes_are_bounded_and_cover_the_whole_run() {
     assert!((999..2000).contains(&rollback.events), "{rollback:?}");
 }
 
-/// Of the older half of more than these, every second one goes.
+/// Beyond this number, every other check-in in the older half is dropped.
 #[test]
 fn last_check_ins_are_kept_exactly() {
     let now = Instant::now();
@@ -137,7 +137,7 @@ fn last_check_ins_are_kept_exactly() {
     }
 }
 
-/// A clock that shows `ms` when asked at `asked` and answers after this many ms.
+/// A clock that showed `ms`, was asked at `asked`, and replied at `answered` (both in ms).
 fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
     let at = |ms| start + Duration::from_millis(ms);
     StoreClock::shown(ms, at(asked), at(answered))
@@ -147,14 +147,14 @@ fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
 fn late_answer_is_no_clock_jump_and_hides_none() {
     let start = Instant::now();
     let mut clock = shown(start, 100_000, 0, 2);
-    // It was read at once, and the answer took 9 s; or the question did.
+    // Either the clock was read at once and the reply took 9 s, or the request took 9 s.
     for (read_ms, asked) in [(101_000, 1000), (121_000, 12_000)] {
         assert_eq!(clock.update(shown(start, read_ms, asked, asked + 9000)), 0);
         let next = asked + 9500;
         let right_ms = 100_000 + i64::try_from(next).unwrap();
         assert_eq!(clock.update(shown(start, right_ms, next, next + 1)), 0);
     }
-    // It jumped by 5 s while an answer took 6 s: the next shows it.
+    // The clock jumped by 5 s during a reply that took 6 s; the next reading shows it.
     assert_eq!(clock.update(shown(start, 135_000, 30_000, 36_000)), 0);
     let jumped_ms = clock.update(shown(start, 142_000, 37_000, 37_001));
     assert!((5000..5010).contains(&jumped_ms), "{jumped_ms}");
@@ -169,7 +169,7 @@ fn clock_is_followed_after_a_jump() {
     let jumped_ms = clock.update(shown(start, 96_000, 1000, 1010));
     assert!((90_000..90_021).contains(&jumped_ms), "{jumped_ms}");
     assert_eq!(clock.update(shown(start, 97_000, 2000, 2010)), 0);
-    // Back is no jump ahead, and the next time is right again.
+    // Being set back is not a jump ahead, and the next reading is consistent again.
     assert_eq!(clock.update(shown(start, 8000, 3000, 3010)), 0);
     assert_eq!(clock.update(shown(start, 9000, 4000, 4010)), 0);
     assert!(clock.update(shown(start, 99_000, 5000, 5010)) > 88_000);
@@ -180,7 +180,7 @@ fn drifting_clock_is_followed() {
     let start = Instant::now();
     let mut clock = shown(start, 0, 0, 1);
     for minute in 1..10_000_i64 {
-        // 5 ms a minute fast.
+        // The clock gains 5 ms per minute.
         let ms = 60_005 * minute;
         let asked = 60_000 * minute.unsigned_abs();
         assert_eq!(clock.update(shown(start, ms, asked, asked + 1)), 0);

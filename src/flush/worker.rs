@@ -1,6 +1,6 @@
-//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions. After the stop it releases its claims, so
-//! that another node takes them over at once. Where the store ends with the process there is no other node: it closes every
-//! minute that had ended, and waits until all counts are sent.
+//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions. On shutdown it releases its claims, so
+//! that another node can take them over immediately. If the store ends with the process, there is no other node. In that case
+//! the worker closes every minute that has ended, and waits until all counts have been sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::event::{Minute, Partition};
 use crate::node::{self, Heartbeat, Throttle};
 use crate::store::{CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, StoreError};
 
-/// The series of a step of compaction, which blocks Redis for one to two ms.
+/// Number of series per compaction step, which blocks Redis for one to two ms.
 const COMPACT_SERIES: usize = 200;
 const CONCURRENT: usize = 8;
 const OLD_CONCURRENT: usize = 4;
-/// The number of old minutes whose counts are passed on together.
+/// How many old minutes have their counts passed on together.
 const OLD_TOGETHER: usize = 16;
-/// The most claims of a kind that a round takes of a partition.
+/// Maximum number of claims of each kind that a round takes from a partition.
 const CLAIMS_MAX: usize = 16;
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
-/// The interval of checks of the store in a long pause.
+/// Interval between checks of the store during a long pause.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LATE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -42,12 +42,12 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) outboxes: BTreeMap<OutputName, Arc<Inbox>>,
     pub(super) heartbeat: Heartbeat,
-    /// Cancelled when nothing more is recorded.
+    /// Cancelled once no more events will be recorded.
     pub(super) recorded: CancellationToken,
     /// Whether the store ends with the process.
     pub(super) is_alone: bool,
     pub(super) recent: Inbox,
-    /// Old minutes to seal. Their number and size delay no minute that has just ended.
+    /// Old minutes to seal. No matter how many or how large they are, they do not delay minutes that have just ended.
     pub(super) old: Inbox,
 }
 
@@ -112,7 +112,7 @@ impl Worker {
             self.warn_of_clock(&mut offset_throttle);
             let mut interval = self.shared.settings.interval;
             if closes_all {
-                // A claim that cannot be sent is found in the backlog.
+                // A claim whose counts cannot be sent shows up in the backlog.
                 let is_left = backlog.update(true).await;
                 match claims {
                     Ok(0) if !is_left => break,
@@ -132,17 +132,17 @@ impl Worker {
         stop.cancel();
     }
 
-    /// A long pause checks the store: the recorders have to know in time that it may have lost something.
+    /// Checks the store during a long pause, because the recorders must learn in time that it may have lost something.
     async fn pause_until(&self, until: Instant) {
         while until.saturating_duration_since(Instant::now()) > LOOK_INTERVAL {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            // The next call finds the same error.
+            // The next call will return the same error.
             let _ = self.heartbeat.during(self.shared.store.check()).await;
         }
         tokio::time::sleep_until(until).await;
     }
 
-    /// Only checks in if the settings differ. A partition that fails does not affect others. Returns the number of claims.
+    /// Only checks in if the settings differ. A failing partition does not affect the others. Returns the number of claims.
     async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
         let Shared { metrics, claims: held, .. } = &*self.shared;
         let now = Instant::now();
@@ -170,7 +170,7 @@ impl Worker {
         failure.map_or(Ok(count), Err)
     }
 
-    /// The tasks get all claims at once, so that an output is written few large batches.
+    /// Passes all claims to the tasks at once, so that outputs get a few large batches.
     fn pass_on(&self, claims: Vec<Claim>, wanting: &[OutputName]) {
         for claim in claims {
             let inbox = match &claim.output {
@@ -202,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Seals all counts of a claim. Returns the claims to send them, or nothing if some are not sealed.
+    /// Seals all counts for a claim. Returns the claims to send them, or nothing if some could not be sealed.
     async fn seal(&self, claim: &Claim) -> Vec<Claim> {
         let Shared { store, settings, outputs, metrics, claims, .. } = &*self.shared;
         let request = SealRequest { series_max: COMPACT_SERIES, lease: settings.lease, outputs };
@@ -242,7 +242,7 @@ impl Worker {
             state.ask_times.fills(now)
         });
         let have_work = store.have_work(&others, outputs).await;
-        // The next call finds the same error.
+        // The next call will return the same error.
         let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
         let filling = filling.into_iter().map(|partition| (partition, false));
         let all = others.into_iter().zip(have_work).chain(filling);
@@ -253,7 +253,7 @@ impl Worker {
             let settling = &mut state.settling;
             let lags = settling.reports_lag(lags, now, grace);
             let has_settled = settling.may_close(now) && settling.may_take_over(now);
-            // The last answers may be older than the last events.
+            // The last replies may be older than the last events.
             let must = lags
                 || self.closes_all()
                 || !state.witness.has_attested(store.generation(partition));
@@ -262,7 +262,7 @@ impl Worker {
         due.map(|(partition, _)| partition).collect()
     }
 
-    /// Attests the closed minutes first. Claims to send are for the `wanting` outputs only.
+    /// Attests the closed minutes first. Takes claims to send only for the outputs in `wanting`.
     async fn ask(
         &self,
         partition: Partition,
@@ -289,10 +289,10 @@ impl Worker {
         self.attest(partition, generation).await?;
         let (mut lags, mut news) = self.check_in(partition).await?;
         if !news.announced.is_empty() {
-            // The node that announced a minute waits until this node has confirmed that it knows.
+            // The node that announced a minute is waiting for this node to acknowledge it.
             (lags, news) = self.check_in(partition).await?;
         }
-        // A server that does not know that this node lags may have taken over.
+        // A server that does not know of this node's lag may have taken over.
         let is_another = store.generation(partition) != generation;
         let began_to_lag = !lags && node.partitions.of(partition).lags;
         match wanting {
@@ -324,7 +324,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks in and records the answer of the store. Also returns whether this node reported lag.
+    /// Checks in and records the store's reply. Also returns whether this node reported lag.
     async fn check_in(&self, partition: Partition) -> Result<(bool, News), StoreError> {
         let Shared { store, states, node, .. } = &*self.shared;
         let settings = self.settings();
@@ -350,7 +350,7 @@ impl Worker {
         let late = state.witness.found_late(news.late);
         drop(state);
         self.found_late(partition, None, late);
-        // As of the middle of the call.
+        // The reply reflects the middle of the call.
         let nanos = i64::midpoint(asked_nanos, node.clock.now_nanos());
         node.clock.set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
         Ok((lags, news))
@@ -365,7 +365,7 @@ impl Worker {
         let Shared { store, states, claims, .. } = &*self.shared;
         let FlushSettings { grace, max_hold, lease, .. } = self.settings();
         let now = Instant::now();
-        // Old minutes that are claimed already are sealed first.
+        // Old minutes that have already been claimed are sealed first.
         let room = CLAIMS_MAX.saturating_sub(claims.to_seal(partition));
         let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
         let (lapsed_max, finished_max, known) = {
@@ -410,7 +410,7 @@ impl Worker {
         self.shared.metrics.events_forgotten.inc_by(rollback.events);
         let minute = Minute::of_nanos(rollback.to_ms.saturating_mul(1_000_000));
         self.shared.node.losses.add(LossCause::Forgotten, minute, rollback.events);
-        // No node will write their counts.
+        // No node will ever write their counts.
         let unconfirmed = &rollback.unconfirmed;
         (self.shared.metrics.publications_unconfirmed).inc_by(unconfirmed.len() as u64);
         for minute in unconfirmed {

@@ -1,4 +1,4 @@
-//! What nodes report to each other, claim, seal and send, over a store in memory.
+//! Tests what nodes report to each other, claim, seal and send, using an in-memory store.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -40,7 +40,7 @@ const SETTINGS: FlushSettings = FlushSettings {
 };
 const START_MICROS: i64 = 1_480_876_800_000_000;
 
-/// An output that takes nothing, and how many write to it at the same time.
+/// An output that accepts nothing and counts concurrent writes.
 #[derive(Debug)]
 struct Down {
     write_takes: Duration,
@@ -68,16 +68,16 @@ impl Output for Down {
         "nobody".to_owned()
     }
 
-    // Each write is of claims.
+    // Every write is for claims, never a probe.
     fn has_server(&self) -> bool {
         false
     }
 }
 
-/// Some of the calls in order.
+/// Some of the calls, in order.
 type Calls = Arc<Mutex<Vec<&'static str>>>;
 
-/// An output that takes all but one series, or asks to be left alone.
+/// An output that accepts all but one series, or asks clients to back off.
 #[derive(Debug, Default)]
 struct Taking {
     refused: &'static str,
@@ -88,7 +88,7 @@ struct Taking {
 }
 
 impl Taking {
-    /// How many different counts it took: a probe writes one again.
+    /// How many distinct counts it accepted: a probe writes one of them again.
     fn taken(&self) -> usize {
         let taken = self.taken.lock().unwrap();
         let counts = taken.iter().map(|counts| (counts.minute, &counts.series));
@@ -124,7 +124,7 @@ impl Output for Taking {
     }
 }
 
-/// A store that may seal slowly, be in-process, have nodes that hear of nothing, or have nothing unsent.
+/// A store that may seal slowly, be in-process, have nodes that never learn of anything, or have nothing unsent.
 #[derive(Debug)]
 struct Slow {
     store: RedisStore,
@@ -254,7 +254,7 @@ impl Draining for Slow {
     }
 }
 
-/// Tokio's paused clock, as the time of day.
+/// Tokio's paused clock used as wall-clock time.
 #[derive(Debug, Clone, Copy)]
 struct Time(Instant);
 
@@ -270,7 +270,7 @@ impl coordination::memory::Clock for Time {
     }
 }
 
-/// The state that nodes share.
+/// The state shared by all nodes.
 struct Site {
     time: Time,
     partitions: Partitions,
@@ -321,7 +321,7 @@ impl Site {
         self.start_with(slow, node, named(&self.output)).store
     }
 
-    /// The store of a node.
+    /// The store as seen by one node.
     fn slow(&self, name: &str) -> Slow {
         Slow {
             store: self.store(name),
@@ -374,7 +374,7 @@ impl Site {
         Started { store, metrics, stop, tasks }
     }
 
-    /// Records an event of an ended minute.
+    /// Records an event for a minute that has ended.
     async fn record(&self, series: &str, user: &str, ago: Duration) {
         let micros = self.time.micros() - i64::try_from(ago.as_micros()).unwrap();
         record_at(&self.store("nobody"), self.partition(), series, user, micros * 1000).await;
@@ -390,14 +390,14 @@ struct Started {
 }
 
 impl Started {
-    /// Stops it, and waits until its tasks have ended.
+    /// Stops the node, and waits until its tasks have exited.
     async fn stopped(self) {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(60), join_all(self.tasks)).await;
         assert!(ended.is_ok(), "a task goes on");
     }
 
-    /// The sum of a metric of the output `default`.
+    /// The sum of a metric for the output `default`.
     fn sum(&self, name: &str) -> f64 {
         let text = self.metrics.encode(Format::Classic).unwrap();
         let line = format!("{name}{{output=\"default\"}} ");
@@ -406,12 +406,12 @@ impl Started {
     }
 }
 
-/// An output as the only one.
+/// Wraps an output as the only one.
 fn named(output: &Arc<impl Output + 'static>) -> Vec<(OutputName, Arc<dyn Output>)> {
     vec![(OutputName::default(), Arc::clone(output) as Arc<dyn Output>)]
 }
 
-/// A minute and a half: the minute has ended and is recent.
+/// A minute and a half ago: that minute has ended but is still recent.
 const AGO: Duration = Duration::from_secs(90);
 
 fn seconds(seconds: u64) -> impl Future<Output = ()> {
@@ -465,7 +465,7 @@ async fn lagging_node_reports_lag_during_long_rounds() {
 #[tokio::test(start_paused = true)]
 async fn one_node_at_a_time_probes_a_failing_output() {
     let site = Site::new(Duration::from_secs(3));
-    // Of a dead node: it is not renewed.
+    // This claim belongs to a dead node, so it is not renewed.
     let turn = coordination::Claim::new(Name::of_mutex("probe-default").unwrap(), 10 * LEASE);
     let took = site.arbiter.lock(&turn, None).await;
     assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
@@ -480,7 +480,7 @@ async fn one_node_at_a_time_probes_a_failing_output() {
     tokio::time::sleep(9 * LEASE).await;
     let probes = site.output.writes.load(Relaxed);
     assert!(probes > 1, "{probes} probes");
-    // A node that does not know yet may write once while another one probes.
+    // A node that does not know yet may write once while another node is probing.
     let at_once = site.output.writing_max.load(Relaxed);
     assert!((1..=4 - first).contains(&at_once), "{at_once} at once, {first} knew");
 }

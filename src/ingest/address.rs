@@ -1,5 +1,5 @@
-//! [`ListenAddress`], and the files of Unix sockets. The kernel holds `net.unix.max_dgram_qlen` datagrams of a Unix socket, and
-//! the next sender waits or gets EAGAIN. A node replaces a stale file at which no process listens, and removes its own.
+//! [`ListenAddress`], and the files of Unix sockets. The kernel queues `net.unix.max_dgram_qlen` datagrams per Unix socket; after
+//! that, senders block or get EAGAIN. A node replaces a stale socket file on which no process listens, and removes its own.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -19,15 +19,15 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::holder::unix_holder;
 
 const UNIX: &str = "unix:";
-/// The longest path of a socket that the kernel takes, in bytes.
+/// Longest socket path the kernel accepts, in bytes.
 const PATH_BYTES_MAX: usize = 107;
 
-/// The address of a socket for events, displayed and parsed as in the configuration.
+/// The address of an event socket, displayed and parsed as in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A UDP socket: the kernel drops datagrams when it has no room, and the senders do not notice.
+    /// A UDP socket. When it has no room, the kernel drops datagrams without telling the senders.
     Udp(SocketAddr),
-    /// A Unix datagram socket: senders on this host wait for room.
+    /// A Unix datagram socket. Senders on this host wait for room.
     Unix(PathBuf),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for ListenAddress {
     }
 }
 
-/// A text that is no [`ListenAddress`].
+/// Text that is not a valid [`ListenAddress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\", or the absolute path \
@@ -80,14 +80,14 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The file of a socket that this process has bound. It is removed on drop, unless another one has its place.
+/// The file of a socket bound by this process. It is removed on drop, unless a different file has taken its place.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
     id: FileId,
 }
 
-/// The device, the inode, which may be used again, and when the file was made, if that is known.
+/// The device, the inode (which may be reused), and the creation time of the file, if known.
 type FileId = (u64, u64, Option<SystemTime>);
 
 fn file_id(path: &Path) -> io::Result<FileId> {
@@ -107,14 +107,14 @@ impl Drop for SocketFile {
 
 pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-    // The file gets the permissions of the socket, less the umask, when it is bound: never more than it may have.
+    // The file gets the socket's permissions, minus the umask, when it is bound, so it never has more than allowed.
     let socket = File::from(OwnedFd::from(socket));
     socket.set_permissions(Permissions::from_mode(mode))?;
     let socket = Socket::from(OwnedFd::from(socket));
     let address = SockAddr::unix(path)?;
     match socket.bind(&address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            // Of two that find the same stale file, the second would remove the socket of the first.
+            // If two processes found the same stale file, the second would remove the socket of the first.
             let directory = File::open(path.parent().unwrap_or(path))?;
             directory.try_lock().map_err(|error| {
                 io::Error::other(format!("its directory is locked by another process: {error}"))
@@ -129,14 +129,14 @@ pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFil
     Ok((socket, file))
 }
 
-/// Gives the file of a socket the permissions that the umask withheld. Does not follow a symbolic link in its place.
+/// Adds the permissions that the umask withheld to the socket file. Does not follow a symlink in its place.
 fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !found.metadata()?.file_type().is_socket() {
         return Err(io::Error::other("its file was replaced by another one"));
     }
-    // The permissions of an O_PATH descriptor can be changed by its path only.
+    // The permissions of an O_PATH descriptor can only be changed through its path.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
@@ -223,7 +223,7 @@ mod tests {
         let own = format!("another process listens there: this process ({})", std::process::id());
         assert!(error(&path).starts_with(&own), "{}", error(&path));
         assert!(path.exists());
-        // As a process leaves it that is killed.
+        // Leaves the file as a killed process would.
         drop(socket);
         let (_socket, next) = bind_unix(&path, 0o600).unwrap();
         drop(file);

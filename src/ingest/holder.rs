@@ -1,4 +1,4 @@
-//! Names the processes that hold an address in use, for the message of a failed bind.
+//! Lists the processes that hold an address in use, for the message about a failed bind.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ fn by_inodes(inodes: &[u64], what: &str) -> String {
             return Some(format!("this process ({id}) itself"));
         }
         let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
-        // A process may call itself anything.
+        // A process can give itself any name.
         let name: String = name.escape_debug().take(NAME_CHARS_MAX).collect();
         Some(format!("process {id} ({name})"))
     };

@@ -1,5 +1,5 @@
-//! [`LineBatcher`]: splits datagrams into lines, and adds each event to the open batch of its partition, or of the disk. The
-//! ledger has the events before the recorders and the disk get a batch. It reads no clock and waits for nothing.
+//! [`LineBatcher`]: splits datagrams into lines, and adds each event to the open batch for its partition or the disk. Events are
+//! in the ledger before a recorder or the disk gets their batch. It reads no clock and never blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::event::{LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, 
 use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
-/// The most bytes that wait for the disk.
+/// Maximum number of bytes waiting for the disk.
 const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A batch of this number of events is due although it is young.
+/// A batch with this many events is due even if it is still young.
 const BATCH_EVENTS: usize = 16_384;
-/// A batch with this number of events a series is large enough for its commands, so it need not grow.
+/// A batch with this many events per series is large enough for its commands, so it need not grow.
 const SERIES_EVENTS: usize = 4096;
-/// A batch for the disk of this number of bytes is due although it is young.
+/// A batch for the disk with this many bytes is due even if it is still young.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
 
 /// The settings of a [`LineBatcher`].
 #[derive(Debug, Clone)]
 pub struct BatcherSettings {
-    /// The grammar.
+    /// The line grammar.
     pub rules: LineRules,
-    /// The ages that are accepted.
+    /// The accepted range of event ages.
     pub window: Window,
-    /// The division of the series.
+    /// How series are divided into partitions.
     pub partitions: Partitions,
-    /// The bounds of the queue.
+    /// The limits on the queue.
     pub limits: QueueLimits,
 }
 
-/// The bounds of the events in this node's memory.
+/// Limits on the events in this node's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueLimits {
-    /// Events.
+    /// Maximum number of events.
     pub events: u64,
-    /// Their approximate memory in bytes.
+    /// Maximum approximate memory of the events, in bytes.
     pub bytes: u64,
 }
 
-/// The time that an event waits for others in its batch.
+/// How long an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
-    /// When its batch has many events a series or may have events of an ended minute, and when the queue fills.
+    /// If the batch has many events per series or may have events for an ended minute, or if the queue is filling up.
     pub least: Duration,
-    /// Otherwise: a command costs the store more than an event.
+    /// Otherwise, because a command costs the store more than an event.
     pub most: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Linger {
 #[derive(Debug, Default)]
 struct Open {
     batch: OpenBatch,
-    /// When it was first seen with events.
+    /// When the batch was first seen with events in it.
     since: Option<Instant>,
 }
 
@@ -104,11 +104,11 @@ pub struct LineBatcher {
     stamps: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
-    /// Whether it takes everything: the reader looks for room before it reads.
+    /// Whether everything is accepted because the reader checks for room before it reads.
     takes_all: bool,
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
-    /// The events since the last commit.
+    /// The events added since the last commit.
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
@@ -129,7 +129,7 @@ enum Room {
 }
 
 impl LineBatcher {
-    /// Creates a batcher with no events. `recorders` has one a partition.
+    /// Creates a batcher with no events. `recorders` has one entry per partition.
     #[must_use]
     pub fn new(
         settings: &BatcherSettings,
@@ -158,7 +158,7 @@ impl LineBatcher {
         self
     }
 
-    /// Takes everything, even beyond the bounds, and nothing to the disk: for a socket that is read only while there is room.
+    /// Accepts everything, even beyond the limits, and sends nothing to disk: for sockets only read while there is room.
     pub(crate) const fn taking_all(mut self) -> Self {
         self.takes_all = true;
         self
@@ -170,8 +170,8 @@ impl LineBatcher {
         !self.is_full()
     }
 
-    /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. Its source may send
-    /// `lines_max` of them.
+    /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. At most `lines_max` lines are
+    /// accepted from its source.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
@@ -196,7 +196,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the place with room for an event. Events on disk are older, so new ones go there, too.
+    /// Returns where there is room for an event. While older events are on disk, new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
@@ -212,7 +212,7 @@ impl LineBatcher {
         } else if self.is_full() {
             Room::Nowhere
         } else {
-            // The disk hangs, or is too slow: out of order is better than not at all.
+            // The disk is hanging or too slow. Recording events out of order is better than not recording them at all.
             Room::InMemory
         }
     }
@@ -252,17 +252,17 @@ impl LineBatcher {
         Ok(())
     }
 
-    /// Enters the added events into the ledger, which tells the room in memory.
+    /// Enters the added events in the ledger, which then shows how much room there is in memory.
     pub fn commit(&mut self) {
         self.totals = self.node.ledger.take_in(&std::mem::take(&mut self.intake));
     }
 
-    /// Sends the batches of this age, and large ones. A batch whose recorder is busy grows further.
+    /// Sends large batches, and those that have reached this age. A batch whose recorder is busy keeps growing.
     pub fn hand_over(&mut self, age: Duration, now: Instant) {
         self.hand_over_due(Linger { least: age, most: age }, now, i64::MIN);
     }
 
-    /// Sends the batches that have lingered enough, or are large.
+    /// Sends the batches that are large or have lingered long enough.
     pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
         self.commit();
         let fills = self.totals.in_memory() >= self.settings.limits.events / 2
@@ -278,7 +278,7 @@ impl LineBatcher {
                 Ok(permit) => permit.send(open.take().close().into()),
                 Err(TrySendError::Full(())) => {}
                 Err(TrySendError::Closed(())) => {
-                    // A recorder ends before its listeners only when the node aborts.
+                    // A recorder exits before its listeners only if the node aborts.
                     let batch = open.take();
                     self.node.ledger.dropped(LossCause::Shutdown, batch.events());
                     self.node.ledger.released(batch.bytes());
@@ -293,7 +293,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the number of events in open batches for the recorders, and for the disk.
+    /// Returns the number of events in open batches, for the recorders and for the disk.
     #[must_use]
     pub fn open_events(&self) -> (usize, usize) {
         let events = self.open.iter().map(|open| open.batch.events());
@@ -309,7 +309,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the first rejected line of each reason since the last call.
+    /// Returns the first rejected line for each reason since the last call.
     pub fn take_samples(&mut self) -> BTreeMap<Rejection, Example> {
         std::mem::take(&mut self.samples)
     }

@@ -1,4 +1,4 @@
-//! Lines that become events of batches, and rejected lines.
+//! Tests how lines become events in batches, and which lines are rejected.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::telemetry::Metrics;
 
 const NOW: i64 = 1_480_876_710_000_000_000;
 
-/// A batcher with memory for this number of events, whose recorders take nothing.
+/// A batcher with memory for this many events, whose recorders accept nothing.
 fn batcher(events: u64) -> LineBatcher {
     let settings = BatcherSettings {
         rules: LineRules::default(),
@@ -25,7 +25,7 @@ fn batcher(events: u64) -> LineBatcher {
     LineBatcher::new(&settings, Arc::default(), Arc::default(), recorders)
 }
 
-/// Adds a datagram, and returns the ledger's totals with it.
+/// Adds a datagram, and returns the ledger's totals afterwards.
 fn add(batcher: &mut LineBatcher, text: &str) -> LedgerTotals {
     batcher.add(text.into(), usize::MAX, NOW);
     batcher.commit();
@@ -95,7 +95,7 @@ fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
     let home = tempfile::TempDir::new().unwrap();
     let node = Arc::new(Node::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-    // A keeper that never gets to its orders.
+    // A keeper that never gets around to its orders.
     let (_keeper, spool) = Keeper::of_a_mib(home.path(), &node, &metrics);
     let mut batcher = batcher(1).with_spool(Some(spool));
     let line = format!("a=1 value={}", "u".repeat(200));
@@ -104,7 +104,7 @@ fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
         totals = add(&mut batcher, &line);
     }
     assert!(totals.spooled > 10_000);
-    // The recorders make room.
+    // The recorders free up memory.
     let room = batcher.node.ledger.totals();
     batcher.node.ledger.recorded(1, 0);
     batcher.node.ledger.released(usize::try_from(room.queued_bytes).unwrap());
@@ -114,7 +114,7 @@ fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
     assert_eq!((added, after.dropped), ((1, 0), totals.dropped));
 }
 
-/// A batch grows until its recorder takes it, and is never sent before the ledger has its events.
+/// A batch grows until its recorder accepts it, and is never sent before its events are in the ledger.
 #[test]
 fn batch_is_handed_over_when_old_or_large() {
     let mut batcher = batcher(1_000_000);
@@ -139,7 +139,7 @@ fn batch_is_handed_over_when_old_or_large() {
     assert_eq!(taken(), 20_000, "large");
 }
 
-/// A command costs the store more than an event, and an event that comes late may come after its minute is closed.
+/// A command costs the store more than an event, and an event that is delayed may arrive after its minute has been closed.
 #[test]
 fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     const SECOND: i64 = 1_000_000_000;

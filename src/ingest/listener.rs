@@ -1,5 +1,5 @@
-//! [`Listener`]: the thread that reads one socket. It waits for datagrams, and for room if its senders wait, but never for the
-//! store. After the stop it reads what the kernel holds, unless the socket outlives the process, and sends every batch.
+//! [`Listener`]: the thread that reads one socket. It waits for datagrams, and for room if its senders can wait, but never for
+//! the store. On shutdown it reads what the kernel still holds, unless the socket outlives the process, and sends every batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::node::{Heartbeat, Node, Throttle, beginning};
 use crate::telemetry::Metrics;
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// The time limit of reading after the stop. A full buffer takes a fraction of it.
+/// Time limit for reading on shutdown. A full buffer takes only a fraction of this.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// The time limit of the disk for the last events.
+/// Time limit for writing the last events to disk.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns the longest wait of a read, so that no batch gets older than `linger`.
+/// Returns the timeout for a read, short enough that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
@@ -33,12 +33,12 @@ pub struct Listener {
     pub receiver: Receiver,
     pub rates: Option<Arc<SourceRates>>,
     pub batcher: LineBatcher,
-    /// The time that an event waits for others while the store keeps up.
+    /// How long an event waits for others while the store keeps up.
     pub linger: Linger,
     pub node: Arc<Node>,
     pub metrics: Arc<Metrics>,
     pub heartbeat: Heartbeat,
-    /// When cancelled, it stops.
+    /// Stops the thread when cancelled.
     pub stop: CancellationToken,
 }
 
@@ -49,7 +49,7 @@ struct Waiting {
 }
 
 impl Listener {
-    /// Reads until it is stopped. Blocks.
+    /// Reads until stopped. Blocks.
     pub fn run(mut self) {
         let mut now = Instant::now();
         let (mut swept, mut reported) = (now, now);
@@ -66,7 +66,7 @@ impl Listener {
             } else {
                 let read = self.receiver.gather();
                 now = Instant::now();
-                // Without a heartbeat a socket that fails for long makes the process unhealthy; a new process may fix it.
+                // Without a heartbeat, a socket that keeps failing makes the process unhealthy, because a restart may fix it.
                 if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
                     self.heartbeat.beat();
                     if arrived {
@@ -157,7 +157,7 @@ impl Listener {
             now = Instant::now();
         }
         self.report();
-        // Recorders do not wait for each other, nor for a disk that hangs.
+        // Recorders do not wait for each other, nor for a hanging disk.
         let disk_until = now + DISK_MAX;
         loop {
             self.heartbeat.beat();

@@ -1,4 +1,4 @@
-//! A listener that stops, and the datagrams that its socket still holds.
+//! Tests a listener that is stopped, and the datagrams still queued in its socket.
 
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
@@ -14,17 +14,17 @@ use crate::spool::{Keeper, Spool};
 
 const DATAGRAMS: u64 = 200;
 
-/// A listener that is stopped already.
+/// A listener that has already been stopped.
 struct Stopped {
     listener: Listener,
     sender: UdpSocket,
-    /// Another handle of its socket.
+    /// Another handle to its socket.
     held: UdpSocket,
     metrics: Arc<Metrics>,
 }
 
 impl Stopped {
-    /// With a recorder for each partition, and memory for this number of events.
+    /// Creates it with a recorder for each partition, and memory for this many events.
     fn new(recorders: Vec<mpsc::Sender<Delivery>>, events: u64) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -65,14 +65,14 @@ impl Stopped {
         self
     }
 
-    /// Sends it a datagram of these lines.
+    /// Sends a datagram with these lines to the listener.
     fn send(&self, lines: &[String]) {
         self.sender.send(lines.join("\n").as_bytes()).unwrap();
     }
 }
 
-/// Runs a listener over a socket with [`DATAGRAMS`] datagrams of two events. Returns the datagrams that it read, the events that it
-/// sent to the recorder, and the datagrams that it left.
+/// Runs a listener on a socket with [`DATAGRAMS`] datagrams of two events each. Returns how many datagrams it read, how many
+/// events it sent to the recorder, and how many datagrams it left.
 fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
     let (recorder, mut batches) = mpsc::channel(1);
     let mut stopped = Stopped::new(vec![recorder], u64::MAX);
@@ -112,7 +112,7 @@ async fn busy_recorder_does_not_delay_the_last_batches_of_others() {
     stopped.send(&lines);
     let drained = tokio::task::spawn_blocking(move || stopped.listener.run());
     let given = tokio::time::timeout(Duration::from_secs(30), at_once.recv()).await;
-    // Lets the listener go before anything fails.
+    // Lets the listener finish before any assertion can fail.
     let mut events = 0;
     while let Some(delivery) = later.recv().await {
         events += delivery.batch.events();
@@ -128,7 +128,7 @@ async fn hanging_disk_does_not_delay_the_last_batches() {
     let stopped = Stopped::new(vec![recorder], 5);
     let home = tempfile::TempDir::new().unwrap();
     let metrics = Arc::clone(&stopped.metrics);
-    // It does not get to its orders, of which there is no room for more.
+    // It never gets around to its orders, and there is no room for more.
     let (keeper, spool) = Keeper::of_a_mib(home.path(), &stopped.listener.node, &metrics);
     while let Some(place) = spool.try_reserve() {
         place.keep(Batch::default());
@@ -138,14 +138,14 @@ async fn hanging_disk_does_not_delay_the_last_batches() {
     stopped.send(&lines);
     let drained = tokio::task::spawn_blocking(move || stopped.listener.run());
     let given = tokio::time::timeout(Duration::from_secs(30), batches.recv()).await;
-    // Lets the listener go before anything fails.
+    // Lets the listener finish before any assertion can fail.
     tokio::task::spawn_blocking(move || keeper.run()).await.unwrap();
     drained.await.unwrap();
     assert_eq!(given.unwrap().unwrap().batch.events(), 5);
     assert_eq!(metrics.spool_written.get(), 15);
 }
 
-/// A TCP socket always fails: the listener counts that, and does not beat.
+/// A TCP socket always fails. The listener counts the failures and sends no heartbeat.
 #[test]
 fn failing_socket_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);

@@ -1,6 +1,6 @@
-//! From datagrams to the store: a [`Listener`] is a thread for each socket, and a [`Recorder`] a task for each partition. A
-//! channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes the next transaction
-//! cheaper per event. Events beyond the bound of all batches go to the disk, or are dropped and counted.
+//! Moves datagrams to the store: each socket has a [`Listener`] thread, and each partition a [`Recorder`] task. They are
+//! connected by a channel of [`QUEUED_BATCHES`]. While it is full, the open batch grows, which makes the next transaction cheaper
+//! per event. Events beyond the limit on all batches go to disk, or are dropped and counted.
 
 mod address;
 mod holder;
@@ -29,26 +29,26 @@ pub use recorder::{Budget, CapSettings, Recorder, RecorderSettings};
 pub(crate) use sockets::{Inherited, Opened, Sockets, inherited};
 pub(crate) use unspooler::Unspooler;
 
-/// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and later events
-/// join the open one, where events of a series meet.
+/// How many batches fit between a listener and a recorder. With one, the next batch is ready while one is being recorded, and
+/// later events join the open batch, where events for the same series are grouped.
 pub const QUEUED_BATCHES: usize = 1;
-/// The first and the longest pause of a worker before it tries again.
+/// The first and the longest pause before a worker retries.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// A datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// Its bytes, up to the limit.
+    /// The bytes, up to the limit.
     pub bytes: &'a [u8],
-    /// Whether it was longer.
+    /// Whether the datagram was longer than the limit.
     pub truncated: bool,
-    /// The claimed source.
+    /// The source address it claims.
     pub source: Source<'a>,
 }
 
 impl<'a> From<&'a str> for Received<'a> {
-    /// A whole datagram without a source.
+    /// A complete datagram without a source.
     fn from(text: &'a str) -> Self {
         Self { bytes: text.as_bytes(), truncated: false, source: Source::default() }
     }
@@ -57,10 +57,10 @@ impl<'a> From<&'a str> for Received<'a> {
 /// A batch for a recorder.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The events, all of the recorder's partition.
+    /// The events, all for the recorder's partition.
     pub batch: Batch,
-    /// Signals that all of them are recorded or rejected. Only batches that are on disk have it; a recorder that aborts drops it,
-    /// and they stay on disk.
+    /// Signals that all events have been recorded or rejected. Only batches from disk have it; a recorder that aborts drops it,
+    /// so they stay on disk.
     pub done: Option<oneshot::Sender<()>>,
 }
 
@@ -70,17 +70,17 @@ impl From<Batch> for Delivery {
     }
 }
 
-/// A clock that is more than these nanoseconds behind the stamps was set back. A relay that stamps more than a million lines a second
-/// for long gets ahead of it, too.
+/// A clock more than this many nanoseconds behind the stamps must have been set back. A relay that stamps over a million lines
+/// per second for long enough also gets this far ahead of its clock.
 const AHEAD_MAX: i64 = 30_000_000_000;
 
-/// Stamps for lines without a timestamp. The stamps of a node differ, so that two events of a user in one datagram stay two; but
-/// after its clock was set back stamps may repeat.
+/// Stamps for lines without a timestamp. A node's stamps are distinct, so two events by one user in the same datagram stay two
+/// events. After its clock has been set back, stamps may repeat.
 #[derive(Debug, Default)]
 pub struct ArrivalStamps(AtomicI64);
 
 impl ArrivalStamps {
-    /// Returns the time of arrival in nanoseconds since the epoch, but at least `apart` after the last stamp.
+    /// Returns the arrival time in nanoseconds since the epoch, but at least `apart` after the previous stamp.
     pub fn stamp(&self, now: i64, apart: i64) -> i64 {
         let next = |last: i64| match last.saturating_add(apart) {
             next if next > now && next - now <= AHEAD_MAX => next,

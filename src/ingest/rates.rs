@@ -1,6 +1,6 @@
-//! [`SourceRates`]: a token bucket for each source address, in a table of fixed size that all listeners share. Only full buckets,
-//! which are equivalent to none, make room for others: made-up addresses evict no active source. If a set of the table is full,
-//! further sources share one bucket. A hash with a secret key chooses the set.
+//! [`SourceRates`]: a token bucket per source address, in a fixed-size table shared by all listeners. Only full buckets, which
+//! are equivalent to none, are replaced, so spoofed addresses cannot evict active sources. A hash with a secret key chooses the
+//! set; if a set is full, further sources share one bucket.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// The burst of a source, as the time in which its rate allows that many lines.
+/// The burst allowed to a source, as the time in which its rate permits that many lines.
 const BURST_NANOS: u64 = NANOS_PER_SECOND;
-/// The sets of the table; a power of two.
+/// The number of sets in the table; a power of two.
 const SETS: u64 = 8192;
 const WAYS: usize = 8;
 
-/// The token buckets, in 1.6 MiB.
+/// The token buckets, which take 1.6 MiB.
 #[derive(Debug)]
 pub struct SourceRates {
     line_nanos: u64,
@@ -28,14 +28,14 @@ pub struct SourceRates {
 #[derive(Debug, Clone, Default)]
 struct Set {
     sources: [u128; WAYS],
-    /// When the bucket of each source is full again, in nanoseconds since `began`.
+    /// When each source's bucket will be full again, in nanoseconds since `began`.
     full: [u64; WAYS],
-    /// When the shared bucket of all other sources is full again.
+    /// When the bucket shared by all other sources will be full again.
     shared: u64,
 }
 
 impl SourceRates {
-    /// Allows each source `lines_per_second`, at least 1.
+    /// Allows each source `lines_per_second`, but at least 1.
     #[must_use]
     pub fn new(lines_per_second: u32, now: Instant) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl SourceRates {
         }
     }
 
-    /// Takes at most `lines` from a source's bucket, and returns their number.
+    /// Takes up to `lines` from a source's bucket. Returns how many it took.
     pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
         let now = now.saturating_duration_since(self.began).as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX / 2);
@@ -78,7 +78,7 @@ impl Set {
     }
 }
 
-/// Returns an IPv4 address, also from its IPv6 form, or the 64 network bits of an IPv6 address.
+/// Returns the IPv4 address, even if given in IPv6 form, or the 64 network bits of an IPv6 address.
 fn key(source: IpAddr) -> u128 {
     const IPV4: u128 = 1 << 64;
     match source.to_canonical() {
@@ -121,12 +121,12 @@ mod tests {
         assert_eq!(rates.take(v6("::ffff:10.0.0.1"), 9, now), 1);
         assert_eq!(rates.take(v6("::ffff:10.0.0.2"), 9, now), 1);
         assert_eq!(rates.take("10.0.0.2".parse().unwrap(), 9, now), 0);
-        // The mapped form of an address of no network.
+        // This is not the mapped form of an IPv4 address.
         assert_eq!(rates.take(v6("::1"), 9, now), 1);
     }
 
-    /// Many made-up addresses send a line each. A source that sends all the time keeps its bucket, whole and no more; a
-    /// new one finds room as soon as theirs are full again.
+    /// Many spoofed addresses send one line each. A source that keeps sending keeps its bucket, and gets exactly its rate. A new
+    /// source finds room as soon as the other buckets are full again.
     #[test]
     fn made_up_addresses_evict_no_active_source() {
         let rates = SourceRates::new(10, Instant::now());
@@ -135,12 +135,12 @@ mod tests {
         for step in 0..300_u32 {
             let now = rates.began + Duration::from_millis(10) * step;
             passed += rates.take(honest, 1, now);
-            // Twenty times the table in three seconds.
+            // Twenty times the size of the table in three seconds.
             for number in 0..4500 {
                 rates.take(v4(step * 4500 + number), 1, now);
             }
         }
-        // Ten at once, ten a second for three seconds.
+        // Ten immediately, then ten per second for three seconds.
         assert!((39..=40).contains(&passed), "{passed}");
         let now = rates.began + Duration::from_secs(3) + Duration::from_millis(100);
         assert_eq!(rates.take(v4(u32::MAX - 1), 99, now), 10);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(set.take(9, 6, 0, line), 6);
         assert_eq!(set.take(10, 6, 0, line), 4);
         assert_eq!(set.take(1, 6, 0, line), 0);
-        // A second later all are full again, and any of them makes room.
+        // A second later all buckets are full again, so any of them can be replaced.
         assert_eq!(set.take(11, 99, NANOS_PER_SECOND, line), 10);
         assert_eq!(set.take(8, 99, NANOS_PER_SECOND, line), 10);
     }

@@ -1,5 +1,5 @@
-//! [`Receiver`]: reads many datagrams with one system call. Those that arrive close together wait a little to be read together.
-//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call.
+//! [`Receiver`]: reads many datagrams with one system call. If datagrams arrive in quick succession, it waits briefly to read
+//! them together. The only file with unsafe code: no crate offers a batched receive whose headers are correct on every call.
 
 #![expect(
     unsafe_code,
@@ -23,22 +23,22 @@ use super::address::{ListenAddress, SocketFile};
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// The most datagrams that one system call reads.
+/// Maximum number of datagrams per system call.
 const BATCH: usize = 64;
-/// The bytes between the rooms of two datagrams: at powers of two all would share few places of the processor's caches.
+/// The gap between two datagrams' buffers, in bytes. At powers of two, all would compete for the same few cache lines.
 const STAGGER: usize = 33 * 64;
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-/// Linux' number of the socket option for a socket's memory, and the place of the drop counter in it.
+/// Linux's socket option number for a socket's memory, and the position of the drop counter in it.
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
-/// The longest time that datagrams wait for others.
+/// How long datagrams may wait for others.
 const REST_MAX: Duration = Duration::from_millis(1);
-/// Datagrams may wait a nanosecond for each 3 bytes of the receive buffer. That fills a quarter of it at most: at a million datagrams
-/// a second, each of which takes 768 bytes or more.
+/// Datagrams may wait one nanosecond per 3 bytes of receive buffer. At a million datagrams per second that take up 768 bytes
+/// each, this fills a quarter of it.
 const BYTES_PER_NANO: u64 = 3;
-/// The pause before a socket that failed is read again: first, and at most.
+/// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// A socket and the buffers for its datagrams.
@@ -48,43 +48,43 @@ pub struct Receiver {
     batch: usize,
     room: Vec<u8>,
     datagram_max: usize,
-    /// Length and truncation of each datagram read last.
+    /// The length of each datagram in the last read, and whether it was truncated.
     lengths: Vec<(usize, bool)>,
     names: Vec<libc::sockaddr_storage>,
     rest: Duration,
-    /// The last read with datagrams.
+    /// When a read last returned datagrams.
     arrived: Instant,
-    /// The last value of the kernel's counter of drops; `None`: another receiver of the socket counts, or the kernel does not tell.
+    /// The last value of the kernel's drop counter; `None` if a different receiver counts drops, or they are not reported.
     pub(super) drops_seen: Option<u32>,
-    /// The host's datagrams with wrong checksums at that time.
+    /// How many datagrams with wrong checksums the host had received by then.
     wrong_seen: u64,
-    /// The time of the next read of a socket that failed, and the pause before it.
+    /// When to read a failed socket again, and the pause before that.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
-    /// Whether the socket outlives the process, and the next one reads it.
+    /// Whether the socket outlives the process, so that the next process reads it.
     pub(crate) outlives: bool,
     is_unix: bool,
-    /// The file of a Unix socket that this process has bound. The last receiver of the socket that stops removes it.
+    /// The file of a Unix socket bound by this process. It is removed when the last receiver of the socket stops.
     pub(super) file: Option<Arc<SocketFile>>,
 }
 
 impl Receiver {
-    /// Reads from this socket, which should have a read timeout. A datagram longer than `datagram_max` bytes is cut.
+    /// Reads from this socket, which should have a read timeout. Datagrams longer than `datagram_max` bytes are truncated.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-        // A Unix socket has room for few datagrams, and its senders wait.
+        // A Unix socket has room for only a few datagrams, and its senders block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         Self {
             batch: BATCH,
             room: vec![0; BATCH * (datagram_max + STAGGER)],
             datagram_max,
             lengths: Vec::new(),
-            // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address of no family.
+            // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
             rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(REST_MAX),
             arrived: Instant::now(),
-            // Earlier processes have counted earlier drops.
+            // Earlier drops have been counted by earlier processes.
             drops_seen: kernel_drops(&socket),
             wrong_seen: wrong_checksums(),
             retry: None,
@@ -96,7 +96,7 @@ impl Receiver {
         }
     }
 
-    /// Reads one datagram with each system call.
+    /// Reads only one datagram per system call.
     #[must_use]
     pub const fn without_batches(mut self) -> Self {
         self.batch = 1;
@@ -107,11 +107,11 @@ impl Receiver {
         self.is_unix
     }
 
-    /// Refuses further datagrams of a Unix socket's senders. Earlier ones can still be read.
+    /// Rejects any further datagrams from a Unix socket's senders. Earlier ones can still be read.
     pub(crate) fn refuse_senders(&mut self) {
         self.file = None;
         if self.is_unix {
-            // It cannot fail while the socket is open.
+            // This cannot fail while the socket is open.
             let _ = self.socket.shutdown(Shutdown::Read);
         }
     }
@@ -120,15 +120,15 @@ impl Receiver {
         ListenAddress::of(&self.socket)
     }
 
-    /// Waits for datagrams until the socket's read timeout, and reads them. Returns false when none arrived.
+    /// Waits for datagrams until the socket's read timeout, and reads them. Returns false if none arrived.
     pub fn wait(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// Like [`Self::wait`], but sleeps before if datagrams were read just now, so that more come together. Datagrams at longer
-    /// intervals are read at once.
+    /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that more of them arrive together. Datagrams
+    /// that are further apart are read immediately.
     pub fn gather(&mut self) -> io::Result<bool> {
-        // A single read would delay all datagrams behind it.
+        // A single read would delay all datagrams queued after it.
         let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
         if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
@@ -140,7 +140,7 @@ impl Receiver {
         Ok(read)
     }
 
-    /// Reads datagrams without waiting. Returns false when there are none.
+    /// Reads datagrams without waiting. Returns false if there are none.
     pub fn poll(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_DONTWAIT)
     }
@@ -149,7 +149,7 @@ impl Receiver {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Returns whether datagrams arrived, or `None` after a failure; `failing` is the number of sockets that cannot be read.
+    /// Returns whether datagrams arrived, or `None` on failure. `failing` counts the sockets that cannot be read.
     pub(crate) fn note(
         &mut self,
         read: io::Result<bool>,
@@ -183,7 +183,7 @@ impl Receiver {
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
         match self.receive_batch(flags) {
-            // EAGAIN: the timeout, or no datagram. ECONNREFUSED: an ICMP error of an earlier send.
+            // EAGAIN: the timeout, or no datagram. ECONNREFUSED: an ICMP error caused by an earlier send.
             Err(error) => match error.kind() {
                 WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
                 _ => Err(error),
@@ -199,20 +199,20 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the empty datagram is the end of a Unix socket that refuses senders: it ends a waiting read once. A real empty
-    /// datagram at that moment is lost.
+    /// Returns whether an empty datagram marks the end of a Unix socket that rejects senders: such a socket ends a blocked read
+    /// once. A real empty datagram at that moment is lost.
     fn is_end(&self) -> bool {
         if !matches!(*self.lengths, [(0, _)]) {
             return false;
         }
         let mut poll =
             libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: there is one pollfd, as the call says, and it outlives the call, which waits for nothing.
+        // SAFETY: the call is passed exactly one pollfd, which outlives it. It does not block.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
-    /// A socket that was shut down returns empty datagrams. Real ones are rare, and so is this system call.
+    /// A socket that has been shut down returns empty datagrams. Real ones are rare, so this system call is, too.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -220,8 +220,8 @@ impl Receiver {
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
-        // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value: no bytes, and no
-        // name, no parts, no control data.
+        // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value: no bytes, name, parts or
+        // control data.
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { std::mem::zeroed() };
         let rooms = (self.room).chunks_exact_mut(self.datagram_max + STAGGER);
@@ -235,16 +235,16 @@ impl Receiver {
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = NAME_LEN;
         }
-        // SAFETY: each of the headers, of which there are at least `batch`, points to one part, and each part to `datagram_max` bytes of
-        // `self.room` that no other part has, and to a name of NAME_LEN bytes in `self.names` that no other header has. All
-        // of them outlive the call. A null timeout is allowed.
+        // SAFETY: there are at least `batch` headers. Each points to one part, and each part to `datagram_max` bytes of
+        // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` that no other
+        // header uses. All of them outlive the call. The timeout may be null.
         let batch = libc::c_uint::try_from(self.batch).map_err(io::Error::other)?;
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
                 batch,
-                // Signed or not, as the C library has it.
+                // Signed or not, depending on the C library.
                 flags as _,
                 std::ptr::null_mut(),
             )
@@ -257,7 +257,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the datagrams of the last read.
+    /// Returns the datagrams from the last read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
         let rooms = self.room.chunks_exact(self.datagram_max + STAGGER);
         rooms.zip(&self.lengths).zip(&self.names).map(|((room, &(len, truncated)), name)| {
@@ -269,8 +269,8 @@ impl Receiver {
         })
     }
 
-    /// Returns the number of datagrams that the kernel dropped since the last call: the receive buffer was full, or their checksum
-    /// wrong. Logs when a larger buffer does not help. Must be called often, since the kernel's counter has 32 bits and wraps.
+    /// Returns how many datagrams the kernel has dropped since the last call because the receive buffer was full or the checksum
+    /// wrong. Logs if a larger buffer would not help. Must be called often: the kernel's 32-bit counter wraps.
     pub(crate) fn take_kernel_drops(&mut self) -> u32 {
         let Some(before) = self.drops_seen else {
             return 0;
@@ -278,7 +278,7 @@ impl Receiver {
         let seen = kernel_drops(&self.socket).unwrap_or(before);
         self.drops_seen = Some(seen);
         let drops = seen.wrapping_sub(before);
-        // In any case: earlier datagrams are no reason of later drops.
+        // Always updated, because earlier datagrams do not explain later drops.
         let wrong_before = self.wrong_seen;
         self.wrong_seen = wrong_checksums().max(wrong_before);
         let wrong = self.wrong_seen - wrong_before;
@@ -296,16 +296,16 @@ impl Receiver {
     }
 }
 
-/// The claimed source address of a datagram, decoded on demand, which is rare.
+/// The source address a datagram claims. It is decoded on demand, which is rare.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Source<'a>(Option<&'a libc::sockaddr_storage>);
 
 impl Source<'_> {
-    /// Returns the address, if it is one of the internet.
+    /// Returns the address, if it is an internet address.
     #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         let mut storage = SockAddrStorage::zeroed();
-        // SAFETY: a SockAddrStorage is a sockaddr_storage, all of it initialised, whose family gives the kind of address.
+        // SAFETY: a SockAddrStorage is a fully initialised sockaddr_storage, whose family determines the kind of address.
         unsafe {
             *storage.view_as() = *self.0?;
             SockAddr::new(storage, NAME_LEN).as_socket()
@@ -329,23 +329,23 @@ fn kernel_drops(socket: &Socket) -> Option<u32> {
     (result == 0).then(|| info[SK_MEMINFO_DROPS])
 }
 
-/// Returns the datagrams with a wrong checksum that this host received since it started, 0 if it does not tell. The kernel counts these
-/// among the drops of their sockets, too.
+/// Returns how many datagrams with a wrong checksum this host has received since it booted; 0 if it does not report them. The
+/// kernel also counts them among the drops of their sockets.
 fn wrong_checksums() -> u64 {
     let ipv4 = procfs::net::snmp().map(|counters| counters.udp_in_csum_errors);
     let ipv6 = procfs::net::snmp6().map(|counters| counters.udp_in_csum_errors);
     ipv4.unwrap_or_default() + ipv6.unwrap_or_default()
 }
 
-/// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.
+/// Takes the descriptors that the service manager passed to this process, with their numbers. Later calls return none.
 pub(super) fn passed() -> io::Result<Vec<(RawFd, OwnedFd)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }
     let descriptors = sd_notify::listen_fds()?;
-    // SAFETY: `listen_fds` found each of them open. By LISTEN_PID they were opened for this process before it
-    // began, so no other code in it owns them, and TAKEN that no earlier call has taken them.
+    // SAFETY: `listen_fds` found each of them open. According to LISTEN_PID they were opened for this process before it started,
+    // so no other code in it owns them. TAKEN ensures that no earlier call has taken them.
     let own = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
     Ok(descriptors.map(|number| (number, own(number))).collect())
 }

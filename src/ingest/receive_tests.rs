@@ -1,4 +1,4 @@
-//! Real datagrams over loopback.
+//! Tests with real datagrams over loopback.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -30,7 +30,7 @@ fn check(mut receiver: Receiver, sender: &UdpSocket) {
         [(b"first".to_vec(), false), (Vec::new(), false), (b"longer t".to_vec(), true)]
     );
     assert!(!receiver.poll().unwrap());
-    // A truncated datagram leaves no trace on the next.
+    // A truncated datagram does not affect the next.
     sender.send(b"next").unwrap();
     assert!(receiver.wait().unwrap());
     assert_eq!(read(&receiver), [(b"next".to_vec(), false)]);
@@ -112,7 +112,7 @@ fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
         Receiver::new(socket, 8)
     };
     assert_eq!(receiver(Domain::UNIX, 1 << 17).rest, Duration::ZERO);
-    // Linux doubles the size.
+    // Linux doubles the requested size.
     assert_eq!(receiver(Domain::IPV4, 1 << 16).rest, Duration::from_nanos((1 << 17) / 3));
     let (mut receiver, sender) = pair(8);
     let mut gathered_within = |after| {

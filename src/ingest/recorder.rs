@@ -1,6 +1,6 @@
-//! [`Recorder`]: the task that records the batches of one partition, one after the other; it retries, as recording is idempotent.
-//! It stops when its channel is closed and all is recorded; on `abort` it spools or drops the rest. The node lags from a failure,
-//! a late answer, or a store that forgot, until the queue is drained.
+//! [`Recorder`]: the task that records the batches of one partition, one at a time. It retries, since recording is idempotent. It
+//! exits once its channel is closed and everything has been recorded; on `abort` it spools or drops what is left. After a
+//! failure, a late reply, or data loss in the store, the node lags until the queue is drained.
 
 mod attempt;
 mod coverage;
@@ -28,24 +28,24 @@ use crate::spool::Spool;
 use crate::store::{RecordRequest, Recording, StoreError};
 use crate::telemetry::Metrics;
 
-/// Below this cap of users series are near it often enough to know their users.
+/// If the user cap is below this, series come near it often enough that their users must be known.
 const FEW_USERS: u64 = 1_000_000;
 const IDLE_BEAT: Duration = Duration::from_secs(1);
-/// One in this number of failures is logged, about every ten seconds.
+/// One in this many failures is logged, which is about every ten seconds.
 const FAILURES_PER_LOG: u32 = 8;
 
 /// The settings of a [`Recorder`].
 #[derive(Debug, Clone, Copy)]
 pub struct RecorderSettings {
-    /// The ages that are accepted, checked again when a batch had to wait.
+    /// The accepted range of event ages, checked again if a batch had to wait.
     pub window: Window,
-    /// The unit of the timestamps in the input.
+    /// The unit of timestamps in the input.
     pub precision: Precision,
-    /// The caps of a series and of a minute.
+    /// The caps per series and per minute.
     pub caps: CapSettings,
-    /// A node that waits longer than this for an answer lags. Well below the grace, after which other nodes seal the minute.
+    /// A node that waits longer than this for a reply lags. Well below the grace period that other nodes wait before sealing.
     pub lagging_after: Duration,
-    /// The time for which a shared store may forget confirmed events, so that the recorder keeps them.
+    /// How far back a shared store may lose acknowledged events, and so how long the recorder keeps them.
     pub replay_window: Duration,
 }
 
@@ -58,16 +58,16 @@ pub struct Recorder {
     pub batches: mpsc::Receiver<Delivery>,
     pub store: Arc<dyn Recording>,
     pub overflow: OverflowSeries,
-    /// Takes the batches that an abort leaves; `None`: they are dropped.
+    /// Takes the batches left over after an abort; `None` if they are dropped.
     pub spool: Option<Spool>,
-    /// The memory for known users.
+    /// The memory budget for known users.
     pub dedup: Arc<Budget>,
-    /// The memory for the batches of the replay window.
+    /// The memory budget for the batches in the replay window.
     pub replay: Arc<Budget>,
     pub node: Arc<Node>,
     pub metrics: Arc<Metrics>,
     pub heartbeat: Heartbeat,
-    /// When cancelled, it stops waiting for the store.
+    /// When cancelled, the task stops waiting for the store.
     pub abort: CancellationToken,
 }
 
@@ -76,31 +76,31 @@ struct State {
     replay: Replay,
     bounds: &'static Bounds,
     lags: bool,
-    /// The failed attempts since the store took a transaction.
+    /// The number of failed attempts since the store last accepted a transaction.
     failures: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// From a listener: its events are in the ledger's queue.
+    /// From a listener. The events are in the ledger's queue.
     Queue,
-    /// From the disk: its events are in the queue, too, and on the disk until they are recorded.
+    /// From disk. The events are in the queue as well, and stay on disk until they are recorded.
     Spool,
-    /// Recorded before: its events have left the ledger.
+    /// Recorded before, so the events have left the ledger.
     Replay,
 }
 
 impl Recorder {
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
-        // Near their cap the recorder has to ask for the number of users, which for a remote store costs a call.
+        // Near a cap, the recorder has to ask for the number of users, which costs a call if the store is remote.
         let users_max = self.settings.caps.users_max;
         let store = self.store.capabilities();
         let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
         let is_told = is_near_cap || !store.finds_new_users;
         let users = is_told.then(|| Arc::clone(&self.dedup));
         let overflow = self.overflow.clone();
-        // A store in this process loses nothing before the process does.
+        // An in-process store loses nothing unless the process does.
         let replay_window = self.settings.replay_window * u32::from(store.is_remote);
         let mut state = State {
             known: Known::new(self.partition, self.settings.caps, overflow, users),
@@ -116,9 +116,9 @@ impl Recorder {
                 Ok(None) => return,
                 Err(_idle) => {}
             }
-            // Busy or idle: the knowledge of a minute expires on time.
+            // Whether busy or idle, what is known about a minute must expire on time.
             state.known.expire(Instant::now());
-            // In this order: the store may have been away for longer than the window.
+            // The order matters, because the store may have been unreachable for longer than the window.
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
             state.replay.expire(generation, Instant::now());
@@ -136,7 +136,7 @@ impl Recorder {
         let is_recorded = self.record(state, &batch, origin).await;
         self.node.ledger.released(batch.bytes());
         if let (true, Some(done)) = (is_recorded, done) {
-            // Without a receiver the node ends; then the disk still has the batch.
+            // If the receiver is gone, the node is exiting, and the batch is still on disk.
             let _ = done.send(());
         }
         if !state.replay.keep(batch, generation, Instant::now()) {
@@ -144,7 +144,7 @@ impl Recorder {
         }
     }
 
-    /// Records the batches of the last seconds again unless this store confirmed them. Until then the node lags.
+    /// Re-records the batches of the last seconds, unless this store has acknowledged them. Until that is done, the node lags.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {
@@ -171,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// Records a batch in transactions. Returns false when some of it was aborted.
+    /// Records a batch in transactions. Returns false if part of it was aborted.
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
         let mut is_recorded = true;
@@ -196,7 +196,7 @@ impl Recorder {
                 let mut attempt = pin!(self.heartbeat.during(attempt));
                 loop {
                     tokio::select! {
-                        // An answer that is there counts, although the node aborts.
+                        // A reply that has already arrived counts, even if the node aborts.
                         biased;
                         answer = &mut attempt => break Some(answer),
                         () = tokio::time::sleep_until(lags_at), if !state.lags => {

@@ -1,5 +1,5 @@
-//! [`Sockets`]: all sockets of a program. One that a service manager passes (`LISTEN_FDS`, `sd_listen_fds(3)`) outlives the
-//! process: the kernel keeps arriving datagrams in it for the next process, so a node that stops leaves them unread.
+//! [`Sockets`]: all sockets of a program. Those passed by a service manager (`LISTEN_FDS`, `sd_listen_fds(3)`) outlive the
+//! process: the kernel keeps arriving datagrams for the next process, so a node leaves them unread on shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,39 +18,39 @@ use crate::diagnosis::Cause;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sockets<'a> {
     pub(crate) listen: &'a [ListenAddress],
-    /// In bytes.
+    /// The size in bytes.
     pub(crate) receive_buffer: u64,
     pub(crate) socket_mode: u32,
     pub(crate) read_timeout: Duration,
-    /// The threads that read each socket together: a single sender is one flow, which several sockets would not spread.
+    /// How many threads share each socket. A single sender is a single flow, which would not be spread across several sockets.
     pub(crate) threads: usize,
-    /// The longest datagram that is read whole, in bytes.
+    /// Maximum length of a datagram that is read in full, in bytes.
     pub(crate) datagram_max: usize,
-    /// The name of the service manager's units: `eds` of `eds.socket`.
+    /// The name of the service manager's units: `eds` for `eds.socket`.
     pub(crate) unit: &'static str,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
-    /// One for each thread and socket.
+    /// One per thread and socket.
     pub(crate) receivers: Vec<Receiver>,
-    /// With the ports that the system chose.
+    /// With the ports chosen by the system.
     pub(crate) addresses: Vec<ListenAddress>,
-    /// The receive buffers of the UDP sockets together.
+    /// The total size of the receive buffers of all UDP sockets.
     pub(crate) buffer_bytes: u64,
-    /// The datagrams that the kernel dropped from the inherited sockets before this process read them.
+    /// How many datagrams the kernel dropped from the inherited sockets before this process started reading them.
     pub(crate) drops_before: u64,
 }
 
-/// A socket that the service manager passed, known to be one for datagrams.
+/// A datagram socket passed by the service manager.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     socket: Socket,
     address: ListenAddress,
 }
 
-/// Takes the sockets that the service manager passed to this process; none without such a manager. Call it before the
-/// process opens anything, so that all open descriptors are the manager's. Later calls get none.
+/// Takes the sockets that the service manager passed to this process, if any. Must be called before the process opens anything,
+/// so that all open descriptors come from the manager. Later calls return none.
 pub(crate) fn inherited() -> anyhow::Result<Vec<Inherited>> {
     let descriptors = passed().map_err(|error| {
         anyhow!("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {error}")
@@ -80,7 +80,7 @@ fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
     }
     match ListenAddress::of(socket) {
         Some(ListenAddress::Udp(at)) if at.port() == 0 => None,
-        // A name that is no path is no address.
+        // A name that is not a path is not a usable address.
         address => address,
     }
     .ok_or("a socket without an address")
@@ -100,7 +100,7 @@ impl Sockets<'_> {
         }
         let mut opened = Opened::default();
         for address in self.listen {
-            // Several may share an address (`ReusePort=`).
+            // Several sockets may share an address (`ReusePort=`).
             let passed: Vec<_> =
                 inherited.extract_if(.., |passed| passed.address == *address).collect();
             if passed.is_empty() {
@@ -126,7 +126,7 @@ impl Sockets<'_> {
         Ok(opened)
     }
 
-    /// Adds a receiver for each thread. Returns the earlier drops of the kernel, which the first of them counts from.
+    /// Adds one receiver per thread. Returns the kernel's earlier drops, from which the first receiver starts counting.
     fn add_receivers(
         &self,
         socket: &Socket,
@@ -154,7 +154,7 @@ impl Sockets<'_> {
         Ok(drops.unwrap_or_default())
     }
 
-    /// `[::]` receives IPv4 as well, unless `listen` has an IPv4 address with its port: the kernel does not allow both.
+    /// `[::]` also receives IPv4, unless `listen` has an IPv4 address with the same port, because the kernel does not allow both.
     fn bind(&self, address: &ListenAddress) -> anyhow::Result<(Socket, Option<SocketFile>)> {
         let bound = match address {
             ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
@@ -185,7 +185,7 @@ impl Sockets<'_> {
     }
 
     fn prepare(&self, socket: &Socket, address: &ListenAddress) -> io::Result<()> {
-        // Its former owner may have polled it.
+        // Its previous owner may have polled it.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(self.read_timeout))?;
         let ListenAddress::Udp(address) = *address else {
@@ -200,8 +200,8 @@ impl Sockets<'_> {
         self.set_receive_buffer(socket, address, true)
     }
 
-    /// Sets the receive buffer, and warns when it is smaller than asked for. Never shrinks that of a passed socket: the manager may
-    /// have set one beyond what this process may (`ReceiveBuffer=`), and it may be full.
+    /// Sets the receive buffer, and warns if it ends up smaller than requested. Never shrinks that of a passed socket: the
+    /// manager may have made it larger than this process can (`ReceiveBuffer=`), and it may be full.
     fn set_receive_buffer(
         &self,
         socket: &Socket,
@@ -212,9 +212,9 @@ impl Sockets<'_> {
         let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
         let is_enough = is_passed && buffer_bytes(socket)? >= asked;
         let size = usize::try_from(size).unwrap_or_default();
-        // Beyond the system's limit, which needs CAP_NET_ADMIN.
+        // To exceed the system's limit, which needs CAP_NET_ADMIN.
         if !is_enough && set_socket_recv_buffer_size_force(socket, size).is_err() {
-            // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: try it on another.
+            // The kernel grants at most net.core.rmem_max, which may be less than the socket has, so a trial socket is used.
             let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
             trial.set_recv_buffer_size(size)?;
             if !is_passed || buffer_bytes(&trial)? > buffer_bytes(socket)? {
@@ -235,7 +235,7 @@ impl Sockets<'_> {
     }
 }
 
-/// Returns the receive buffer. The kernel doubles the size for its own records, and reports the double.
+/// Returns the receive buffer's size. The kernel doubles it for its own bookkeeping, and reports the doubled size.
 fn buffer_bytes(socket: &Socket) -> io::Result<u64> {
     Ok(socket.recv_buffer_size()? as u64 / 2)
 }

@@ -1,5 +1,5 @@
-//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first. It deletes a segment when all of it is
-//! recorded, and retries one that it cannot read, since the file may be whole.
+//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first. It deletes a segment once all of it has
+//! been recorded, and retries one that it cannot read, because the file may be intact.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::node::{Heartbeat, Node, Throttle};
 use crate::spool::{Segment, Spool, is_gone, segment};
 use crate::telemetry::Metrics;
 
-/// The segments in memory at a time: one is recorded while the next is read.
+/// Number of segments in memory at a time: one is being recorded while the next is read.
 const SEGMENTS: usize = 2;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,15 +46,16 @@ struct Fetched {
 }
 
 impl Unspooler {
-    /// Runs until it is stopped. The batches at the recorders then wait for the store as long as the node does.
+    /// Runs until stopped. After that, batches already passed to recorders wait for the store for as long as the node does.
     pub(crate) async fn run(self) {
         let segments = stream::unfold((), |()| async { Some((self.fetch().await?, ())) });
-        // Batches progress while a segment is read: one may hold the place before a recorder that listeners wait for.
+        // Batches make progress while a segment is being read, because one may hold the recorder slot that listeners wait for.
         let recording = segments.map(|fetched| self.bring(fetched)).buffered(SEGMENTS);
         self.heartbeat.during(recording.for_each(|()| future::ready(())).boxed()).await;
     }
 
-    /// Returns the next segment when memory has room; `None` when the node stops. It is not cancelled: a segment is taken only once.
+    /// Returns the next segment once memory has room; `None` on shutdown. Must not be cancelled, because a segment is taken only
+    /// once.
     async fn fetch(&self) -> Option<Fetched> {
         loop {
             let room = async {
@@ -70,14 +71,14 @@ impl Unspooler {
         }
     }
 
-    /// Returns whether memory has room because the store takes events again. Events in memory are older, so they go first.
+    /// Returns whether memory has room because the store is accepting events again. Events in memory are older, so they go first.
     fn has_room(&self) -> bool {
         let totals = self.node.ledger.totals();
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
-    /// Reads a segment, and retries until it can be read. A file is damaged only if it is gone or has other contents than were
-    /// written: a system without descriptors, or a disk that fails for a while, proves nothing. `None` when the node stops.
+    /// Reads a segment, and retries until that succeeds. A file counts as damaged only if it is gone or its contents differ from
+    /// those written: a lack of descriptors, or a disk that fails for a while, proves nothing. `None` if the node is stopping.
     async fn read(&self, path: &Path) -> Option<Result<Loaded, String>> {
         let mut logged = Throttle::new(LOG_INTERVAL);
         let (mut pause, mut was_gone) = (RETRY_MIN, false);
@@ -89,7 +90,7 @@ impl Unspooler {
                 Ok(loaded) => return Some(loaded.map_err(|error| error.to_string())),
                 Err(error) => error,
             };
-            // Twice: its whole directory may have been away, and come back in between.
+            // Checked twice, because its whole directory may have been missing, and have reappeared in between.
             let gone = is_gone(path, &error);
             if gone && was_gone {
                 return Some(Err(error.to_string()));
@@ -111,14 +112,14 @@ impl Unspooler {
         }
     }
 
-    /// Reads a segment, and enters its events into the ledger.
+    /// Reads a segment, and enters its events in the ledger.
     async fn load(&self, segment: Segment) -> Option<Fetched> {
         let (loaded, unreadable) = match self.read(&segment.path).await? {
             Ok(loaded) => (loaded, None),
             Err(reason) => (Loaded::default(), Some(reason)),
         };
         let (batches, segment::Contents { events, damaged, torn_bytes }) = loaded;
-        // Events that this process wrote and that cannot be read.
+        // Events written by this process that cannot be read.
         let missing = segment.events.map_or(0, |written| written.saturating_sub(events));
         if segment.events.is_none() {
             self.node.ledger.restored(events);
@@ -148,7 +149,7 @@ impl Unspooler {
         Some(Fetched { segment, batches, is_damaged })
     }
 
-    /// Sends the batches of a segment to the recorders, and waits until all are recorded.
+    /// Sends the batches in a segment to the recorders, and waits until all of them have been recorded.
     async fn bring(&self, fetched: Fetched) {
         let Fetched { segment, batches, is_damaged } = fetched;
         let each = batches.into_iter();

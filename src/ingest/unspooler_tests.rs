@@ -1,4 +1,4 @@
-//! A disk that is slow, or cannot be read for a while.
+//! Tests a disk that is slow, or cannot be read for a while.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn batch(user: &str) -> Batch {
     batch
 }
 
-/// An unspooler of one partition, and its surroundings.
+/// An unspooler for one partition, and its surroundings.
 struct Site {
     home: TempDir,
     node: Arc<Node>,
@@ -49,7 +49,7 @@ impl Site {
         self.spool().join(format!("{number:020}.spool"))
     }
 
-    /// Leaves the first segment as an earlier process would.
+    /// Leaves the first segment behind, as an earlier process would.
     fn leave_a_segment(&self) {
         let (frames, _) = segment::frames(&batch("of the first segment"));
         std::fs::create_dir(self.spool()).unwrap();
@@ -57,7 +57,7 @@ impl Site {
         std::fs::write(self.segment(1), bytes).unwrap();
     }
 
-    /// Starts it; `before_read` runs after the directory is opened.
+    /// Starts the unspooler; `before_read` runs after the directory has been opened.
     fn start(&self, before_read: impl FnOnce()) -> tokio::task::JoinHandle<()> {
         let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.node, &self.metrics);
         before_read();
@@ -70,7 +70,7 @@ impl Site {
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
             heartbeat: self.node.progress.watch("unspooler"),
-            // Follows pipes, which imitate a disk that hangs.
+            // Follows pipes, which simulate a hanging disk.
             read: |path| std::fs::read(path),
             stop: self.stop.clone(),
         };
@@ -145,7 +145,7 @@ async fn a_segment_that_was_moved_away_is_skipped() {
 async fn hanging_disk_does_not_block_a_recorder() {
     let mut site = Site::new();
     site.leave_a_segment();
-    // To be read it has to be written to at the same time.
+    // A pipe can only be read while something writes to it.
     let hanging = std::process::Command::new("mkfifo").arg(site.segment(2)).status();
     assert!(hanging.unwrap().success());
     let listeners = batch("of a listener").into();
@@ -153,7 +153,7 @@ async fn hanging_disk_does_not_block_a_recorder() {
     let running = site.start(|| ());
     let second = site.segment(2);
     site.until(|site| site.node.ledger.totals().in_memory() > 0).await;
-    // The first segment is read, and the second is being read.
+    // The first segment has been read, and the second is being read.
     let open = move || std::fs::OpenOptions::new().write(true).open(second);
     let opening = tokio::time::timeout(SOON, tokio::task::spawn_blocking(open));
     let writer = opening.await.unwrap().unwrap().unwrap();

@@ -1,14 +1,13 @@
 //! [`Delivery`]: writes batches to a server and finds the items that the server does not accept.
 //!
-//! Every batch is written once. Batches that are not accepted are split until the items at fault are alone
-//! ([`Suspects`]). Other answers decide the meaning of an answer, never its message:
+//! Every batch is written once. Batches that are not accepted are split until the offending items are isolated
+//! ([`Suspects`]). How a reply is understood depends on other replies, never on its message:
 //!
-//! - An item is refused when it was rejected alone and the server accepted something that was written after that:
-//!   another item, or a probe. The probe is the item that was last accepted, which changes nothing, or a point without
-//!   an item ([`Target::probe`]).
-//! - An answer that looks like a misconfiguration or a fault of the server is believed when the server does not accept
-//!   the probe either. Otherwise the cause is in the batch: a firewall may answer 403 to the text of a tag, and a server
-//!   may fail at it. An item at which the server fails alone is reported as failing, for it may not be the item's fault.
+//! - An item counts as rejected if it was rejected on its own and the server then accepted a later write: a different item, or a
+//!   probe. The probe is the last accepted item, which changes nothing, or a point without an item ([`Target::probe`]).
+//! - A reply that looks like a misconfiguration or a server fault is believed if the server does not accept the probe either.
+//!   Otherwise the cause is in the batch: a firewall may reply with 403 because of the text in a tag, or a server may fail on
+//!   it. An item for which the server fails even if it is written alone is reported as failing, for it may not be to blame.
 //! - A server that is down, or asks for a pause, ends the round without another request.
 
 use std::cmp::Reverse;
@@ -20,30 +19,30 @@ use tokio::time::Instant;
 
 use super::WriteError;
 
-/// The number of parts that are written at the same time.
+/// How many parts are written concurrently.
 const CONCURRENT: usize = 6;
-/// The number of failures in a row that is followed by a probe.
+/// How many consecutive failures trigger a probe.
 const UNPROVEN_MAX: usize = 16;
-/// The most single items that are written as samples after the server rejected the probe.
+/// Maximum number of items written individually as samples after the server has rejected the probe.
 const SAMPLES_MAX: usize = 64;
-/// The number of parts that a part is split into.
+/// How many parts a part is split into.
 const WAYS: usize = 4;
-/// The most items that are searched; the others are left to a later round.
+/// Maximum number of items searched. The others are left for a later round.
 const ITEMS_MAX: usize = 100_000;
 
-/// Items that are written by one request.
+/// Items written in one request.
 pub(crate) trait Batch: Default + Send + Sync {
     fn len(&self) -> usize;
 
-    /// Keeps the items before this place and returns the others.
+    /// Keeps the items before this index and returns the others.
     fn split_off(&mut self, at: usize) -> Self;
 
     fn append(&mut self, other: Self);
 
-    /// Returns a copy of an item that may be written again without any effect.
+    /// Returns a copy of an item that can be written again without any effect.
     fn repeatable(&self) -> Option<Self>;
 
-    /// Takes one item out.
+    /// Removes and returns one item.
     fn take(&mut self, at: usize) -> Self {
         let mut item = self.split_off(at);
         let behind = item.split_off(1);
@@ -52,17 +51,17 @@ pub(crate) trait Batch: Default + Send + Sync {
     }
 }
 
-/// A server that batches are written to.
+/// A server to which batches are written.
 pub(crate) trait Target: Sync {
     type Batch: Batch;
 
     fn write(&self, batch: &Self::Batch) -> impl Future<Output = Result<(), WriteError>> + Send;
 
-    /// Writes a point without an item. Returns `None` if the server has no place for one.
+    /// Writes a point without an item. Returns `None` if the server has nowhere to put one.
     fn probe(&self) -> impl Future<Output = Option<Result<(), WriteError>>> + Send;
 }
 
-/// An item that was not accepted alone.
+/// An item that was not accepted on its own.
 #[derive(Debug)]
 pub(crate) struct Refusal<B> {
     pub(crate) item: B,
@@ -70,24 +69,24 @@ pub(crate) struct Refusal<B> {
     pub(crate) message: String,
 }
 
-/// A round of writing.
+/// A round of writes.
 #[derive(Debug)]
 pub(crate) struct Delivery<'a, T: Target> {
     target: &'a T,
-    /// The repeatable item that was accepted last, in this round or an earlier one.
+    /// The repeatable item that was last accepted, in this round or an earlier one.
     pub(crate) last: Option<T::Batch>,
     is_last_refused: bool,
     suspects: Suspects<T::Batch>,
-    /// Written by the search.
+    /// Items written by the search.
     pub(crate) written: T::Batch,
-    /// Items that were rejected alone.
+    /// Items that were rejected on their own.
     refused: Vec<Refusal<T::Batch>>,
-    /// How many of them, from the first, were rejected before a write that was accepted.
+    /// How many of them, counted from the first, were rejected before a write that was accepted.
     proven: usize,
-    /// Items at which the server fails alone.
+    /// Items for which the server fails even if they are written alone.
     pub(crate) failing: Vec<Refusal<T::Batch>>,
     pub(crate) has_accepted: bool,
-    /// The number of failures since a write was accepted.
+    /// The number of failures since the last accepted write.
     unproven: usize,
     error: Option<WriteError>,
 }
@@ -109,7 +108,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         }
     }
 
-    /// Writes a batch once. Returns it when it was accepted; otherwise [`Self::search`] searches it. `Err` ends the round.
+    /// Writes a batch once. Returns it if it was accepted; otherwise it is left for [`Self::search`]. `Err` ends the round.
     pub(crate) async fn write(&mut self, batch: T::Batch) -> Result<Option<T::Batch>, WriteError> {
         let Err(error) = self.target.write(&batch).await else {
             self.accepted(&batch, self.refused.len());
@@ -118,7 +117,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         self.divide(Part { batch, depth: 0 }, &error)?;
         if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
             match self.prove().await {
-                // The server is there. Batches that follow may be accepted, and prove more.
+                // The server is up. Later batches may be accepted, and so prove more.
                 Ok(()) | Err(WriteError::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -126,8 +125,8 @@ impl<'a, T: Target> Delivery<'a, T> {
         Ok(None)
     }
 
-    /// Searches the batches that were not accepted until this instant. `shift`, from 0 to 1, selects the samples. `Err`
-    /// when the server accepts nothing.
+    /// Searches the batches that were not accepted, until this instant. `shift`, from 0 to 1, selects the samples. Returns `Err`
+    /// if the server accepts nothing.
     pub(crate) async fn search(&mut self, until: Instant, shift: f64) -> Result<(), WriteError> {
         if self.unproven > 0 && !self.has_accepted {
             self.prove_by_samples(shift).await?;
@@ -156,7 +155,7 @@ impl<'a, T: Target> Delivery<'a, T> {
                 continue;
             };
             let mut result = self.divide(part, &error);
-            // A server that fails may have gone: each further write would wait as long.
+            // A failing server may have gone down, and then every further write would take as long.
             let is_doubtful =
                 matches!(error, WriteError::Failed(_)) || self.unproven >= UNPROVEN_MAX;
             if failure.is_none() && result.is_ok() && is_doubtful {
@@ -170,24 +169,24 @@ impl<'a, T: Target> Delivery<'a, T> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Returns the items of which it is proven that the server refuses them and accepts others.
+    /// Returns the items that the server has been proven to reject while accepting others.
     pub(crate) fn refused(&self) -> &[Refusal<T::Batch>] {
         &self.refused[..self.proven]
     }
 
-    /// Returns whether every item was searched.
+    /// Returns whether every item has been searched.
     pub(crate) fn is_complete(&self) -> bool {
         self.suspects.parts.is_empty() && !self.suspects.are_incomplete
     }
 
-    /// Returns the batches whose fate is unknown, without those at which the server fails.
+    /// Returns the batches whose outcome is unknown, except those for which the server fails.
     pub(crate) fn into_unsettled(mut self) -> impl Iterator<Item = T::Batch> {
         let unproven = self.refused.split_off(self.proven);
         let parts = self.suspects.parts.into_values().map(|part| part.batch);
         parts.chain(unproven.into_iter().map(|refusal| refusal.item))
     }
 
-    /// Writes a probe. `Err` says why the server accepts none.
+    /// Writes a probe. `Err` tells why the server does not accept one.
     pub(crate) async fn prove(&mut self) -> Result<(), WriteError> {
         let mut result = None;
         if let Some(last) = &self.last {
@@ -214,15 +213,15 @@ impl<'a, T: Target> Delivery<'a, T> {
         }
     }
 
-    /// Writes a probe and, where the server rejects it, single items of those in doubt. A server that is full may accept
-    /// series that it has and no other, not even that of the probe.
+    /// Writes a probe and, if the server rejects it, individual items among the suspects. A server that is full may accept only
+    /// series it already has, and so not even the probe's.
     async fn prove_by_samples(&mut self, shift: f64) -> Result<(), WriteError> {
         let mut proof = self.prove().await;
         let (mut place, step) = self.suspects.samples(SAMPLES_MAX, shift);
         while matches!(proof, Err(WriteError::Rejected(_)))
             && let Some(batch) = self.suspects.take(place)
         {
-            // An item before the next sample is gone.
+            // An item before the next sample has been removed.
             place += step - 1;
             proof = self.target.write(&batch).await;
             match &proof {
@@ -236,7 +235,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         proof
     }
 
-    /// Splits a part that was not accepted. `Err` if the error says nothing about its items.
+    /// Splits a part that was not accepted. Returns `Err` if the error says nothing about its items.
     fn divide(&mut self, part: Part<T::Batch>, error: &WriteError) -> Result<(), WriteError> {
         self.unproven += 1;
         self.error = Some(error.clone());
@@ -253,7 +252,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         Ok(())
     }
 
-    /// Records an accepted batch; `refused_before` items had been rejected alone before its write started.
+    /// Records an accepted batch. Before its write started, `refused_before` items had been rejected on their own.
     fn accepted(&mut self, batch: &T::Batch, refused_before: usize) {
         self.has_accepted = true;
         self.unproven = 0;
@@ -264,27 +263,27 @@ impl<'a, T: Target> Delivery<'a, T> {
     }
 }
 
-/// Items of which the server does not accept some.
+/// Items, some of which the server does not accept.
 #[derive(Debug)]
 struct Part<B> {
     batch: B,
     depth: u32,
 }
 
-/// Parts of batches that the server did not accept, in the order in which they are searched.
+/// Parts of batches that the server did not accept, in search order.
 ///
-/// A part is split in [`WAYS`], and its parts again, until single items are left. Where `n` items in a row are
-/// refused this takes about `4/3·n` writes, and one of 2500 takes some twenty. The server's message decides nothing: it may
-/// quote whatever a sender likes.
+/// A part is split into [`WAYS`] parts, and these again, until single items are left. If `n` consecutive items are rejected, this
+/// takes about `4/3·n` writes; finding one among 2500 takes about twenty. The server's message is never used to decide, because
+/// it may quote anything a sender likes.
 ///
-/// The first parts of all batches go first, so that most good items are written soon. After these the
-/// smallest go first: a search that has little time must finish some items, or the next one starts where it started.
+/// The first parts of all batches come first, so that most good items are written soon. After that, the smallest parts come
+/// first, because a search that is short of time must finish some items, or the next one would start all over again.
 #[derive(Debug)]
 struct Suspects<B> {
     parts: BTreeMap<(bool, Reverse<u32>, u64), Part<B>>,
     items: usize,
     added: u64,
-    /// Whether items were left to a later round.
+    /// Whether items were left for a later round.
     are_incomplete: bool,
 }
 
@@ -301,7 +300,7 @@ impl<B: Batch> Suspects<B> {
         self.parts.insert((part.depth > 1, Reverse(part.depth), self.added), part);
     }
 
-    /// Adds the parts of a part that was not accepted. A whole batch that has no room is left out.
+    /// Adds the parts of a part that was not accepted. Leaves out a whole batch for which there is no room.
     fn split(&mut self, Part { mut batch, depth }: Part<B>) {
         if depth == 0 && self.items > 0 && self.items + batch.len() > ITEMS_MAX {
             self.are_incomplete = true;
@@ -320,8 +319,8 @@ impl<B: Batch> Suspects<B> {
         Some(part)
     }
 
-    /// Returns the place of the first sample, and the distance between samples: at most `most`, evenly from all items; `shift`, from
-    /// 0 to 1, selects others.
+    /// Returns the index of the first sample, and the distance between samples. At most `most` samples are spread evenly over all
+    /// items; different values of `shift`, from 0 to 1, select different items.
     fn samples(&self, most: usize, shift: f64) -> (usize, usize) {
         let step = self.items.div_ceil(most).max(1);
         #[expect(
@@ -334,7 +333,7 @@ impl<B: Batch> Suspects<B> {
         (first, step)
     }
 
-    /// Takes the item at a place among all items.
+    /// Takes the item at an index among all items.
     fn take(&mut self, mut place: usize) -> Option<B> {
         for (&key, part) in &mut self.parts {
             let length = part.batch.len();

@@ -1,4 +1,4 @@
-//! What a round learns about items from the answers of a server.
+//! Tests what a round learns about items from a server's replies.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::diagnosis::{Cause, Diagnosis};
 
-/// Items by their numbers; odd ones are repeatable.
+/// Items identified by number; odd ones are repeatable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Numbers(Vec<usize>);
 
@@ -28,7 +28,7 @@ impl Batch for Numbers {
     }
 }
 
-/// A server that answers as it is told to a batch, by the number of the write.
+/// A server that replies to a batch as instructed, given the number of the write.
 struct Told<F> {
     answer: F,
     probe: Option<Result<(), WriteError>>,
@@ -63,7 +63,7 @@ fn fails() -> Result<(), WriteError> {
     Err(WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, "status 500")))
 }
 
-/// Accepts all items but these.
+/// Accepts all items except these.
 fn except(
     numbers: &[usize],
     result: Result<(), WriteError>,
@@ -173,7 +173,7 @@ async fn item_that_makes_the_server_fail_is_not_refused() {
     assert_eq!(delivery.written.len(), 3);
 }
 
-/// The probe is the item that was accepted last, 1; the server does not accept it any more.
+/// The probe is the item that was accepted last, 1, which the server no longer accepts.
 #[tokio::test]
 async fn sample_proves_a_refusal_when_the_probe_is_rejected() {
     for result in [rejected(), fails()] {
@@ -207,7 +207,7 @@ async fn unrepeatable_items_prove_a_refusal_in_their_round() {
     assert!(next.refused().is_empty());
 }
 
-/// Returns the writes that it takes to find the refused items, without the first.
+/// Returns how many writes it takes to find the rejected items, not counting the first.
 fn writes(items: usize, is_refused: impl Fn(usize) -> bool) -> usize {
     let has_refused = |batch: &Numbers| batch.0.iter().any(|number| is_refused(*number));
     let mut suspects = suspects([batch(0..items)]);
@@ -245,7 +245,7 @@ fn suspects(batches: impl IntoIterator<Item = Numbers>) -> Suspects<Numbers> {
     suspects
 }
 
-/// Takes samples, and returns them.
+/// Takes the samples, and returns them.
 fn take_samples(suspects: &mut Suspects<Numbers>, most: usize, shift: f64) -> Vec<usize> {
     let (mut place, step) = suspects.samples(most, shift);
     let mut samples = Vec::new();

@@ -1,5 +1,5 @@
-//! Counts as line protocol, and `Lines`: an output of them. A series is already escaped, but one that could end its line early,
-//! or add fields, is refused, so that no tag can forge a point.
+//! Formats counts as line protocol, and writes them to an output (`Lines`). Series are already escaped, but one that could end
+//! its line early, or add fields, is rejected, so that no tag can forge a point.
 
 use std::fmt::Debug;
 use std::io::{self, Write};
@@ -10,25 +10,25 @@ use async_trait::async_trait;
 use super::{Output, SealedCounts, WriteError};
 use crate::diagnosis::{Cause, Diagnosis};
 
-/// The measurement of distinct users.
+/// The measurement for distinct users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
-/// The measurement of distinct events.
+/// The measurement for distinct events.
 pub const CUMULATIVE_MEASUREMENT: &str = "cumulative_user_event";
 
 const STDOUT: &str = "standard output";
 
-/// Returns the two lines of one count, each with its newline, or why the series does not stay within its line.
+/// Returns the two lines for a count, each with a newline, or why the series would break out of its line.
 pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
     let SealedCounts { minute, series, unique, cumulative, .. } = counts;
     let mut previous = None;
     for byte in series.bytes() {
         match byte {
-            // A newline would begin a forged line; some servers reject other control characters.
+            // A newline would start a forged line; some servers reject other control characters.
             byte if byte.is_ascii_control() => {
                 return Err("not sent: the series contains a control character");
             }
-            // Text after a bare space is parsed as fields. InfluxDB's rule: a space is escaped when the byte before it is a
-            // backslash, even an escaped one.
+            // Text after an unescaped space is parsed as fields. InfluxDB considers a space escaped if the byte before it is a
+            // backslash, even one that is itself escaped.
             b' ' if previous != Some(b'\\') => {
                 return Err("not sent: the series contains a space that is not escaped");
             }
@@ -47,14 +47,14 @@ pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
     ))
 }
 
-/// Returns the lines of these counts, or [`WriteError::Rejected`] if line protocol cannot represent one of them.
+/// Returns the lines for these counts, or [`WriteError::Rejected`] if one of them cannot be represented in line protocol.
 pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     let lines = counts.iter().map(lines).collect::<Result<_, _>>();
     lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
 }
 
-/// Each write is locked and flushed, so lines never mix. A stalled reader blocks its blocking thread, which cannot be stopped, so
-/// the end of the process must not wait for it without a limit.
+/// Each write is locked and flushed, so lines are never interleaved. A stalled reader blocks a blocking thread, which cannot be
+/// stopped, so the process must not wait for it indefinitely on shutdown.
 #[derive(Debug)]
 pub(crate) struct Lines<W>(pub(crate) Arc<Mutex<W>>);
 
@@ -65,7 +65,7 @@ impl<W: Write + Send + Debug + 'static> Output for Lines<W> {
         let writer = Arc::clone(&self.0);
         let unavailable = |error: io::Error| WriteError::unavailable(format!("{STDOUT}: {error}"));
         tokio::task::spawn_blocking(move || {
-            // After a panic the writer is usable: a batch is written from its start.
+            // The writer is usable after a panic, because every batch is written from its start.
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
             writer.write_all(lines.as_bytes())?;
             writer.flush()
@@ -148,8 +148,7 @@ mod tests {
     }
 
     proptest! {
-        /// An independent parser sees two points, and the tags that were meant, for any tags that the
-        /// input lets pass.
+        /// For any tags that the input accepts, an independent parser sees two points with the intended tags.
         #[test]
         fn any_escaped_tags_read_back(
             tags in proptest::collection::btree_map("[a-z ,=ü\"]{1,8}", "[a-z ,=ü\"'#]{1,8}", 1..4)
@@ -172,7 +171,7 @@ mod tests {
             }
         }
 
-        /// However hostile the series: two lines or none.
+        /// However hostile the series, the result is two lines or none.
         #[test]
         fn a_count_is_two_lines_or_none(series in "(\\PC|[\\\\ ,=\n\r\t\0])*") {
             let counts = counts(&series);
@@ -183,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A buffer that counts flushes, or a pipe whose reader is gone.
+    /// A buffer that counts flushes, or a pipe whose reader has gone away.
     #[derive(Debug, Default)]
     struct Pipe {
         bytes: Vec<u8>,

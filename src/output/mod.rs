@@ -1,5 +1,5 @@
-//! The [`Output`] trait, its implementations and its errors. An output may receive the same counts again, after a crash or a
-//! doubtful answer, and writes the same bytes each time; so it needs no memory of its writes.
+//! The [`Output`] trait, its implementations and its errors. After a crash or an ambiguous response, an output may receive the
+//! same counts again. It writes the same bytes each time, so it does not need to remember its writes.
 
 pub(crate) mod delivery;
 pub mod influxdb;
@@ -12,53 +12,53 @@ use async_trait::async_trait;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 
-/// The two numbers of one series in one minute, sealed by the store.
+/// The two counts for one series in one minute, as sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCounts {
-    /// The partition of the series.
+    /// The series' partition.
     pub partition: Partition,
-    /// The minute that was counted.
+    /// The counted minute.
     pub minute: Minute,
-    /// The canonical tag set: sorted by key, escaped as line protocol wants it.
+    /// The canonical tag set: sorted by key, and escaped for line protocol.
     pub series: String,
-    /// How many different users had the event.
+    /// Number of distinct users.
     pub unique: u64,
-    /// How many different events (pairs of user and timestamp) there were.
+    /// Number of distinct events (pairs of user and timestamp).
     pub cumulative: u64,
 }
 
-/// Why a write was not confirmed. Part of it may have been written all the same.
+/// Why a write was not acknowledged. Part of it may have been written anyway.
 ///
-/// The kind classifies one answer. It does not decide whether these counts are at fault: a message may quote a tag, and a
-/// firewall or a server error may depend on a tag's text. The writer finds that out by further writes.
+/// The variant classifies a single response. It does not decide whether these counts are to blame: a message may quote a tag, and
+/// a firewall or server error may be triggered by a tag's text. The writer determines that with further writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The server refuses these counts: 400, 413, 422. The remedy applies if it refuses every count.
+    /// The server rejects these counts: 400, 413, 422. The remedy applies if it rejects every count.
     #[error("output refuses these counts: {}", .0.why)]
     Rejected(Diagnosis),
-    /// The request has no answer, or the server failed: timeout, broken connection, 408, most of 5xx.
+    /// The request got no response, or the server failed: timeout, broken connection, 408, most 5xx.
     #[error("output fails: {}", .0.why)]
     Failed(Diagnosis),
-    /// The server is unavailable, or asks for a pause: refused connection, 425, 429, 503, any `Retry-After`.
+    /// The server is unavailable, or asks for a pause: connection refused, 425, 429, 503, any `Retry-After`.
     #[error("output is unavailable: {}", .found.why)]
     Unavailable {
         /// What happened.
         found: Diagnosis,
-        /// The pause that the server asked for (`Retry-After`).
+        /// The pause requested by the server (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server seems to refuse every write until the configuration is fixed: 401, 403, 404, an invalid certificate.
+    /// The server seems to reject all writes until the configuration is fixed: 401, 403, 404, an invalid certificate.
     #[error("output refuses this configuration: {}", .0.reason())]
     Misconfigured(Diagnosis),
 }
 
 impl WriteError {
-    /// Returns the error of an unreachable server.
+    /// Returns the error for an unreachable server.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable { found: Diagnosis::new(Cause::OutputDown, why), retry_after: None }
     }
 
-    /// Returns what happened, and what to do about it.
+    /// Returns what happened, and how to fix it.
     #[must_use]
     pub const fn found(&self) -> &Diagnosis {
         match self {
@@ -70,26 +70,25 @@ impl WriteError {
     }
 }
 
-/// A destination of counts.
+/// A destination for counts.
 #[async_trait]
 pub trait Output: Send + Sync + std::fmt::Debug {
-    /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped
-    /// with the minute's start. Returns `Ok` only when all of them are confirmed. On `Err` any part of them may have been
-    /// written.
+    /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped with the start
+    /// of the minute. Returns `Ok` only if all of them are acknowledged. On `Err`, any part of them may have been written.
     ///
-    /// Cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
+    /// Must be cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Writes a probe point at this minute's start, into a measurement without counts, to find out whether the output accepts
-    /// points. The default writes nothing, for outputs without a server.
+    /// Writes a probe point at the start of this minute, to a measurement that holds no counts, to find out whether the output
+    /// accepts points. By default nothing is written, which is right for outputs without a server.
     async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
         Ok(())
     }
 
-    /// Returns the destination for the log, without secrets.
+    /// Returns the destination for log messages, without secrets.
     fn describe(&self) -> String;
 
-    /// Returns whether a server may refuse writes, so that it is probed before there are counts to write.
+    /// Returns whether there is a server that may reject writes. If so, it is probed before there are counts to write.
     fn has_server(&self) -> bool {
         true
     }

@@ -1,5 +1,5 @@
-//! `eds quarantine`: lists, retries and drops the counts that an output refused. After an interruption each count is either
-//! unchanged or done, and the same command continues.
+//! `eds quarantine`: lists, retries and drops the counts that an output has rejected. If it is interrupted, each count is either
+//! unchanged or done, and running the same command again continues.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -13,18 +13,18 @@ use crate::store::redis::RedisStore;
 use crate::store::{Bucket, OutputName, Quarantined, StoreError};
 
 const STEP: usize = 500;
-/// The most lines of a table without `--limit`.
+/// Maximum number of lines in a table without `--limit`.
 const LIMIT: usize = 1000;
 const MESSAGE_CHARS: usize = 60;
 
-/// An error that leaves a command undone, or done in part.
+/// An error that leaves a command undone, or only partly done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QuarantineError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot write to standard output: {0}")]
     Io(#[from] io::Error),
-    /// The selection, which may be mistyped, matches no counts.
+    /// The selection does not match any counts, and may be mistyped.
     #[error("no quarantined counts have this minute and series; `eds quarantine list` shows all")]
     NothingSelected,
 }
@@ -49,7 +49,7 @@ pub(crate) enum Action {
     Drop(Change),
 }
 
-/// The selected counts, and the form of the answer.
+/// The selected counts, and the output format.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Selection {
     /// Select counts of this minute, such as 20161204:1118; may be given several times
@@ -96,7 +96,7 @@ pub(crate) struct Command<'a> {
     pub(crate) partitions: Partitions,
     pub(crate) output: &'a OutputName,
     pub(crate) out: &'a mut (dyn Write + Send),
-    /// Sums and notes for people.
+    /// Sums and notes for human readers.
     pub(crate) notes: &'a mut (dyn Write + Send),
 }
 
@@ -122,7 +122,7 @@ impl Command<'_> {
                 }
                 print(step, selection.json, self.out)?;
                 match action {
-                    // Counts are printed before: an interruption may print some twice but loses none.
+                    // Counts are printed first, so an interruption may print some twice but does not lose any.
                     Action::Drop(_) => {
                         count += self.store.discard(partition, self.output, step).await?;
                     }
@@ -208,7 +208,7 @@ fn print_table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Result<(
     out.flush()
 }
 
-/// Prints every field of each, as a JSON object or as a block of lines.
+/// Prints every field of each count, as a JSON object or as a block of lines.
 fn print<'a>(
     all: impl IntoIterator<Item = &'a Quarantined>,
     as_json: bool,

@@ -1,6 +1,6 @@
-//! [`Forwarder`]: the thread that reads a socket and forwards each kind of line to its destination. While the open [`Pack`] has
-//! events it reads the queued datagrams and sleeps until the linger has passed, so that the next read finds many. A datagram
-//! without events is forwarded unchanged.
+//! [`Forwarder`]: the thread that reads a socket and forwards each line to the destination for its kind. While the open [`Pack`]
+//! has events, the thread reads the queued datagrams and then sleeps until the linger has passed, so that the next read finds
+//! many. Datagrams without events are forwarded unchanged.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,15 +22,15 @@ use crate::event::{Precision, Rejection};
 use crate::ingest::{ArrivalStamps, Received, Receiver};
 use crate::node::{Example, Heartbeat, lock};
 
-/// The timeout of a read of the socket, and the pause while it fails.
+/// The timeout for reading the socket, and the pause while reads fail.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// The number of relays, and of nanoseconds between two timestamps of a relay: one for each relay.
+/// The maximum number of relays, and the spacing of a relay's timestamps in nanoseconds, so that each relay has its own.
 const NUMBERS: i64 = 1000;
 
-/// Timestamps for lines that have none. In nanoseconds no two of a relay are equal, unless its clock was set back, so that two events
-/// of a user in one datagram stay two; nor are two of relays with different numbers.
+/// Timestamps for lines that have none. In nanoseconds, a relay's timestamps are distinct unless its clock has been set back, so
+/// two events by one user in the same datagram stay two. Relays with different numbers never use the same timestamp.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     arrivals: ArrivalStamps,
@@ -85,7 +85,7 @@ impl Forwarder {
         }
     }
 
-    /// Reads a socket until it is stopped. Blocks. An event waits for others for at most `linger`.
+    /// Reads a socket until stopped. Blocks. An event waits at most `linger` for others.
     pub(crate) fn run(
         mut self,
         mut receiver: Receiver,
@@ -95,7 +95,7 @@ impl Forwarder {
     ) {
         let mut now = Instant::now();
         let mut reported = now;
-        // The arrival of the first event of the open pack.
+        // When the first event in the open pack arrived.
         let mut since = None;
         while !stop.is_cancelled() {
             let mut arrived = Some(false);
@@ -109,7 +109,7 @@ impl Forwarder {
             }
             if arrived == Some(true) {
                 self.add_all(&receiver);
-                // An event may be younger after a full pack was sent, which does no harm.
+                // After a full pack has been sent, the first event may actually be younger, which does no harm.
                 since = (!self.pack.is_empty()).then(|| since.unwrap_or(now));
             }
             let due = since.map(|since| since + linger);
@@ -200,7 +200,7 @@ impl Forwarder {
         self.samples.entry(reason).or_insert_with(|| Example::new(source, line));
     }
 
-    /// Sorts a line. A line after which a server might read on is rejected.
+    /// Sorts a line. Rejects lines after which a server might keep reading.
     fn sort(&mut self, line: &[u8]) -> Kind {
         match (self.sorter.sort(line), &self.routes.passthrough) {
             (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
@@ -211,7 +211,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends the passthrough lines; `whole` is the datagram if it has no others.
+    /// Sends the passthrough lines; `whole` is the datagram if it contains nothing else.
     fn pass_through(&mut self, whole: Option<&[u8]>, source: Option<SocketAddr>) {
         let count = self.lines.count();
         let passthrough = &mut self.counts.passthrough;
@@ -223,7 +223,7 @@ impl Forwarder {
             }
             _ if count == 0 => {}
             (Passthrough::Udp(outlet), None) => {
-                // A line after which a server might read on ends its datagram, because the line that followed it may be missing.
+                // A line after which a server might keep reading ends its datagram, because the line after it may be missing.
                 let (mut datagram, mut lines) = (0..0, 0);
                 for line in self.lines.iter() {
                     datagram.end += line.len() + 1;
@@ -242,7 +242,7 @@ impl Forwarder {
                 self.samples.entry(Unsent::Discarded).or_insert_with(example);
             }
             (Passthrough::Server(queue), _) => {
-                // The ledger must have the lines before the writer has them.
+                // The lines must be in the ledger before the writer gets them.
                 lock(&self.routes.ledger).take_in(&mut self.counts);
                 if !queue.add(&self.lines) {
                     self.counts.passthrough.lose(Loss::QueueFull, count);

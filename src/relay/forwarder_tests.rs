@@ -1,4 +1,4 @@
-//! Forwarding over real sockets.
+//! Tests forwarding over real sockets.
 
 use std::net::UdpSocket;
 
@@ -25,7 +25,7 @@ fn forwarder(nodes: Vec<Arc<Outlet>>, passthrough: Passthrough) -> Forwarder {
     Forwarder::new(Arc::new(routes), Sorter::new(&LineRules::default(), Vec::new()), 73)
 }
 
-/// Returns the labels and lines of the unsent lines.
+/// Returns the labels and lines that were not sent.
 fn unsent(forwarder: &mut Forwarder) -> Vec<(&'static str, String)> {
     forwarder.report(0);
     let examples = forwarder.routes.notices.examples().into_iter();
@@ -43,7 +43,7 @@ fn every_node_receives_the_same_events_and_passthrough_all_other_lines() {
     let [one, two, rest] = [(); 3].map(|()| socket());
     let way = Passthrough::Udp(outlet(&rest));
     let mut forwarder = forwarder(vec![outlet(&one), outlet(&two)], way);
-    // Forwarded unchanged, with its comment.
+    // Forwarded unchanged, including its comment.
     let others = "# cpu\r\ncpu,host=a usage=1 5\r\n\nmem free=2\n";
     for datagram in [
         "a=b value=u 5\r\n",
@@ -160,7 +160,7 @@ fn timestamps_differ_within_a_relay_and_between_relays() {
     assert_eq!(coarse.stamp(NOW), NOW / 1_000_000);
 }
 
-/// The passthrough receiver does not know relays: it receives the datagrams, and otherwise only empty lines.
+/// The passthrough receiver does not know about relays: it only receives the datagrams and, apart from these, empty lines.
 #[test]
 fn loop_is_probed_with_empty_lines_after_a_datagram_repeats() {
     let rest = socket();
@@ -181,14 +181,14 @@ fn loop_is_probed_with_empty_lines_after_a_datagram_repeats() {
     forwarder.passthrough_loop.begin_second(&outlet);
     let probe = [(); 3].map(|()| received(&rest));
     assert!(probe.iter().all(|it| it.bytes().all(|byte| byte == b'\n')));
-    // Other empty lines are forwarded, and prove nothing.
+    // Empty lines from elsewhere are forwarded, and prove nothing.
     for other in ["\n".repeat(2000), "\n".repeat(1500)] {
         forwarder.add(Received::from(&*other), NOW);
         assert_eq!(received(&rest), other);
     }
     forwarder.add(Received::from("gorets:1|c"), NOW);
     assert_eq!(received(&rest), "gorets:1|c");
-    // Its own prove a loop, in their order.
+    // Its own empty lines prove a loop if they arrive in order.
     for datagram in &probe {
         forwarder.add(Received::from(&**datagram), NOW);
     }

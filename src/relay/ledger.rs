@@ -1,19 +1,19 @@
-//! [`Ledger`]: received = events + passthrough + rejected + looped, and for each destination: lines = sent + dropped + queued, at
-//! every moment. All counts only grow. A thread adds its own ledger to the relay's in one step.
+//! [`Ledger`]: at every moment, received = events + passthrough + rejected + looped and, for each destination, lines = sent +
+//! dropped + queued. Counts never decrease. Each thread adds its own ledger to the relay's in one step.
 
 use crate::event::Rejection;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     NoAddress,
-    /// The kernel had no buffer.
+    /// The kernel had no buffer space.
     Busy,
-    /// The kernel refused: no route, a firewall, too long for a datagram.
+    /// The kernel rejected it: no route, a firewall, too long for a datagram.
     Unreachable,
     QueueFull,
     Refused,
     Shutdown,
-    /// The line would come back to this relay.
+    /// The line would have come back to this relay.
     Looped,
     /// `rest.url` is `none:`.
     Discarded,
@@ -35,12 +35,12 @@ impl Loss {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) lines: u64,
-    /// Lines that the kernel took, or a server confirmed.
+    /// Lines accepted by the kernel, or acknowledged by a server.
     pub(crate) sent: u64,
     pub(crate) dropped: [u64; Loss::LABELS.len()],
-    /// Datagrams that the kernel took.
+    /// Datagrams accepted by the kernel.
     pub(crate) datagrams: u64,
-    /// Reports of the kernel that no process listens at the address.
+    /// Port-unreachable errors: the kernel reported that no process listens at the address.
     pub(crate) refusals: u64,
 }
 
@@ -49,12 +49,12 @@ impl Destination {
         self.dropped[reason as usize] += lines;
     }
 
-    /// Returns the number of lines that are neither sent nor dropped.
+    /// Returns how many lines have been neither sent nor dropped.
     pub(crate) fn queued(&self) -> u64 {
         self.lines - self.sent - self.dropped.iter().sum::<u64>()
     }
 
-    /// Returns the number of dropped lines, without [`Self::discarded`].
+    /// Returns how many lines have been dropped, except for [`Self::discarded`].
     pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() - self.discarded()
     }
@@ -83,11 +83,11 @@ pub(crate) struct Ledger {
     pub(crate) datagrams: u64,
     pub(crate) kernel_drops: u64,
     pub(crate) rejected: [u64; Rejection::ALL.len()],
-    /// Lines that have passed too many relays.
+    /// Lines that have passed through too many relays.
     pub(crate) looped: u64,
-    /// Events, each once.
+    /// Events, each counted once.
     pub(crate) events: u64,
-    /// Events that were sent to no node.
+    /// Events that were not sent to any node.
     pub(crate) nowhere: u64,
     pub(crate) nodes: Vec<Destination>,
     pub(crate) passthrough: Destination,
@@ -102,7 +102,7 @@ impl Ledger {
         self.events + self.passthrough.lines + self.looped + self.rejected.iter().sum::<u64>()
     }
 
-    /// Returns the ledger after the end of the process, which drops the queued lines.
+    /// Returns the ledger as it will be after the process exits and its queued lines are dropped.
     pub(crate) fn at_end(mut self) -> Self {
         let queued = self.nodes.iter().map(Destination::queued).min();
         self.nowhere += queued.unwrap_or_default();
@@ -112,12 +112,12 @@ impl Ledger {
         self
     }
 
-    /// Returns the number of lines that were accepted and sent nowhere.
+    /// Returns how many lines were accepted but not sent anywhere.
     pub(crate) fn lost(&self) -> u64 {
         self.nowhere + self.passthrough.lost()
     }
 
-    /// Adds the ledger of a thread, and sets it to zero.
+    /// Adds a thread's ledger, and resets it to zero.
     pub(super) fn take_in(&mut self, more: &mut Self) {
         self.datagrams += more.datagrams;
         self.kernel_drops += more.kernel_drops;

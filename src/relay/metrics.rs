@@ -1,4 +1,4 @@
-//! The metrics of a relay. Each scrape reads the ledger at one moment, so that the numbers add up.
+//! The relay's metrics. Each scrape reads the ledger at a single moment, so the numbers add up.
 
 use std::fmt;
 use std::sync::Arc;

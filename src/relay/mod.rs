@@ -3,11 +3,11 @@
 //! ```text
 //!                                  ┌──▶ Outlet: a node
 //! datagrams ──▶ Forwarder ──▶ Pack ┴──▶ Outlet: another node
-//!               a thread └──▶ Passthrough: a UDP address, or a server of lines
+//!               a thread └──▶ Passthrough: a UDP address, or a line-protocol server
 //! ```
 //!
-//! Every node receives the same bytes. A line without a timestamp gets one, because each node would stamp its copy differently. No
-//! send waits for a node: a datagram that the kernel does not take at once is dropped for that node, and counted.
+//! Every node receives the same bytes. Lines without a timestamp get one, because each node would stamp its copy differently.
+//! Sends never wait for a node: a datagram that the kernel does not accept immediately is dropped for that node, and counted.
 
 mod forwarder;
 mod ledger;
@@ -34,10 +34,10 @@ pub(crate) use writer::{Queue, write_queue};
 use crate::node::{Notices, Progress, lock};
 use crate::output::influxdb;
 
-/// The longest datagram that is read; UDP has no longer ones.
+/// Maximum length of a datagram that is read, which is also the UDP maximum.
 pub(crate) const READ_MAX: usize = 65_536;
 
-/// The destination of passthrough lines, as configured.
+/// The destination for passthrough lines, as configured.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum PassthroughSettings {
     /// Lines are discarded and counted.
@@ -48,29 +48,29 @@ pub(crate) enum PassthroughSettings {
     Http(Box<PassthroughHttp>),
 }
 
-/// A server of line protocol, and its queue.
+/// A line-protocol server, and the settings of its queue.
 #[derive(Debug, Clone)]
 pub(crate) struct PassthroughHttp {
     pub(crate) server: influxdb::Settings,
-    /// The unit of the timestamps, as the server's API names it.
+    /// The unit of the timestamps, as written in the server's API.
     pub(crate) precision: String,
     pub(crate) queue_bytes: usize,
 }
 
-/// The destination of passthrough lines.
+/// The destination for passthrough lines.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Passthrough {
     /// Lines are discarded and counted.
     #[default]
     Nowhere,
-    /// A UDP address, to which lines are sent byte for byte.
+    /// A UDP address, to which lines are sent verbatim.
     Udp(Arc<Outlet>),
-    /// A server, to which [`write_queue`] writes the queue.
+    /// A server, to which [`write_queue`] writes the queued lines.
     Server(Arc<Queue>),
 }
 
 impl Passthrough {
-    /// Returns whether the destination accepts lines.
+    /// Returns whether the destination is accepting lines.
     pub(crate) fn is_up(&self) -> bool {
         match self {
             Self::Nowhere => true,
@@ -87,18 +87,18 @@ impl Passthrough {
     }
 }
 
-/// The destinations of a relay, and the state that its parts share.
+/// A relay's destinations, and the state shared by its parts.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    /// The nodes, which all receive every event.
+    /// The nodes, all of which receive every event.
     pub(crate) nodes: Vec<Arc<Outlet>>,
-    /// The destination of all other lines.
+    /// The destination for all other lines.
     pub(crate) passthrough: Passthrough,
     pub(crate) stamps: Stamps,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) notices: Notices,
     pub(crate) progress: Progress,
-    /// The number of threads that cannot read their socket.
+    /// How many threads cannot read their socket.
     pub(crate) listeners_failing: AtomicUsize,
 }
 
@@ -108,7 +108,7 @@ impl Routes {
         Self { nodes, passthrough, stamps, ledger, ..Self::default() }
     }
 
-    /// Returns the number of lines by outcome, all at the same moment.
+    /// Returns the number of lines by outcome, all from the same moment.
     pub(crate) fn totals(&self) -> Ledger {
         lock(&self.ledger).clone()
     }

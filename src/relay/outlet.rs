@@ -1,5 +1,5 @@
-//! [`Outlet`]: a UDP address that datagrams are sent to, and [`follow_name`]: the task that looks its name up. The socket is
-//! connected, so the kernel reports a port at which no process listens. A line that the kernel took counts as sent.
+//! [`Outlet`]: a UDP address to which datagrams are sent, and [`follow_name`]: the task that resolves its name. The socket is
+//! connected, so the kernel reports ports on which no process listens. A line counts as sent once the kernel has accepted it.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,11 +16,11 @@ use crate::diagnosis::Cause;
 use crate::ingest::ListenAddress;
 use crate::node::{Throttle, lock};
 
-/// The send buffer of a socket; the kernel gives at most `net.core.wmem_max`.
+/// The send buffer of a socket; the kernel grants at most `net.core.wmem_max`.
 const SEND_BUFFER: usize = 4 << 20;
-/// The maximum number of attempts of a send that returns the error of an earlier one.
+/// Maximum number of attempts at a send that returns the error of an earlier one.
 const TRIES_MAX: usize = 4;
-/// How long after its last failure an outlet counts as down. The kernel reports refusals at most once a second.
+/// How long an outlet counts as down after its last failure. The kernel reports unreachable ports at most once per second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
@@ -28,22 +28,22 @@ const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
     name: String,
-    /// The addresses at which this relay listens. It never sends to them.
+    /// The addresses on which this relay listens. The outlet never sends to them.
     listens: Vec<ListenAddress>,
     state: Mutex<State>,
-    /// Notified when another address may help, which starts a look-up of the name.
+    /// Notified if a different address may help. This triggers a lookup of the name.
     failed: Notify,
     is_loop: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None` while no address is known.
+    /// `None` until an address is known.
     link: Option<Arc<Link>>,
     failed_at: Option<Instant>,
-    /// The last failure for which another address may help.
+    /// The last failure that a different address might fix.
     address_failed_at: Option<Instant>,
-    /// An address of the name at which this relay itself listens.
+    /// An address of the name on which this relay itself listens.
     own_address: Option<SocketAddr>,
     log_due: Throttle,
 }
@@ -52,12 +52,12 @@ struct State {
 struct Link {
     socket: Socket,
     address: SocketAddr,
-    /// Whether the kernel cuts buffers for this address.
+    /// Whether the kernel splits buffers for this address.
     segments: AtomicBool,
 }
 
 impl Outlet {
-    /// An address can be sent to at once, a name after its first look-up. The relay listens at `listens`.
+    /// An address can be sent to at once, but a name only after its first lookup. The relay listens on `listens`.
     pub(crate) fn new(name: &str, listens: &[ListenAddress]) -> Self {
         let outlet = Self { name: name.to_owned(), listens: listens.to_vec(), ..Self::default() };
         if let Ok(address) = name.parse() {
@@ -70,7 +70,7 @@ impl Outlet {
         &self.name
     }
 
-    /// Returns whether there is an address and no send failed recently, except for a datagram that was too long.
+    /// Returns whether there is an address and no send has failed recently, other than because a datagram was too long.
     pub(crate) fn is_up(&self) -> bool {
         let state = lock(&self.state);
         state.link.is_some() && !is_recent(state.failed_at)
@@ -101,7 +101,7 @@ impl Outlet {
         self.link().map(|link| link.address)
     }
 
-    /// Returns an address of the name at which this relay itself listens, if the name has no other one.
+    /// Returns an address of the name on which this relay itself listens, if the name has no other address.
     pub(crate) fn leads_back(&self) -> Option<SocketAddr> {
         let state = lock(&self.state);
         state.own_address.filter(|_| state.link.is_none())
@@ -111,7 +111,7 @@ impl Outlet {
         lock(&self.state).link.clone()
     }
 
-    /// Returns false and keeps the former address if that fails, or this relay listens there.
+    /// Returns false and keeps the previous address if connecting fails, or if this relay listens on the new one.
     fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
             lock(&self.state).own_address = Some(address);
@@ -136,7 +136,7 @@ impl Outlet {
         }
     }
 
-    /// Sends the datagrams of a pack, and counts its lines. Returns the datagrams that the kernel took, a bit for each.
+    /// Sends the datagrams of a pack, and counts its lines. Returns which datagrams the kernel accepted, one bit each.
     pub(super) fn send(&self, pack: &Pack, events: &mut Destination) -> u64 {
         let Some(link) = self.link() else {
             events.lose(Loss::NoAddress, pack.lines());
@@ -165,7 +165,7 @@ impl Outlet {
         taken
     }
 
-    /// Sends a datagram with passthrough lines, unless it would come back, and counts the lines.
+    /// Sends a datagram of passthrough lines, unless it would come back. Counts the lines.
     pub(super) fn send_one(&self, datagram: &[u8], lines: u64, passthrough: &mut Destination) {
         match self.link() {
             _ if self.is_loop() => passthrough.lose(Loss::Looped, lines),
@@ -174,7 +174,7 @@ impl Outlet {
         }
     }
 
-    /// Sends a datagram that may come back.
+    /// Sends a datagram that is allowed to come back.
     pub(super) fn send_probe(&self, datagram: &[u8]) {
         if let Some(link) = self.link() {
             self.send_by(&link, datagram, 0, &mut Destination::default());
@@ -186,7 +186,7 @@ impl Outlet {
         self.count(&result, 1, lines, to)
     }
 
-    /// Sends, and tries again if the error is that of an earlier datagram.
+    /// Sends, and retries if the error was caused by an earlier datagram.
     fn attempt(
         &self,
         to: &mut Destination,
@@ -200,7 +200,7 @@ impl Outlet {
                     to.refusals += 1;
                     self.report(error, "refuses datagrams (no process listens)");
                 }
-                // A router may report an earlier datagram as too long.
+                // A router may report that an earlier datagram was too long.
                 Some(libc::EINTR | libc::EMSGSIZE) => {}
                 _ => break,
             }
@@ -209,7 +209,7 @@ impl Outlet {
         result
     }
 
-    /// Counts the lines of a send. Returns whether the kernel took them.
+    /// Counts the lines in a send. Returns whether the kernel accepted them.
     fn count(
         &self,
         result: &io::Result<usize>,
@@ -230,7 +230,7 @@ impl Outlet {
     fn report(&self, error: &io::Error, what: &str) {
         let mut state = lock(&self.state);
         let now = Some(Instant::now());
-        // A datagram that is too long says nothing about others.
+        // One oversized datagram says nothing about others.
         if error.raw_os_error() != Some(libc::EMSGSIZE) {
             state.failed_at = now;
             if !is_busy(error) {
@@ -248,7 +248,7 @@ impl Outlet {
         }
     }
 
-    /// Looks the name up, and connects to another address if the present one fails.
+    /// Resolves the name, and connects to a different address if the current one is failing.
     pub(crate) async fn look_up(&self) {
         match tokio::net::lookup_host(&self.name).await {
             Ok(found) => {
@@ -264,7 +264,7 @@ impl Outlet {
     }
 }
 
-/// Looks the name of an outlet up, at an interval and soon after a send failed. Never ends.
+/// Resolves an outlet's name periodically, and soon after a failed send. Never returns.
 pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
     loop {
         outlet.look_up().await;
@@ -273,10 +273,10 @@ pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
     }
 }
 
-/// Returns whether a datagram to this address arrives at one of these addresses of this host.
+/// Returns whether a datagram sent to this address arrives at one of these addresses on this host.
 pub(crate) fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
     let to = match address.ip().to_canonical() {
-        // The kernel sends to the host itself.
+        // The kernel sends these to the host itself.
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
@@ -284,7 +284,7 @@ pub(crate) fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bo
     let is_of_host = || to.is_loopback() || UdpSocket::bind((to, 0)).is_ok();
     listens.iter().any(|listens| match listens {
         ListenAddress::Udp(at) if at.port() == address.port() => match at.ip().to_canonical() {
-            // It receives IPv4 as well.
+            // It also receives IPv4.
             IpAddr::V6(ip) if ip.is_unspecified() => is_of_host(),
             IpAddr::V4(ip) if ip.is_unspecified() => to.is_ipv4() && is_of_host(),
             ip => ip == to,
@@ -311,7 +311,7 @@ fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Returns whether sending without segmentation may work: an old kernel, a tunnel, datagrams beyond the path's MTU.
+/// Returns whether the error hints at a problem with segmentation: an old kernel, a tunnel, datagrams beyond the path's MTU.
 fn is_of_segmentation(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -319,8 +319,8 @@ fn is_of_segmentation(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the addresses to connect to, in order, IPv4 first. If the address in use fails, the next one comes first, and the same one
-/// last, because this host's own address may have changed.
+/// Returns the addresses to connect to, in order, IPv4 first. If the address in use is failing, the one after it comes first, and
+/// the same one last, in case it is this host's own address that has changed.
 fn others(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
     if works && in_use.is_some_and(|address| found.contains(&address)) {
         return Vec::new();

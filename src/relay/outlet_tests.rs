@@ -1,4 +1,4 @@
-//! Real datagrams over loopback, and the errors of the kernel.
+//! Tests with real datagrams over loopback, and errors from the kernel.
 
 use std::net::UdpSocket;
 
@@ -11,7 +11,7 @@ fn receiver() -> (UdpSocket, Outlet) {
     (socket, outlet)
 }
 
-/// Sends a pack, and returns its counts and the datagrams that the kernel took.
+/// Sends a pack. Returns its counts and which datagrams the kernel accepted.
 fn send(outlet: &Outlet, pack: &Pack) -> (Destination, u64) {
     let mut events = Destination::default();
     let taken = outlet.send(pack, &mut events);
@@ -24,7 +24,7 @@ fn pack(lines: &[&str]) -> Pack {
     pack
 }
 
-/// By one call for all datagrams, and by one for each.
+/// With one call for all datagrams, and with one call for each.
 #[test]
 fn pack_arrives_as_its_datagrams_whether_or_not_the_kernel_cuts_it() {
     let (socket, outlet) = receiver();
@@ -83,7 +83,7 @@ fn line_too_long_for_a_datagram_is_dropped() {
 fn address_that_refuses_is_replaced_by_one_that_connects() {
     let (socket, outlet) = receiver();
     let first = outlet.address();
-    // No socket of ours may be connected to it.
+    // None of our sockets may be connected to it.
     outlet.connect("255.255.255.255:9".parse().unwrap());
     assert!(outlet.address() == first && outlet.is_up() && outlet.has_good_address());
     drop(socket);

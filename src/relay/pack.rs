@@ -1,23 +1,23 @@
-//! [`Pack`]: joins lines in datagrams of one length, padded by line feeds, which the kernel cuts from one buffer (`UDP_SEGMENT`).
-//! Each begins with a comment that tells how many relays its lines have passed, so that relays detect a circle. Nodes skip
-//! comments.
+//! [`Pack`]: joins lines into datagrams of the same length, padded with line feeds, which the kernel cuts from one buffer
+//! (`UDP_SEGMENT`). Each starts with a comment that says how many relays its lines have passed through, so that relays can detect
+//! loops. Nodes skip comments.
 
-/// The maximum size of a buffer that the kernel cuts, without the headers of IPv6.
+/// Maximum size of a buffer that the kernel splits, without the IPv6 headers.
 const BYTES_MAX: usize = 65_535 - 48;
-/// The maximum number of datagrams that every kernel with `UDP_SEGMENT` cuts from a buffer.
+/// Maximum number of datagrams that any kernel with `UDP_SEGMENT` cuts from one buffer.
 const DATAGRAMS_MAX: usize = 64;
-/// Nodes skip one at the beginning of a line.
+/// Nodes skip one at the start of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// The beginning of a relay's datagram. A digit and a line end follow.
+/// The start of a relay's datagram, followed by a digit and a line end.
 const PASSED: &[u8] = b"#eds-relay ";
 const HEAD: usize = PASSED.len() + 2;
-/// A datagram that has passed this many relays is not forwarded.
+/// A datagram that has passed through this many relays is not forwarded.
 pub(super) const HOPS_MAX: u8 = 4;
-/// Lines that passed at most this many relays may share a datagram. Others share it only with lines that passed as many, so that
-/// a new line that enters a circle of relays is not dropped early.
+/// Lines that have passed through at most this many relays may share a datagram. All other lines only share it with lines that
+/// have passed through equally many, so that a new line entering a loop of relays is not dropped early.
 const HOPS_MIXED_MAX: u8 = 1;
 
-/// Returns the number of relays that the lines of a datagram have passed.
+/// Returns how many relays the lines in a datagram have passed through.
 #[must_use]
 pub fn hops(datagram: &[u8]) -> u8 {
     match datagram.strip_prefix(PASSED) {
@@ -33,9 +33,9 @@ pub struct Pack {
     datagram_max: usize,
     count_max: usize,
     lines: Vec<u64>,
-    /// The maximum number of relays that a line has passed.
+    /// The largest number of relays that any of the lines has passed through.
     hops: u8,
-    /// The control message by which the kernel cuts the bytes into datagrams.
+    /// The control message that makes the kernel cut the bytes into datagrams.
     pub(super) control: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ fn control(datagram_max: usize) -> Vec<u8> {
 }
 
 impl Pack {
-    /// Returns an empty pack, for datagrams of at most this many bytes.
+    /// Returns an empty pack for datagrams of at most this many bytes.
     #[must_use]
     pub fn new(datagram_max: usize) -> Self {
         let count_max = (BYTES_MAX / datagram_max.max(1)).clamp(1, DATAGRAMS_MAX);
@@ -62,8 +62,8 @@ impl Pack {
         }
     }
 
-    /// Adds a line that has passed `hops` relays, at most 8, and this timestamp. Returns whether there was room; an empty pack has
-    /// room.
+    /// Adds a line with this timestamp that has passed through `hops` relays, at most 8. Returns whether there was room; an empty
+    /// pack always has room.
     pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
         if hops != self.hops && !self.is_empty() {
             if hops.max(self.hops) > HOPS_MIXED_MAX {
@@ -113,14 +113,14 @@ impl Pack {
         self.lines.iter().sum()
     }
 
-    /// Returns all bytes, and the length of each datagram but the last.
+    /// Returns all bytes, and the length of every datagram except the last.
     pub(super) fn whole(&self) -> (&[u8], usize) {
         let is_one = self.lines.len() <= 1;
         let length = if is_one { self.bytes.len() } else { self.datagram_max };
         (&self.bytes, length)
     }
 
-    /// Returns the datagrams, each with the number of its lines.
+    /// Returns the datagrams, each with its number of lines.
     pub fn datagrams(&self) -> impl Iterator<Item = (&[u8], u64)> {
         let (bytes, length) = self.whole();
         let datagrams = bytes.chunks(length.max(1));
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A node leaves out one mark, so the line must come with another.
+    /// A node skips one byte order mark, so the line must be sent with an additional one.
     #[test]
     fn a_line_that_begins_with_a_byte_order_mark_keeps_it() {
         let mut pack = Pack::new(100);

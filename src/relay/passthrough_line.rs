@@ -1,22 +1,22 @@
-//! [`check_passthrough_line`]: rejects a line after which a server might read on: InfluxDB does so after a line feed behind a
-//! backslash and inside an open quote, and the next line, of another sender, would be lost silently. A line without the form of a
-//! point is rejected, too: the lines of others would wait while the request is divided.
+//! [`check_passthrough_line`]: rejects lines after which a server might keep reading. InfluxDB does so if the line feed follows a
+//! backslash or is inside an open quote; the next line, from a different sender, would then be lost silently. Lines that do not
+//! have the form of a point are also rejected, because other senders' lines would have to wait while the request is split.
 
 use crate::event::Rejection;
 
-/// Returns why no server accepts this line, or why it might read on after its end.
+/// Returns why no server accepts this line, or why a server might keep reading after it.
 pub fn check_passthrough_line(line: &[u8]) -> Result<(), Rejection> {
     let text = str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
     check_end(line)?;
     check_form(text)
 }
 
-/// Returns why a server might read on after the end of this line.
+/// Returns why a server might keep reading after this line.
 pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if memchr::memchr2(b'\\', b'"', line).is_none() {
         return Ok(());
     }
-    // The number of equals signs less that of commas, after the first space. A quote matters in the value of a field.
+    // The number of equals signs minus the number of commas after the first space. Quotes only matter in field values.
     let mut open_values: Option<i64> = None;
     let mut is_quoted = false;
     let mut bytes = line.iter();
@@ -27,7 +27,7 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
             }
             b'"' if open_values > Some(0) => is_quoted = !is_quoted,
             b' ' => open_values = open_values.or(Some(0)),
-            // A line feed in a quote of the relay's grammar may be the end of a line for a server.
+            // A line feed that is quoted in the relay's grammar may end the line for a server.
             b'\n' if !is_quoted => open_values = None,
             b'=' if !is_quoted => open_values = open_values.map(|values| values + 1),
             b',' if !is_quoted => open_values = open_values.map(|values| values - 1),
@@ -37,8 +37,8 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if is_quoted { Err(Rejection::QuoteUnclosed) } else { Ok(()) }
 }
 
-/// Returns why a line does not have the form of a point: a key, fields, and perhaps a timestamp. The server judges the key and the
-/// size of numbers.
+/// Returns why a line does not have the form of a point: a key, fields, and possibly a timestamp. Checking the key and the size
+/// of numbers is left to the server.
 fn check_form(line: &str) -> Result<(), Rejection> {
     let line = line.trim_start_matches(BLANK);
     let line = line.trim_end_matches(|c| c == '\r' || BLANK.contains(&c));
@@ -71,11 +71,11 @@ fn check_form(line: &str) -> Result<(), Rejection> {
     }
 }
 
-/// The characters that servers skip around a line and between its parts. A carriage return is skipped only at the end of a line:
-/// elsewhere it is part of a name.
+/// The characters that servers skip around a line and between its parts. A carriage return is skipped only at the end of a line,
+/// since elsewhere it is part of a name.
 const BLANK: [char; 3] = [' ', '\t', '\0'];
 
-/// Returns the index of the first of these characters that is not escaped, or the length of the text.
+/// Returns the index of the first of these characters that is not escaped, or the length of the text if there is none.
 fn until(text: &str, ends: &[char]) -> usize {
     let mut is_escaped = false;
     let found = text.find(|c| {

@@ -1,31 +1,31 @@
-//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address of `rest.url`: if a sample of each
-//! second repeats, it sends a probe, datagrams of line feeds of random lengths, which receivers ignore and relays forward. If
-//! they come back in order, the outlet is closed. A circle that takes longer than a second is not detected.
+//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address in `rest.url`. If a sample taken
+//! every second repeats, it sends a probe: datagrams of line feeds with random lengths, which receivers ignore and relays
+//! forward. If these come back in order, the outlet is closed. A loop that takes longer than a second is not detected.
 
 use super::Outlet;
 
-/// The number of repetitions of the sample that starts a probe.
+/// Number of times the sample must repeat before a probe is sent.
 const REPEATED_MIN: u32 = 3;
-/// The datagrams of a probe. With fewer, a stranger could close the outlet by guessing their lengths.
+/// Number of datagrams in a probe. With fewer, a stranger could close the outlet by guessing their lengths.
 const PROBE_DATAGRAMS: usize = 3;
 const PROBE_BYTES_MAX: usize = 1024;
-/// The seconds without a returned probe after which the outlet is opened again.
+/// After this many seconds without a returned probe, the outlet is reopened.
 const CLOSED_SECONDS: u32 = 3;
 
-/// Detects a circle. Each reader has one: the datagrams of one relay come back to one reader.
+/// Detects a loop. Each reader has its own, because a relay's datagrams come back to a single reader.
 #[derive(Debug, Default)]
 pub(super) struct PassthroughLoop {
     sample: Vec<u8>,
     repeated: u32,
-    /// The lengths of the datagrams of the last probe.
+    /// The lengths of the datagrams in the last probe.
     probe: Option<[usize; PROBE_DATAGRAMS]>,
-    /// The number of them that came back, in their order.
+    /// How many of them have come back, in order.
     returned: usize,
     closed_seconds: u32,
 }
 
 impl PassthroughLoop {
-    /// Checks a datagram without events. Returns whether it is part of a probe of this relay, which is not forwarded.
+    /// Checks a datagram without events. Returns whether it is part of a probe sent by this relay, which must not be forwarded.
     pub(super) fn is_probe(&mut self, datagram: &[u8], outlet: &Outlet) -> bool {
         if datagram.iter().any(|byte| *byte != b'\n') {
             if self.sample.is_empty() {
@@ -51,7 +51,7 @@ impl PassthroughLoop {
         is_own
     }
 
-    /// Starts another second: takes another sample, and sends a probe if the last one was repeated or the outlet is closed.
+    /// Starts the next second: takes a new sample, and sends a probe if the previous sample repeated or the outlet is closed.
     pub(super) fn begin_second(&mut self, outlet: &Outlet) {
         if self.closed_seconds > 0 {
             self.closed_seconds -= 1;

@@ -1,23 +1,23 @@
-//! [`Sorter`]: whether a line is an event or a passthrough line; without rules each line that a node counts is an event. A line
-//! that no node could parse is rejected: an open quote could extend it over the next line of its datagram.
+//! [`Sorter`]: decides whether a line is an event or a passthrough line. Without rules, every line that a node would count is an
+//! event. A line that no node could parse is rejected, because an open quote could make it swallow the next line in its datagram.
 
 use std::str::FromStr;
 
 use crate::event::{LineRules, Parser, Rejection, escape, head};
 
-/// Selects lines by their measurement or one of their tags.
+/// Selects lines by their measurement or by one of their tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRule {
-    /// The tag key as it is written in a line; empty for the measurement.
+    /// The tag key as written in a line; empty for the measurement.
     key: Vec<u8>,
-    /// `None` selects every value.
+    /// `None` selects any value.
     value: Option<Vec<u8>>,
 }
 
 impl FromStr for EventRule {
     type Err = &'static str;
 
-    /// Parses `login`, `event_type=` or `event_type=paid`, without escapes.
+    /// Parses `login`, `event_type=` or `event_type=paid`, without handling escapes.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.contains(char::is_control) {
             return Err("holds control characters");
@@ -36,14 +36,14 @@ impl FromStr for EventRule {
 /// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A line for every node.
+    /// A line to send to every node.
     Event {
-        /// Whether it has a timestamp.
+        /// Whether the line has a timestamp.
         has_time: bool,
     },
-    /// A line for the destination of `rest.url`.
+    /// A line to send to the destination in `rest.url`.
     Passthrough,
-    /// An event that no node can count.
+    /// An event that no node could count.
     Rejected(Rejection),
 }
 
@@ -55,13 +55,13 @@ pub struct Sorter {
 }
 
 impl Sorter {
-    /// Sorts by these rules. Without rules an event is a line that a node counts by `grammar`.
+    /// Sorts by these rules. Without rules, every line that a node would count according to `grammar` is an event.
     #[must_use]
     pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
         Self { parser: Parser::new(grammar), rules }
     }
 
-    /// Returns the kind of a line, without its line end.
+    /// Returns the kind of a line, given without its line end.
     pub fn sort(&mut self, line: &[u8]) -> Kind {
         let selects = |rule: &EventRule, key: &[u8], value: &[u8]| {
             rule.key == key && rule.value.as_ref().is_none_or(|expected| expected == value)
@@ -71,7 +71,7 @@ impl Sorter {
             return Kind::Passthrough;
         }
         match self.parser.parse(line) {
-            // A timestamp would extend its last field.
+            // An added timestamp would become part of its last field.
             Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
                 Kind::Rejected(Rejection::TrailingBackslash)
             }
@@ -138,7 +138,7 @@ mod tests {
         );
     }
 
-    /// A backslash at the end is an ordinary character; before a timestamp it would escape the space.
+    /// A trailing backslash is an ordinary character, but before a timestamp it would escape the space.
     #[test]
     fn line_that_cannot_be_stamped_is_rejected() {
         let rejected = Kind::Rejected(Rejection::TrailingBackslash);

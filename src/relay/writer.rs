@@ -1,6 +1,6 @@
-//! [`Queue`]: passthrough lines for a server, and [`write_queue`]: the task that writes them. A piece that is not accepted is
-//! searched ([`Delivery`]): refused lines are dropped, those of unknown fate return to the end. A caller that aborts counts the
-//! queue as lost.
+//! [`Queue`]: passthrough lines for a server, and [`write_queue`]: the task that writes them. Pieces that are not accepted are
+//! searched ([`Delivery`]): rejected lines are dropped, and lines whose outcome is unknown go back to the end of the queue. A
+//! caller that aborts counts the queue as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +18,19 @@ use crate::output::WriteError;
 use crate::output::delivery::{Batch, Delivery, Refusal, Target};
 use crate::output::influxdb::LineWriter;
 
-/// The size at which a piece takes no more lines. InfluxDB accepts bodies of 25 MB.
+/// The size beyond which no more lines are added to a piece. InfluxDB accepts bodies of 25 MB.
 const PIECE_BYTES: usize = 512 * 1024;
 const COLLECTED_FOR: Duration = Duration::from_millis(100);
-/// The first and the longest pause after a write that failed. It doubles until the server accepts one.
+/// The first and the longest pause after a failed write. It doubles until the server accepts a write.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
-/// The longest search for the lines at fault in a piece, which delays later pieces.
+/// Maximum time to search a piece for the lines at fault, because this delays later pieces.
 const SEARCH_MAX: Duration = Duration::from_secs(4);
-/// A line is dropped after the server failed at it alone this many times, and accepted another line each time.
+/// A line is dropped once the server has failed for it alone this many times while accepting a different line each time.
 const FAILURES_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
-    /// Each line with its line end.
+    /// The lines, including their line ends.
     pub(super) bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -62,7 +62,7 @@ impl Lines {
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..end - 1])
     }
 
-    /// Returns the approximate memory. Many lines are short, so their ends count.
+    /// Returns the approximate memory. Many lines are short, so the list of their ends matters.
     fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.ends)
     }
@@ -86,7 +86,7 @@ impl Batch for Lines {
         self.extend(&other);
     }
 
-    /// A line with a timestamp is the same point whenever it is written.
+    /// A line with a timestamp is the same point no matter when it is written.
     fn repeatable(&self) -> Option<Self> {
         let line = self.iter().find(|line| {
             let last = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next();
@@ -110,7 +110,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Pieces {
     pieces: VecDeque<Lines>,
-    /// The approximate memory of the lines.
+    /// The approximate memory used by the lines.
     bytes: usize,
 }
 
@@ -123,7 +123,7 @@ impl Queue {
         !self.is_down.load(Ordering::Relaxed)
     }
 
-    /// Adds lines. Returns whether there was room; an empty queue has room.
+    /// Adds lines. Returns whether there was room; an empty queue always has room.
     pub(super) fn add(&self, lines: &Lines) -> bool {
         let mut queue = lock(&self.pieces);
         let more = lines.memory();
@@ -167,7 +167,7 @@ impl Target for LineWriter {
         self.write(batch.bytes.clone()).await
     }
 
-    /// A relay has no measurement on the server; all are the senders'.
+    /// A relay has no measurement on the server; all of them belong to the senders.
     async fn probe(&self) -> Option<Result<(), WriteError>> {
         None
     }
@@ -181,7 +181,7 @@ pub(crate) async fn write_queue(
 ) {
     let heartbeat = routes.progress.watch("writer of passthrough lines");
     let [mut failure_due, mut refusal_due] = [(); 2].map(|()| Throttle::default());
-    // The line with a timestamp that the server accepted last.
+    // The last line with a timestamp that the server accepted.
     let mut last = None;
     let mut pause = PAUSES.0;
     loop {
@@ -242,7 +242,7 @@ pub(crate) async fn write_queue(
     }
 }
 
-/// Writes a piece and searches it if it is not accepted. On `Ok` the server has failed repeatedly at the remaining failing lines.
+/// Writes a piece, and searches it if it is not accepted. On `Ok`, the server has failed repeatedly at each failing line.
 async fn deliver(delivery: &mut Delivery<'_, LineWriter>, piece: Lines) -> Result<(), WriteError> {
     if let Some(piece) = delivery.write(piece).await? {
         delivery.written = piece;
@@ -256,7 +256,7 @@ async fn deliver(delivery: &mut Delivery<'_, LineWriter>, piece: Lines) -> Resul
             }
         }
     }
-    // The server may have gone down since.
+    // The server may have gone down since then.
     if delivery.failing.is_empty() { Ok(()) } else { delivery.prove().await }
 }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn queue_collects_lines_in_order_and_refuses_those_without_room() {
-        // Seven bytes in three lines, each with eight for its end.
+        // Seven bytes in three lines, with eight more per line for its end.
         let queue = Queue::new(7 + 3 * 8 + 14);
         assert!(queue.add(&lines(&["a", "bc"])) && queue.add(&lines(&["d"])));
         assert!(!queue.add(&lines(&["efghij"])), "it has 14 bytes of room");
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn lines_are_split_at_their_ends() {
-        // A line with a line end in a quoted field.
+        // A line with a line end inside a quoted field.
         let mut first = lines(&["a=\"\n\"", "b", "c"]);
         let mut b = first.split_off(1);
         let c = b.split_off(1);

@@ -1,4 +1,4 @@
-//! The requests of a transaction, and one attempt to record them: admission of series, rejection of users, and the transaction.
+//! Splits batches into transactions, and attempts to record one: admits series, rejects users, and runs the transaction.
 
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
@@ -12,19 +12,19 @@ use crate::store::{REQUEST_BYTES_MAX, RecordRequest, Records, StoreError};
 #[derive(Debug)]
 pub(super) struct Bounds {
     events: usize,
-    /// The number of times that a user's name is sent.
+    /// How many times a user's name is sent.
     user_times: usize,
-    /// The bytes of an event without the user's name.
+    /// The size of an event without the user's name.
     event_bytes: usize,
 }
 
-/// For a store whose recorders name new users. A transaction blocks it for a few ms.
+/// For a store whose recorders list new users. A transaction blocks it for a few ms.
 pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
 /// For a store that finds new users itself.
 pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
 
 impl Bounds {
-    /// Returns the bytes of a request: its events, and the name of its series, which counts again up to the bytes of its events.
+    /// Returns the size of a request in bytes. Repetitions of the series name add at most the size of its events.
     fn request_bytes(&self, series: &str, events: usize) -> usize {
         let again = (self.user_times * series.len()).min(events);
         series.len() + again + events
@@ -38,7 +38,7 @@ struct Open<'a> {
     bytes: usize,
 }
 
-/// Splits a batch into the requests of transactions within the limits. An event beyond them has its own transaction.
+/// Splits a batch into the requests of transactions within the limits. An event that exceeds them gets its own transaction.
 pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<RecordRequest<'a>>> {
     let request = |group: &'a Group, occurrences: &'a [Occurrence]| RecordRequest {
         minute: group.minute,
@@ -79,20 +79,20 @@ pub(super) enum Outcome {
     Done,
     /// Everything was rejected.
     Emptied,
-    /// The store was replaced during the attempt: try again.
+    /// The store was replaced during the attempt, so it must be retried.
     Replaced,
 }
 
 impl Recorder {
-    /// Rejects events that are too old and users for whom there is no room, which leave `requests`, and records the others.
+    /// Rejects events that are too old and users for whom there is no room, removing them from `requests`. Records the others.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
         requests: &mut Vec<RecordRequest<'a>>,
         origin: Origin,
     ) -> Result<Outcome, StoreError> {
-        // The batch may have waited for the one before it, or for the store; and counts expire, so events that are too old could
-        // be counted twice.
+        // The batch may have waited for the previous one, or for the store. Since counts expire, events that are too old could be
+        // counted twice.
         self.reject_too_old(requests, origin);
         if requests.is_empty() {
             return Ok(Outcome::Emptied);
@@ -113,7 +113,7 @@ impl Recorder {
         let (seen, brought) = known.coverage.with(requests, before, Instant::now());
         let records = Records { generation, requests, seen: &seen };
         let repeated = self.store.record(self.partition, &records).await?;
-        // A replaced store may lack the known users, which the requests leave out.
+        // A replaced store may be missing the known users, which the requests leave out.
         if !is_same_store() && known.has_users() {
             return Ok(Outcome::Replaced);
         }
@@ -136,7 +136,7 @@ impl Recorder {
         });
     }
 
-    /// Requests of an overflow series are made adjacent, so that they become one command.
+    /// Requests for an overflow series are made adjacent, so that they become one command.
     async fn admit<'a>(
         &'a self,
         known: &mut Known,
@@ -156,7 +156,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// An overflow series may have thousands of requests with a user each, so it asks for all users of a series together.
+    /// An overflow series may have thousands of requests with one user each, so all users of a series are asked about together.
     async fn reject_users(
         &self,
         known: &mut Known,
@@ -177,7 +177,7 @@ impl Recorder {
         if refused.is_empty() {
             return Ok(());
         }
-        // No await: an abort spools or drops `requests`.
+        // There must be no await here, because an abort spools or drops `requests`.
         for request in std::mem::take(requests) {
             let Some(users) = refused.get(&target(&request)) else {
                 requests.push(request);
@@ -195,7 +195,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Moves queued events to the rejected ones. Their sources are not known here.
+    /// Counts queued events as rejected. Their sources are not known here.
     fn rejected(&self, reason: Rejection, events: usize, series: &str, origin: Origin) {
         if origin == Origin::Replay {
             return;
@@ -218,14 +218,14 @@ impl Recorder {
                 self.look_at_stamps(request);
             }
             let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
-            // Last: a reader who sees them recorded finds all other counters updated.
+            // This comes last, so that a reader who sees the events as recorded finds all other counters updated.
             let recorded = events as u64;
             self.node.partitions.change(self.partition, |state| state.recorded += recorded);
             self.node.ledger.recorded(events, overflowed.map(count).sum());
         }
     }
 
-    /// Finds timestamps by which events of a user become one.
+    /// Detects timestamps that merge distinct events by the same user into one.
     fn look_at_stamps(&self, request: &RecordRequest<'_>) {
         let events = request.occurrences;
         let user = |place: usize| events.get(place).map(|event| request.batch.user(event));
@@ -238,12 +238,12 @@ impl Recorder {
     }
 }
 
-/// Returns the series of a request's events.
+/// Returns the series that a request's events belong to.
 pub(super) fn own<'a>(request: &RecordRequest<'a>) -> &'a str {
     request.overflowed_from.unwrap_or(request.series)
 }
 
-/// Returns the minute and the series that a request is recorded under.
+/// Returns the minute and series under which a request is recorded.
 const fn target<'a>(request: &RecordRequest<'a>) -> (Minute, &'a str) {
     (request.minute, request.series)
 }
@@ -265,7 +265,7 @@ fn without<'a>(
     })
 }
 
-/// Returns the users that may be new, some of them several times if the store finds new users itself.
+/// Returns the users that may be new. If the store finds new users itself, some may be repeated.
 fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     let (new, batch) = (request.new_users.as_deref(), request.batch);
     let occurrences = new.is_none().then_some(request.occurrences);
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_transaction_has_at_most_the_bytes_of_a_request_or_one_event() {
-        // Two events of this series fit exactly.
+        // Exactly two events for this series fit.
         let fits = REQUEST_BYTES_MAX - 2 * APPENDED.event_bytes;
         for (bytes, expected) in
             [(fits, vec![2]), (fits + 1, vec![1, 1]), (REQUEST_BYTES_MAX + 1, vec![1, 1])]

@@ -1,11 +1,11 @@
-//! [`Coverage`]: the number of events of each minute that this process has seen in one partition.
+//! [`Coverage`]: how many events per minute this process has seen in one partition.
 //!
-//! It counts confirmed events, and each transaction sends the store the total, never a difference. So a repeated attempt changes
-//! nothing, and a batch that is recorded again restores a total that the store forgot. (A transaction that is executed late, after
-//! its connection was lost, may leave an older total until the next batch of the minute.)
+//! It counts acknowledged events. Each transaction sends the total to the store, never a difference. A repeated attempt therefore
+//! changes nothing, and re-recording a batch restores a total that the store has lost. (A transaction that is executed late,
+//! after its connection was lost, may leave an older total in place until the next batch for the minute.)
 //!
-//! A copy in the same transaction is not counted, a later copy is: to tell it from an event that another node brought first, every
-//! event would have to be kept here.
+//! A duplicate is not counted if it is in the same transaction, but is counted if it comes later. Telling it from an event that a
+//! different node recorded first would require keeping every event here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 use crate::event::{Minute, Occurrence};
 use crate::store::{RecordRequest, Seen};
 
-/// The limit of counted minutes: a day.
+/// Maximum number of minutes counted: one day.
 const MINUTES_MAX: usize = 1440;
-/// The interval of renewals of a total: less than half of the shortest time for which a store keeps it.
+/// Interval at which a total is renewed: less than half the shortest time for which a store keeps it.
 const RENEWED_FOR: Duration = Duration::from_secs(30);
 
 /// The totals of one recorder.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     minutes: BTreeMap<Minute, Total>,
-    /// This minute and all earlier ones are not counted, to make room: the store keeps their last totals.
+    /// To save room, this minute and all earlier ones are not counted. The store keeps their last totals.
     given_up: Option<Minute>,
 }
 
@@ -35,15 +35,15 @@ struct Total {
 }
 
 impl Coverage {
-    /// Has all totals renewed: another store may have none of them.
+    /// Marks all totals for renewal, because a replaced store may have none of them.
     pub(super) fn renew_all(&mut self) {
         for total in self.minutes.values_mut() {
             total.renewed = None;
         }
     }
 
-    /// Returns the totals for the store with these recordings, and the number of their different events; 0 if they were recorded
-    /// before.
+    /// Returns the totals to send to the store with these recordings, and how many distinct events they contain; 0 if they have
+    /// been recorded `before`.
     pub(super) fn with(
         &self,
         recordings: &[RecordRequest<'_>],
@@ -87,14 +87,14 @@ impl Coverage {
     }
 }
 
-/// Counts the different events of a recording.
+/// Counts the distinct events in a recording.
 fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest { occurrences, batch, .. } = recording;
-    // The events of one sender.
+    // The events come from one sender.
     if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
         return occurrences.len() as u64;
     }
-    // Most are later than all before them, so they are different.
+    // Most events are later than all before them, so they are distinct.
     let mut latest = i64::MIN;
     let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
         occurrences.iter().partition(|event| {
@@ -122,7 +122,7 @@ mod tests {
         Minute::from_epoch_minutes(number).unwrap()
     }
 
-    /// Returns the totals with these events of one series, by user and timestamp.
+    /// Returns the totals with these events for one series, given by user and timestamp.
     fn told(
         coverage: &Coverage,
         number: i64,
@@ -155,13 +155,13 @@ mod tests {
         let first = [("x", 2), ("y", 1), ("x", 1), ("y", 1), ("x", 2)];
         let expected = (vec![seen(5, 3, true)], 3);
         assert_eq!(told(&coverage, 5, &first, false, now), expected);
-        // The total was not confirmed.
+        // The previous total has not been acknowledged.
         assert_eq!(told(&coverage, 5, &first, false, now), expected);
         coverage.confirmed(&expected.0, now);
         let more = told(&coverage, 5, &[("x", 7), ("y", 8)], false, now);
         assert_eq!(more, (vec![seen(5, 5, false)], 2));
         coverage.confirmed(&more.0, now);
-        // A batch that is recorded again has no new events.
+        // A batch that is re-recorded has no new events.
         assert_eq!(told(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
         assert_eq!(told(&coverage, 6, &first, true, now), (Vec::new(), 0));
     }

@@ -1,6 +1,6 @@
-//! [`Known`]: a recorder's knowledge of the store, which decides for all nodes: admitted series, room for users, recorded users.
-//! It is valid for one generation of the store. Series and users are kept as hashes of 128 bits with random keys, so that neither
-//! chance nor a sender makes two of them equal.
+//! [`Known`]: what a recorder knows about the store, which decides for all nodes: admitted series, room for users, and recorded
+//! users. It is valid for one generation of the store. Series and users are kept as 128-bit hashes with random keys, so that
+//! neither chance nor a sender can cause collisions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,27 +20,27 @@ use crate::store::{
     Admission, AdmitRequest, Admitted, Bucket, RecordRequest, Recording, StoreError,
 };
 
-/// The limit of known series, in full minutes: one begins while another still has events.
+/// Maximum number of known series, in full minutes. A minute begins while the previous one still receives events.
 const FULL_MINUTES: usize = 2;
-/// The time for which a minute is known after its last events.
+/// How long a minute stays known after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
-/// The limit of series in one question, which blocks Redis for a fraction of a ms.
+/// Maximum number of series per query, which blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
-/// The concurrent questions, which are mostly for different minutes.
+/// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
-/// A node adds an eighth of the users that a series has room for before it asks for their number again. So each further node exceeds
-/// the cap by an eighth at most, however often it restarts.
+/// A node adds an eighth of the users that a series still has room for before it asks for the current number. Each additional
+/// node can therefore exceed the cap by at most an eighth, however many times it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;
 const FIRST_BYTES: usize = 192;
 
-/// The caps of a series and of a minute.
+/// The caps per series and per minute.
 #[derive(Debug, Clone, Copy)]
 pub struct CapSettings {
-    /// The limit of series of a minute in the partition, all nodes together.
+    /// Maximum number of series per minute in the partition, for all nodes together.
     pub series_max: usize,
-    /// The limit of users of a series in a minute; 0: no limit.
+    /// Maximum number of users per series and minute; 0 if unlimited.
     pub users_max: u64,
 }
 
@@ -49,10 +49,9 @@ pub(super) struct Known {
     partition: Partition,
     caps: CapSettings,
     overflow: OverflowSeries,
-    /// The memory for users; `None`: the store finds new users itself.
+    /// The memory budget for users; `None` if the store finds new users itself.
     budget: Option<Arc<Budget>>,
-    /// The keys of the hashes of series and of users. They differ: a user with the name of another series must not make two sums
-    /// equal.
+    /// The hash keys for series and for users. They differ so that a user named like a series cannot make two sums equal.
     seeds: [u64; 2],
     generation: u64,
     minutes: BTreeMap<Minute, KnownMinute>,
@@ -62,7 +61,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct KnownMinute {
     series: HashMap<u128, KnownSeries>,
-    /// The users that a series may have had at the first question about the minute, if the answer does not tell them.
+    /// How many users a series may have had when the store was first queried about the minute, if the reply does not say.
     users_before: Option<u64>,
     users: KnownUsers,
     last_used: Instant,
@@ -71,15 +70,15 @@ struct KnownMinute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KnownSeries {
     Refused,
-    /// The new users that it may get before the recorder has to ask for their number.
+    /// How many new users it may get before the recorder has to ask for their number.
     Admitted(u64),
 }
 
 #[derive(Debug)]
 struct KnownUsers {
     budget: Option<Arc<Budget>>,
-    /// The sums of the hashes of series and user: a collision is as unlikely as with a hash of both texts, which need not be copied
-    /// together.
+    /// The sums of the series' and the user's hash. Collisions are as unlikely as with a hash of the concatenated text, without
+    /// copying.
     hashes: HashSet<u128>,
 }
 
@@ -95,7 +94,8 @@ impl KnownUsers {
         }
     }
 
-    /// Makes room for one more user, if the budget allows it. A table doubles when it grows, so its present size is reserved first.
+    /// Makes room for one more user, if the budget allows it. A table doubles when it grows, so its current size is reserved
+    /// first.
     fn reserve(&mut self) -> bool {
         if self.hashes.len() < self.hashes.capacity() {
             return true;
@@ -162,13 +162,13 @@ impl Known {
         series.wrapping_add(xxh3_128_with_seed(user.as_bytes(), self.seeds[1]))
     }
 
-    /// Returns whether the events of a series go to the overflow series, after [`Known::ask`].
+    /// Returns whether events for a series go to the overflow series, after [`Known::ask`].
     pub(super) fn refuses(&self, minute: Minute, series: &str) -> bool {
         let known = self.minutes.get(&minute);
         known.and_then(|known| known.series.get(&self.hash(series))) == Some(&KnownSeries::Refused)
     }
 
-    /// Asks the store which of these series are admitted, unless that is known. Their minutes are in use from `now` on.
+    /// Asks the store which of these series are admitted, unless that is known already. Their minutes count as used at `now`.
     pub(super) async fn ask<'a>(
         &mut self,
         store: &dyn Recording,
@@ -211,7 +211,7 @@ impl Known {
         Ok(())
     }
 
-    /// Drops unused minutes, and the earliest others, which are the least likely to get events, until their series fit the limit.
+    /// Drops unused minutes, and then the earliest, which are the least likely to get events, until their series fit.
     fn make_room(&mut self, now: Instant) {
         self.expire(now);
         let series_max = self.caps.series_max.saturating_mul(FULL_MINUTES);
@@ -262,8 +262,8 @@ impl Known {
         Ok(())
     }
 
-    /// Limits the users that series had before the first question, if the store's answer does not tell them: to the number of events
-    /// that arrived. The store counts users only when these could come near the cap.
+    /// If the store's reply does not say how many users series had before the first query, limits their number to that of the
+    /// events that had arrived. The store counts users only if these could come near the cap.
     async fn learn_users_before(
         &mut self,
         store: &dyn Recording,
@@ -277,7 +277,7 @@ impl Known {
         let is_told = answer.overflow_users.is_some()
             && told.all(|admission| *admission != Admission::Admitted { users: None });
         if before > half && !is_told && self.caps.users_max > 0 {
-            // A series with recorded events is admitted.
+            // A series with recorded events has been admitted.
             for counts in store.counts(self.bucket(minute)).await? {
                 if counts.unique > half {
                     self.admitted(minute, &counts.series, Some(counts.unique));
@@ -291,7 +291,7 @@ impl Known {
         Ok(())
     }
 
-    /// Keeps that a series of a known minute is admitted. Without a number of `users` it has at most the users of the first question.
+    /// Notes that a series in a known minute is admitted. If `users` is unknown, it has at most as many as at the first query.
     fn admitted(&mut self, minute: Minute, series: &str, users: Option<u64>) {
         let (hash, users_max) = (self.hash(series), self.caps.users_max);
         let admitted = |users: u64| {
@@ -307,7 +307,7 @@ impl Known {
         }
     }
 
-    /// Returns whether a series is far enough from the cap to get `new` users without a question.
+    /// Returns whether a series is far enough from its cap to get `new` users without asking.
     pub(super) fn has_room(&mut self, minute: Minute, series: &str, new: u64) -> bool {
         if self.caps.users_max == 0 || new == 0 {
             return true;
@@ -338,14 +338,14 @@ impl Known {
         Ok(further[room..].iter().copied().collect())
     }
 
-    /// Returns each user of a request that the store may lack; `None`: the store finds them itself.
+    /// Returns each user in a request that may be missing from the store; `None` if the store finds new users itself.
     pub(super) fn new_users<'a>(&self, request: &RecordRequest<'a>) -> Option<Vec<&'a str>> {
         self.budget.as_ref()?;
         let RecordRequest { batch, occurrences, .. } = *request;
         let known = self.minutes.get(&request.minute).map(|known| &known.users.hashes);
         let series = self.hash(request.series);
         let hashes = occurrences.iter().map(|event| self.hash_user(series, batch.user(event)));
-        // All hashes first: the processor then does their look-ups, which wait for memory, in parallel.
+        // All hashes are computed first, so that the CPU can overlap the look-ups, which wait for memory.
         let hashes: Vec<_> = hashes.collect();
         let mut seen = HashSet::with_capacity(hashes.len());
         let mut new = Vec::with_capacity(hashes.len());
@@ -362,7 +362,7 @@ impl Known {
         self.minutes.values().any(|minute| !minute.users.hashes.is_empty())
     }
 
-    /// Adds the users of confirmed requests, whose minutes are in use since `now`.
+    /// Adds the users in acknowledged requests, whose minutes count as used at `now`.
     pub(super) fn confirmed(&mut self, requests: &[RecordRequest<'_>], now: Instant) {
         for request in requests {
             let series = self.hash(request.series);
@@ -375,7 +375,7 @@ impl Known {
         }
     }
 
-    /// Adds a user, if there is memory for it. The minutes that were used longest ago make room, but no minute in use.
+    /// Adds a user, if there is memory. To make room, drops the least recently used minutes, but never one that is in use.
     fn insert(&mut self, minute: Minute, user: u128, now: Instant) -> bool {
         loop {
             let Some(known) = self.minutes.get_mut(&minute) else {
@@ -424,13 +424,13 @@ mod tests {
         known.ask(&store, wanted, now).await.unwrap();
     }
 
-    /// A node runs for months, and each minute has its series.
+    /// A node runs for months, and every minute has its own series.
     #[tokio::test]
     async fn minutes_without_events_expire() {
         let mut known = known(None);
         let mut now = Instant::now();
         for number in 1..=20 {
-            // A minute with continuous events is kept.
+            // A minute that keeps receiving events is kept.
             ask(&mut known, &[0, number], now).await;
             now += Duration::from_secs(60);
         }
@@ -456,7 +456,7 @@ mod tests {
         new.unwrap().into_iter().map(ToOwned::to_owned).collect()
     }
 
-    /// Records these users of `a=1` in a minute.
+    /// Records these users for `a=1` in a minute.
     async fn insert(known: &mut Known, number: i64, users: std::ops::Range<u32>) {
         let now = Instant::now();
         ask(known, &[number], now).await;

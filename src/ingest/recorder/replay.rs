@@ -1,5 +1,5 @@
-//! [`Replay`]: the batches of the last seconds, and [`Budget`], a limit of memory. A promoted replica may lack the last writes
-//! that its master confirmed, so a recorder records these batches again.
+//! [`Replay`]: the batches of the last seconds, and [`Budget`], a memory limit. A promoted replica may be missing the last writes
+//! that its master acknowledged, so the recorder re-records these batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::event::Batch;
 
-/// The maximum bytes of a known user: 17 for each place in a table, of which 7 in 16 are used right after it grew.
+/// Maximum size of a known user in bytes: 17 per slot in a table, of which only 7 in 16 are used right after it has grown.
 const USER_BYTES_MAX: usize = 40;
 
-/// Memory that all recorders of a node may use together, in bytes.
+/// The memory shared by all recorders of a node, in bytes.
 #[derive(Debug)]
 pub struct Budget {
     max: usize,
@@ -27,13 +27,13 @@ impl Budget {
         Self { max, used: AtomicUsize::new(0) }
     }
 
-    /// Creates a budget for this number of known users (`input.dedup_users`).
+    /// Creates a budget for this many known users (`input.dedup_users`).
     #[must_use]
     pub const fn of_users(users: usize) -> Self {
         Self::new(users.saturating_mul(USER_BYTES_MAX))
     }
 
-    /// Returns false, and reserves nothing, if the budget has less left.
+    /// Returns false without reserving anything if the budget does not have that much left.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         let fits = used.saturating_add(bytes) <= self.max;
@@ -74,8 +74,8 @@ impl Replay {
         Self { window, budget, batches: VecDeque::new() }
     }
 
-    /// Returns false if memory is short and batches were dropped before their time. It drops none because of its age: the
-    /// recording may have waited for a store that forgot the earlier ones.
+    /// Returns false if memory is short and batches were dropped early. Age alone drops none, because the recording may have
+    /// waited for a store that has lost earlier ones.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
         if self.window.is_zero() {
             return true;
@@ -92,7 +92,7 @@ impl Replay {
         in_time
     }
 
-    /// Drops batches that the store of this generation confirmed longer ago than the window. It has answered since then.
+    /// Drops batches that this generation of the store acknowledged longer ago than the window. It has replied since then.
     pub(super) fn expire(&mut self, generation: u64, now: Instant) {
         self.batches.retain(|kept| {
             kept.generation != generation || now.duration_since(kept.confirmed) <= self.window
@@ -107,13 +107,13 @@ impl Replay {
         self.batches.len()
     }
 
-    /// Takes the first batch that another generation than this one confirmed.
+    /// Takes the first batch that was acknowledged by a different generation than this one.
     pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Kept> {
         let at = self.batches.iter().position(|kept| kept.generation != generation)?;
         self.batches.remove(at)
     }
 
-    /// Puts back a batch as confirmed now: the store that confirmed it again may forget it, too.
+    /// Puts back a batch as acknowledged just now, because the store that acknowledged it again may lose it, too.
     pub(super) fn put_back(&mut self, kept: Kept, generation: u64, now: Instant) {
         let mut kept = kept;
         (kept.generation, kept.confirmed) = (generation, now);
@@ -198,7 +198,7 @@ mod tests {
         // The five others, and the batches of the last ten seconds.
         let recorded = std::iter::from_fn(|| again(&mut replay, 3)).count();
         assert_eq!(recorded, 5 + 11);
-        // The server is the same.
+        // The server has not changed.
         assert!(again(&mut replay, 3).is_none());
     }
 }

@@ -1,18 +1,18 @@
-//! Maps the answer of a server to a result.
+//! Maps a server's response to a result.
 //!
 //! | status | result |
 //! | --- | --- |
 //! | 204; 200 with an empty body | done |
 //! | 400, 413, 422 | [`WriteError::Rejected`] |
 //! | 425, 429, 503; 408 and any 5xx with `Retry-After` | [`WriteError::Unavailable`] |
-//! | 408, other 5xx, but for 501 and 505 | [`WriteError::Failed`] |
+//! | 408, other 5xx except 501 and 505 | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to check |
 //!
-//! Another web server may answer any request with a page and status 200. Taking that for success would lose the counts, so it is a
-//! misconfiguration.
+//! Some other web server may answer any request with a page and status 200. Taking that for success would lose the counts, so it
+//! is treated as a misconfiguration.
 //!
-//! The server's message decides nothing: it may quote a tag, and so contain any text of a sender. It only helps to find
-//! the key to check when every count gets this answer.
+//! The server's message is never used to decide, because it may quote a tag, and so contain arbitrary text from a sender. It only
+//! helps to find the key to check if every count gets this response.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 use crate::text::{chain, on_one_line};
 
-/// The limit on `Retry-After`.
+/// Upper limit on `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// The write API.
@@ -35,7 +35,7 @@ pub(super) enum Dialect {
     V2,
 }
 
-/// Phrases, in lower case, of a 400 that concerns the request as a whole.
+/// Phrases, in lower case, in a 400 response that is about the request as a whole.
 const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("database is required", Cause::OutputNoDatabase),
     ("please provide either orgid or org", Cause::OutputNoOrg),
@@ -45,7 +45,7 @@ const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("invalid precision", Cause::OutputPrecision),
 ];
 
-/// Returns the result of a write by its answer. `text` is the body, or the part of it that was read.
+/// Returns the result of a write, given its response. `text` is the body, or as much of it as was read.
 pub(super) fn judge(
     dialect: Dialect,
     status: u16,
@@ -79,12 +79,12 @@ pub(super) fn judge(
     })
 }
 
-/// Returns the cause to show to the operator, by the status and the message in lower case.
+/// Returns the cause to show to the operator, given the status and the message in lower case.
 fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
     match (dialect, status) {
         (Dialect::V1, 401) => Cause::OutputPassword,
         (Dialect::V1, 403) => Cause::OutputUserRight,
-        // InfluxDB 1.x also answers 404 for an unknown path.
+        // InfluxDB 1.x also responds with 404 to an unknown path.
         (Dialect::V1, 404) if message.contains("database") => Cause::OutputDatabase,
         (Dialect::V1, 404) => Cause::OutputNoWrite,
         (Dialect::V2, 401) => Cause::OutputToken,
@@ -97,14 +97,14 @@ fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
     }
 }
 
-/// Returns the message in an answer: InfluxDB 1.x has it under `error`, 2.x under `message`, others send plain text.
+/// Returns the message in a response. InfluxDB 1.x puts it in `error`, 2.x in `message`; others send plain text.
 fn message(text: &str) -> String {
     let json = serde_json::from_str::<serde_json::Value>(text).ok();
     let found = json.as_ref().and_then(|json| json.get("message").or_else(|| json.get("error")));
     on_one_line(found.and_then(serde_json::Value::as_str).unwrap_or(text))
 }
 
-/// Classifies a request without an answer, or whose answer is not HTTP.
+/// Classifies a request that got no response, or one that is not HTTP.
 pub(super) fn unanswered(
     error: &(dyn Error + 'static),
     is_connect: bool,
@@ -118,11 +118,11 @@ pub(super) fn unanswered(
     WriteError::Failed(Diagnosis::new(cause, why))
 }
 
-/// Parses `Retry-After`: seconds, or a date (RFC 9110, IMF-fixdate). Returns at most [`RETRY_AFTER_MAX`].
+/// Parses `Retry-After`, which is either seconds or a date (RFC 9110, IMF-fixdate). Returns at most [`RETRY_AFTER_MAX`].
 pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
-        // Digits that do not fit are a very long time.
+        // Digits that do not fit represent a very long time.
         Duration::from_secs(value.parse().unwrap_or(u64::MAX))
     } else {
         let date = DateTime::parse_from_rfc2822(value).ok()?.with_timezone(&Utc);

@@ -1,4 +1,4 @@
-//! [`LineWriter`]: requests to the v1 API, and to either API over `https://` or below a path.
+//! [`LineWriter`]: sends requests to the v1 API, and to either API over `https://` or below a path.
 
 use std::error::Error;
 use std::time::SystemTime;
@@ -14,14 +14,14 @@ use crate::output::WriteError;
 use crate::secret::Secret;
 use crate::text::{chain, find_tls, on_one_line};
 
-/// The limit on the part of an answer that is read. InfluxDB 1.x quotes every line that it cannot parse.
+/// How much of a response is read at most. InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Writes lines to one database or bucket, through the v1 or v2 API.
+/// Writes lines to one database or bucket, using the v1 or v2 API.
 #[derive(Debug)]
 pub struct LineWriter {
     client: Client,
-    /// With the query that names the database or bucket.
+    /// Includes the query that selects the database or bucket.
     url: Url,
     headers: HeaderMap,
     dialect: Dialect,
@@ -29,7 +29,7 @@ pub struct LineWriter {
 }
 
 impl LineWriter {
-    /// Creates the client without connecting. `precision` is the unit of the timestamps, as the API names it.
+    /// Creates the client without connecting. `precision` is the unit of the timestamps, as written in the API.
     pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
         let timeout = settings.timeout;
         let mut builder = Client::builder()
@@ -40,14 +40,14 @@ impl LineWriter {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         if CryptoProvider::get_default().is_none() {
-            // It fails when another thread has installed a provider in the meantime.
+            // This fails if a different thread has installed a provider in the meantime.
             let _ = ring::default_provider().install_default();
         }
         if let Some(pem) = &settings.ca {
             let certificates = certificates(pem).map_err(SettingsError)?;
             builder = builder.tls_certs_only(certificates);
         } else if settings.url.scheme() == "http" {
-            // A system without certificates must not prevent a plain connection.
+            // Missing system certificates must not prevent a plain-text connection.
             builder = builder.tls_certs_only([]);
         }
         let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
@@ -71,7 +71,7 @@ impl LineWriter {
         Ok(Self { client, url, headers, dialect, description: settings.describe() })
     }
 
-    /// Writes the lines in one request. On `Err` any part of them may have been written.
+    /// Writes the lines in one request. On `Err`, any part of them may have been written.
     pub async fn write(&self, lines: impl Into<Body>) -> Result<(), WriteError> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone());
         let answer = async {
@@ -93,14 +93,14 @@ impl LineWriter {
         judge(self.dialect, response.status().as_u16(), retry_after, &text)
     }
 
-    /// Returns the destination for the log, without secrets.
+    /// Returns the destination for log messages, without secrets.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
     }
 }
 
-/// Returns the certificates of a PEM file, or why it has none.
+/// Returns the certificates in a PEM file, or why there are none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
     if certificates.is_empty() {

@@ -1,5 +1,6 @@
-//! InfluxDB and servers with its write API; `docs/decisions/0002-https-to-influxdb.md` explains the two clients. Neither follows
-//! redirects, which would turn a POST into a GET or carry the token elsewhere, nor uses a proxy, which must not see the token.
+//! InfluxDB and servers that implement its write API; `docs/decisions/0002-https-to-influxdb.md` explains the two clients.
+//! Neither follows redirects, which would turn a POST into a GET or leak the token, nor uses a proxy, which must not see the
+//! token.
 
 mod answer;
 mod http;
@@ -20,9 +21,9 @@ use crate::event::Minute;
 use crate::secret::Secret;
 use crate::text::chain;
 
-/// The timeout for connecting, unless that of the whole request is shorter.
+/// Timeout for connecting, unless the timeout for the whole request is shorter.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// Idle connections are closed before the server's own limit (60 s and more) can cut off a request.
+/// Idle connections are closed before the server's own timeout (60 s or more) could cut off a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"));
 
@@ -31,43 +32,43 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 pub enum Api {
     /// `/api/v2/write`: InfluxDB 2 and 3, VictoriaMetrics.
     V2 {
-        /// The organisation, by name or id.
+        /// The organisation's name or id.
         org: String,
-        /// The bucket, by name or id.
+        /// The bucket's name or id.
         bucket: String,
-        /// The API token; some servers need none.
+        /// The API token; some servers do not need one.
         token: Option<Secret>,
     },
     /// `/write`: InfluxDB 1.x.
     V1 {
         /// The database.
         database: String,
-        /// The user; some servers need none.
+        /// The user; some servers do not need one.
         username: Option<String>,
         /// The user's password.
         password: Option<Secret>,
     },
 }
 
-/// The settings of an InfluxDB output, as checked by the configuration.
+/// The settings of an InfluxDB output, as validated by the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `http://` or `https://`, a host, and optionally a port and a path that precedes the API's own.
+    /// `http://` or `https://`, a host, and optionally a port and a path to prepend to the API's own.
     pub url: Url,
     /// The write API.
     pub api: Api,
-    /// The timeout of a request, from connecting to the end of the answer.
+    /// Timeout for a request, from connecting to the end of the response.
     pub timeout: Duration,
     /// PEM certificates to trust instead of the system's.
     pub ca: Option<Vec<u8>>,
 }
 
-/// Unusable certificates, or an HTTP client that cannot be set up, for instance because the system has no certificates.
+/// The certificates are unusable, or the HTTP client cannot be set up, for example because the system has no certificates.
 #[derive(Debug, thiserror::Error)]
 #[error("output: {0}")]
 pub struct SettingsError(String);
 
-/// An output to one bucket or database.
+/// An output that writes to one bucket or database.
 pub struct InfluxDb {
     client: Client,
     description: String,
@@ -75,8 +76,8 @@ pub struct InfluxDb {
 }
 
 enum Client {
-    /// The crate drops the headers of an answer, `Retry-After` among them. It reads the whole body of an error, which only the
-    /// timeout of the request limits.
+    /// The crate drops response headers, including `Retry-After`. It reads the whole body of an error, limited only by the
+    /// request timeout.
     Crate {
         client: influxdb2::Client,
         org: String,
@@ -86,11 +87,11 @@ enum Client {
 }
 
 impl InfluxDb {
-    /// Creates the output without connecting. The name of the measurement of probes must need no escapes.
+    /// Creates the output without connecting. The measurement name used for probes must not need escaping.
     pub fn new(settings: &Settings, probe_measurement: &str) -> Result<Self, SettingsError> {
         let url = &settings.url;
         let client = match &settings.api {
-            // The crate would replace the path of the URL.
+            // The crate would replace the URL's path.
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
                 let builder = reqwest_0_11::Client::builder()
                     .http1_only()
@@ -100,7 +101,7 @@ impl InfluxDb {
                     .pool_idle_timeout(IDLE_TIMEOUT)
                     .redirect(reqwest_0_11::redirect::Policy::none())
                     .no_proxy();
-                // The crate sends no header for an empty token.
+                // The crate sends no header if the token is empty.
                 let token = token.as_ref().map_or("", Secret::expose);
                 let client = ClientBuilder::with_builder(builder, url.as_str(), org, token).build();
                 let client = client.map_err(|error| SettingsError(chain(&error)))?;
@@ -127,7 +128,7 @@ impl InfluxDb {
                 let (is_connect, is_timeout) = (source.is_connect(), source.is_timeout());
                 Err(unanswered(&source.without_url(), is_connect, is_timeout))
             }
-            // The other errors are of queries.
+            // The other errors only occur in queries.
             Err(error) => Err(unanswered(&error, false, true)),
         }
     }

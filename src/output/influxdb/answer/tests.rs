@@ -1,4 +1,4 @@
-//! The verdict on every kind of answer.
+//! Tests the verdict on every kind of response.
 
 use super::*;
 
@@ -166,7 +166,7 @@ fn the_message_is_found() {
 
 #[test]
 fn retry_after_is_seconds_or_a_date() {
-    // RFC 9110's example of a date, 30 seconds before it.
+    // The example date in RFC 9110, 30 seconds earlier.
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 30);
     let seconds = |n| Some(Duration::from_secs(n));
     for (value, expected) in [
