@@ -17,7 +17,7 @@ use crate::event::datagram::first_line;
 use crate::event::{LineRules, Parser as LineParser};
 use crate::{daemon, quarantine, text};
 
-/// The rules of `eds send` for lines.
+/// How `eds send` interprets lines.
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
 const FAILED: u8 = 1;
@@ -152,12 +152,12 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command. Mistakes in the arguments, `--help` and `--version` are handled by clap, with exit code 2, 0 and 0.
+/// Runs the command. clap handles argument errors, `--help` and `--version`, with exit codes 2, 0 and 0.
 #[must_use]
 pub fn main() -> ExitCode {
     match execute(Arguments::parse().command) {
         Ok(code) => ExitCode::from(code),
-        // The reader has ended early, as `head` does.
+        // The reader has exited early, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
             let code = if error.is::<ConfigErrors>() || error.is::<daemon::Misused>() {
@@ -173,7 +173,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns whether standard output is closed; errors of servers have other types.
+/// Returns whether standard output is closed; server errors have other types.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -206,7 +206,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
         }
         Command::Settings(Operated { command, flags }) => {
             let is_applied = matches!(command, SettingsCommand::Apply);
-            // Other commands accept it to run without a full configuration; here it would become the output of all nodes.
+            // Other commands accept it, to run without a full configuration. Here, it would become the output of all nodes.
             anyhow::ensure!(
                 !is_applied || flags.output.as_deref() != Some("stdout:"),
                 "--output stdout: would make standard output the output of every node; remove it (this command needs no secrets \
@@ -223,14 +223,14 @@ fn execute(command: Command) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Loads the configuration for a command of operators.
+/// Loads the configuration for an operator command.
 fn operated(flags: &Flags) -> anyhow::Result<Config> {
     Ok(config::load_without_secrets_of_output(flags, std::env::vars_os())?)
 }
 
-/// Prints the answer of `/readyz`.
+/// Prints the response from `/readyz`.
 fn healthy(address: &str) -> anyhow::Result<()> {
-    // A node waits three seconds for its store.
+    // A node waits up to three seconds for its store.
     const WITHIN: Duration = Duration::from_secs(4);
     const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
@@ -252,13 +252,13 @@ fn healthy(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether a line is an event without a timestamp, by the default grammar.
+/// Returns whether a line is an event without a timestamp under the default grammar.
 fn lacks_timestamp(line: &[u8]) -> bool {
     thread_local! {
         static PARSER: RefCell<LineParser> = RefCell::new(LineParser::new(&LineRules::default()));
     }
     let lacks = |parser: &mut LineParser| parser.parse(line).is_ok_and(|it| it.timestamp.is_none());
-    // A timestamp after a backslash would belong to the last field.
+    // A timestamp after a backslash would become part of the last field.
     !line.ends_with(b"\\") && PARSER.with_borrow_mut(lacks)
 }
 

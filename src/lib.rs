@@ -1,6 +1,6 @@
-//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from lines that any number of
-//! nodes receive, record in a Redis that all share, and flush to outputs when their minute has ended. `ARCHITECTURE.md` has the
-//! modules, which import downwards only, the keys in Redis and the invariants.
+//! The Event Data Service: exact counts of events and of distinct users, per minute and series. Any number of nodes receive
+//! lines, record their events in a shared Redis, and flush the counts to outputs once each minute has ended. `ARCHITECTURE.md`
+//! describes the modules, which import only downwards, the keys in Redis and the invariants.
 
 pub mod cli;
 pub mod config;
@@ -21,9 +21,9 @@ pub mod store;
 pub mod telemetry;
 pub mod text;
 
-/// The version, as released.
+/// The released version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit of the build, or "unknown".
 pub const COMMIT: &str = env!("BUILT_FROM");
-/// Version and commit, as `eds --version` prints them.
+/// Version and commit, as printed by `eds --version`.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILT_FROM"), ")");

@@ -1,4 +1,4 @@
-//! The `eds` binary: hands the arguments to the library and its verdict to the shell.
+//! The `eds` binary: passes the arguments to the library and returns its exit code.
 
 use std::process::ExitCode;
 

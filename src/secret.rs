@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A password or token. Its `Debug` is `[hidden]`; only [`Secret::expose`] returns it.
+/// A password or token. Its `Debug` output is `[hidden]`; only [`Secret::expose`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
@@ -13,7 +13,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// Returns the secret itself, to send it.
+    /// Returns the secret itself so that it can be sent.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,10 +1,10 @@
-//! Formats errors and messages of servers, libraries and the kernel for one line of a log. Pure.
+//! Formats errors and messages from servers, libraries and the kernel as a single log line. Pure.
 
 use std::error::Error;
 
 pub use redis_link::{find_tls, on_one_line};
 
-/// Returns an error with its causes, except those that its text contains already.
+/// Returns an error with its causes, except those already contained in its text.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -19,7 +19,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the first characters of a text, on one line and without control characters and invisible ones.
+/// Returns the first characters of a text on one line, without control or invisible characters.
 #[must_use]
 pub fn beginning(text: &str, chars: usize) -> String {
     let is_hidden = |c: &char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

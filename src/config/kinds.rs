@@ -1,6 +1,5 @@
-//! The kinds of values: how the text of a key is read.
-//! Each function takes the text and the allowed values, and returns the value or a message: the end of a sentence about the
-//! key that names the mistake and the remedy.
+//! The kinds of values: how the text of a key is parsed. Each function takes the text and the allowed values. It returns the
+//! value, or a message that completes a sentence about the key with the mistake and how to fix it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
@@ -22,7 +21,7 @@ use crate::relay::EventRule;
 use crate::secret::Secret;
 use crate::store::OutputName;
 
-/// A secret or PEM file is small; a larger one is another file.
+/// Secret and PEM files are small; a larger file is the wrong one.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -46,7 +45,7 @@ fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> 
     value.ok_or_else(|| format!("{text:?} {otherwise}"))
 }
 
-/// Reads a value within `allowed`, which is `MIN to MAX`. Both bounds are allowed.
+/// Parses a value within `allowed`, which is `MIN to MAX`. Both bounds are inclusive.
 fn between<T: PartialOrd>(
     text: &str,
     allowed: &str,
@@ -74,7 +73,7 @@ pub(super) fn span(text: &str, allowed: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, String> {
-    // A bare number is refused: its reader would have to know that it is bytes.
+    // A bare number is rejected, because readers could not tell that it means bytes.
     let has_unit = |text: &&str| text.ends_with(|c: char| c.is_ascii_alphabetic());
     let parse = |text: &str| Some(text).filter(has_unit)?.parse().ok().map(|ByteSize(size)| size);
     let otherwise =
@@ -83,7 +82,7 @@ pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, Stri
     found(text, T::try_from(size).ok(), otherwise)
 }
 
-/// Reads the permissions of a file, as chmod has them.
+/// Parses file permissions as chmod does.
 pub(super) fn mode(text: &str, allowed: &str) -> Result<u32, String> {
     let is_octal = |text: &&str| text.len() == 4 && text.starts_with('0');
     let parse = |text: &str| u32::from_str_radix(Some(text).filter(is_octal)?, 8).ok();
@@ -95,7 +94,7 @@ pub(super) fn word<T: DeserializeOwned>(text: &str, allowed: &str) -> Result<T, 
     found(text, word.ok(), &format!("is not known; write {allowed}"))
 }
 
-/// Reads a level; never `None`.
+/// Parses a level; never returns `None`.
 pub(super) fn level(text: &str, allowed: &str) -> Result<Option<Level>, String> {
     let is_level = |level: &Level| level.as_str().eq_ignore_ascii_case(text);
     let level = text.parse().ok().filter(is_level).map(Some);
@@ -106,7 +105,7 @@ fn is_of_a_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// Reads a name. `allowed` is `1 to MAX of …`.
+/// Parses a name. `allowed` is `1 to MAX of …`.
 pub(super) fn name(text: &str, allowed: &str) -> Result<String, String> {
     let max = allowed.split(' ').nth(2).and_then(|max| max.parse().ok()).unwrap_or(0);
     let is_name = (1..=max).contains(&text.len()) && text.bytes().all(is_of_a_name);
@@ -117,7 +116,7 @@ pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, Strin
     found(text, text.parse().ok(), &format!("is not a name; write {allowed}"))
 }
 
-/// Reads a text without control characters, which no message quotes; `None`: it is empty.
+/// Parses a text without control characters, which no message quotes; `None` if it is empty.
 pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
     if text.contains(char::is_control) {
         return Err("contains control characters; remove them".to_owned());
@@ -129,7 +128,7 @@ pub(super) fn secret(secret: &str, allowed: &str) -> Result<Option<Secret>, Stri
     Ok(text(secret, allowed)?.as_deref().map(Secret::new))
 }
 
-/// Reads a tag or field key that needs no escapes in line protocol.
+/// Parses a tag or field key that needs no escaping in line protocol.
 pub(super) fn tag(text: &str, _: &str) -> Result<String, String> {
     let is_refused = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
     let is_key = !text.is_empty() && !text.contains(is_refused);
@@ -185,7 +184,7 @@ fn bytes_in(file: &str) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Reads the path of a directory, and checks that this process can write to it, but creates nothing; `None`: it is empty.
+/// Parses a directory path and checks that this process can write there, without creating anything; `None` if it is empty.
 pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> {
     let directory = Path::new(text);
     if text.is_empty() {
@@ -200,10 +199,10 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
         return Err(format!("{} is not a directory; {hint}", existing.display()));
     }
     if existing != directory {
-        // Another user or systemd may create the directory.
+        // The directory may be created by another user or by systemd.
         return Ok(Some(directory.into()));
     }
-    // The file has no name and vanishes when it is closed. Some file systems do not support it.
+    // The file has no name and vanishes when it is closed. Some file systems do not support this.
     let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);
     match made.map_err(|error| (error.kind(), error)) {
         Err((ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, error)) => Err(format!(
@@ -235,7 +234,7 @@ pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Reads a list. No two items may be equal, unless `is_unique` is false for them.
+/// Parses a list. No two items may be equal unless `is_unique` is false for them.
 fn list<T: PartialEq>(
     text: &str,
     is_unique: impl Fn(&T) -> bool,
@@ -253,7 +252,7 @@ fn list<T: PartialEq>(
 }
 
 pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, String> {
-    // The kernel chooses a new port for each port 0.
+    // The kernel picks a new port for each port 0.
     let is_unique =
         |address: &ListenAddress| !matches!(address, ListenAddress::Udp(at) if at.port() == 0);
     let parse = |item: &str| item.parse().map_err(|error| format!("{item:?} {error}"));
@@ -264,7 +263,7 @@ pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, Strin
     Ok(addresses)
 }
 
-/// Reads hosts with a port each, by name or address.
+/// Parses hosts, given by name or address, each with a port.
 pub(super) fn nodes(text: &str, _: &str) -> Result<Vec<String>, String> {
     list(text, |_| true, host_and_port)
 }
@@ -292,7 +291,7 @@ pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
     list(text, |_| false, parse)
 }
 
-/// Reads the rules that select events; empty: all lines that a node counts.
+/// Parses the rules that select events; if empty, all lines that a node counts are selected.
 pub(super) fn event_rules(text: &str, _: &str) -> Result<Vec<EventRule>, String> {
     let hint = "write MEASUREMENT, TAG= or TAG=VALUE";
     let parse = |item: &str| item.parse().map_err(|wrong| format!("{item:?} {wrong}; {hint}"));

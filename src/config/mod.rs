@@ -1,6 +1,6 @@
-//! The configuration: texts from four sources, checked and built into the settings of the parts, which cannot be wrong.
-//! A new key is a row in `sections.rs`, **the table of keys**, its use where a setting is built, and its explanation in
-//! `config/eds.toml`. Imports run from `sources`, `sections`, `servers` and `values` to `kinds` only.
+//! The configuration: text from four sources, validated and turned into the settings for each part, which are always valid. A
+//! new key needs a row in **the table of keys** in `sections.rs`, its use where a setting is built, and an explanation in
+//! `config/eds.toml`. `sources`, `sections`, `servers` and `values` import `kinds`, never the reverse.
 
 mod kinds;
 mod node;
@@ -30,7 +30,7 @@ pub use self::values::{
 
 use self::sources::{Typed, gather};
 
-/// Reads all sources, with an environment as of [`std::env::vars_os`], and the files in use. Also returns the effective values.
+/// Reads all sources, with the environment as returned by [`std::env::vars_os`]. Also returns the effective values.
 pub fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -38,7 +38,7 @@ pub fn load(
     read(flags.typed(), environment, node::build)
 }
 
-/// As [`load`], for an operator's command, which sends nothing: it does not read the secrets of the outputs.
+/// Like [`load`], but for operator commands. They send nothing, so it does not read the secrets of the outputs.
 pub fn load_without_secrets_of_output(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -46,7 +46,7 @@ pub fn load_without_secrets_of_output(
     read(flags.typed(), environment, node::build_to_look).map(|(config, _)| config)
 }
 
-/// As [`load`], for a relay.
+/// Like [`load`], but for a relay.
 pub fn load_relay(
     flags: &RelayFlags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,

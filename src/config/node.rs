@@ -1,4 +1,4 @@
-//! The settings of a node, and the checks of keys against each other.
+//! The settings of a node, and the checks of how keys relate to each other.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -20,21 +20,21 @@ use crate::ingest::{
 use crate::spool::SpoolSettings;
 use crate::store::redis::{self, Settings};
 
-/// The name of all outputs together among the cluster-wide settings.
+/// The name under which all outputs appear among the cluster-wide settings.
 pub(crate) const OUTPUTS: &str = "outputs";
 
-/// Minute counts are kept for this multiple of the greatest accepted age.
+/// Minute counts are kept for this multiple of the maximum accepted age.
 const RETENTION_AGES: u32 = 2;
-/// A node lags when the store takes longer than this to answer.
+/// A node is lagging if the store takes longer than this to respond.
 const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
 /// A lease is renewed once per interval, so two renewals may fail before it expires.
 const LEASE_INTERVALS_MIN: u32 = 3;
 const STORE_LOOK: Duration = Duration::from_secs(1);
 
-/// A valid configuration: the settings of all parts.
+/// A valid configuration: the settings for all parts.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The file that was read; `None`: no flag names a file, and the default file does not exist.
+    /// The file that was read; `None` if no flag specifies one and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) node: String,
     pub(crate) store: Store,
@@ -42,31 +42,31 @@ pub struct Config {
     pub(crate) retention: Duration,
     pub(crate) input: Input,
     pub(crate) batcher: BatcherSettings,
-    /// Takes the events that do not fit into memory; `None`: they are dropped.
+    /// Takes events that do not fit in memory; `None` if they are dropped.
     pub(crate) spool: Option<SpoolSettings>,
-    /// The wait of an event before it is recorded, while the store keeps up.
+    /// How long an event waits to be recorded while the store keeps up.
     pub(crate) linger: Linger,
     pub(crate) recorder: RecorderSettings,
     pub(crate) flush: FlushSettings,
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
     pub(crate) log: Log,
-    /// Equivalent values have the same text. `store.url` and `store.prefix` are not in: nodes that differ in these share nothing.
+    /// Equivalent values have the same text. Omits `store.url` and `store.prefix`, as nodes that differ in them share nothing.
     pub(crate) alike: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Memory {
-        /// The maximum memory for open minutes and unsent counts, in bytes.
+        /// Maximum memory for open minutes and unsent counts, in bytes.
         bytes_max: u64,
-        /// The maximum number of sent counts that are kept.
+        /// Maximum number of sent counts to keep.
         counts_max: u64,
     },
     Redis(Box<Settings>),
 }
 
-/// The keys that an operator's command does not need: the secrets of the outputs, and the spool.
+/// The keys that operator commands do not need: the secrets of the outputs, and the spool.
 const TO_SEND: [&str; 6] = [
     "output.token",
     "output.token_file",
@@ -76,7 +76,7 @@ const TO_SEND: [&str; 6] = [
     "input.spool_dir",
 ];
 
-/// As [`build`], for an operator's command.
+/// Like [`build`], but for operator commands.
 pub(super) fn build_to_look(values: &mut Effective) -> Config {
     for output in 0..values.outputs() {
         values.output = output;
@@ -120,7 +120,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         },
         spool: (input.spool_dir.clone())
             .map(|directory| SpoolSettings { directory, bytes_max: input.spool_max }),
-        // Events must be recorded well before their minute is closed.
+        // Events must be recorded well before their minute closes.
         linger: Linger {
             least: input.linger,
             most: input.linger_max.min(grace / 4).max(input.linger),
@@ -172,7 +172,7 @@ fn build_store(
         "equals store.partitions, so nothing would change; write the previous number of partitions",
     );
     let count = NonZeroU16::new(keys.partitions).unwrap_or(NonZeroU16::MIN);
-    // A store in memory starts empty, so it has no minutes with another number of partitions.
+    // An in-memory store starts empty, so it has no minutes with a different partition count.
     let before = before.zip(keys.partitions_from).filter(|_| keys.url.is_some());
     let partitions = redis::partitions(&keys.prefix, count, before);
     let (bytes_max, counts_max) = (keys.memory_max, keys.counts_max);
@@ -253,7 +253,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
 }
 
 impl Config {
-    /// Returns warnings about settings that are valid but unwise. Each is a sentence that names the keys.
+    /// Returns warnings about settings that are valid but unwise. Each is a sentence that mentions the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.exposed();

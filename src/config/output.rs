@@ -10,7 +10,7 @@ use crate::output::influxdb::{Api, Settings};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
 use crate::store::OutputName;
 
-/// The maximum number of outputs. Each has its tasks, connections and backlog.
+/// Maximum number of outputs. Each has its own tasks, connections and backlog.
 const OUTPUTS_MAX: usize = 16;
 /// No chart shows a higher rate.
 const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
@@ -19,10 +19,10 @@ const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 pub(crate) struct Output {
     pub(crate) name: OutputName,
     pub(crate) target: Target,
-    /// The maximum number of counts in one write; each is two points.
+    /// Maximum number of counts in one write; each count is two points.
     pub(crate) write_counts_max: usize,
     pub(crate) probe_measurement: String,
-    /// The interval at which the node writes its metrics there; `None`: never.
+    /// How frequently the node writes its metrics to the output; `None` for never.
     pub(crate) self_metrics: Option<Duration>,
 }
 

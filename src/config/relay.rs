@@ -13,13 +13,13 @@ use crate::event::{LineLimits, LineRules, Precision};
 use crate::output::influxdb::Api;
 use crate::relay::{PassthroughSettings, leads_to_any};
 
-/// A valid configuration of a relay.
+/// A valid relay configuration.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// The file that was read; `None`: no flag names a file, and the default file does not exist.
+    /// The file that was read; `None` if no flag specifies one and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) name: String,
-    /// The Redis of the nodes, to which the relay reports its state, and the prefix of all keys; `None`: it reports none.
+    /// The nodes' Redis, to which the relay reports its state, and the prefix of all keys; `None` if it does not report.
     pub(crate) store: Option<(redis_link::Settings, String)>,
     pub(crate) input: Input,
     pub(crate) rules: LineRules,
@@ -30,7 +30,7 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Returns warnings about settings that are valid but unwise. Each is a sentence that names the keys.
+    /// Returns warnings about settings that are valid but unwise. Each is a sentence that mentions the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
         file: values.file.clone(),
         name: Top::read(values).node,
         store: servers::redis(values, url, timeouts).map(|redis| (redis, prefix)),
-        // The nodes check lengths.
+        // The nodes enforce the length limits.
         rules: line_rules(&input, LineLimits::NONE),
         input,
         relay,

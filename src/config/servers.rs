@@ -1,5 +1,5 @@
-//! Redis and the HTTP servers: their URLs, users, secrets and certificates.
-//! `redis` and `http` read the keys that only a server needs, so these are not checked where there is no server.
+//! Redis and the HTTP servers: their URLs, users, secrets and certificates. `redis` and `http` read the keys that apply only to
+//! a server, so those keys are not checked if there is no server.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::secret::Secret;
 
 type Login = (Option<String>, Option<Secret>);
 
-/// Reads the URL of the store; `None`: in memory.
+/// Parses the store's URL; `None` if the store is in memory.
 pub(super) fn store_url(text: &str, allowed: &str) -> Result<Option<redis_link::Settings>, String> {
     if text == "memory:" {
         return Ok(None);
@@ -27,7 +27,7 @@ pub(super) fn store_url(text: &str, allowed: &str) -> Result<Option<redis_link::
     })
 }
 
-/// Reads the URL of an output; `None`: standard output.
+/// Parses an output's URL; `None` for standard output.
 pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, String> {
     if text == "stdout:" {
         return Ok(None);
@@ -46,7 +46,7 @@ pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, Strin
     Ok(Some(url))
 }
 
-/// Reads the destination of passthrough lines. The other keys of the section complete a server's settings.
+/// Parses the destination of passthrough lines. The section's other keys complete the settings of a server.
 pub(super) fn rest_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
     if text == "none:" {
         return Ok(PassthroughSettings::Nowhere);
@@ -77,7 +77,7 @@ pub(super) fn rest_url(text: &str, allowed: &str) -> Result<PassthroughSettings,
     };
     url.set_query(None);
     url.set_fragment(None);
-    // A client's URL may include the path of the API.
+    // A URL copied from a client may include the API path.
     let path = url.path().trim_end_matches('/');
     let path = path.strip_suffix("/api/v2/write").unwrap_or(path);
     let path = path.strip_suffix("/write").unwrap_or(path).to_owned();
@@ -95,7 +95,7 @@ fn http_url(text: &str, otherwise: &str, allowed: &str) -> Result<Url, String> {
     if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(wrong(otherwise)) }
 }
 
-/// Returns the host of an HTTP server to which data leaves this host unencrypted.
+/// Returns the host of an HTTP server to which unencrypted data leaves this host.
 pub(super) fn exposed_host(url: &Url) -> Option<&str> {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     (url.scheme() == "http" && !is_loopback(host)).then_some(host)
@@ -106,7 +106,7 @@ pub(super) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
 }
 
-/// Completes the settings of `store.url` by the other keys of the section; `None`: the store is in memory.
+/// Completes the settings from `store.url` with the section's other keys; `None` if the store is in memory.
 pub(super) fn redis(
     values: &mut Effective,
     url: Option<redis_link::Settings>,
@@ -139,7 +139,7 @@ pub(super) fn redis(
     })
 }
 
-/// Completes the settings of an HTTP server by the keys of its section, and moves user and password out of its URL.
+/// Completes an HTTP server's settings with the keys in its section, and moves the user and password out of its URL.
 pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Settings) {
     let [url_key, ca_key, token_key, token_file] =
         ["url", "ca_file", "token", "token_file"].map(|name| format!("{section}.{name}"));
@@ -172,7 +172,7 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
     values.together(&[&ca_key, &url_key], ca.is_none() || url.scheme() == "https", &text);
 }
 
-/// Removes user, password and a final slash from a URL; `None`: user or password are not UTF-8.
+/// Removes the user, password and trailing slashes from a URL; `None` if the user or password is not UTF-8.
 fn take_login(url: &mut Url) -> Option<Login> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8().ok()?.into_owned();
@@ -180,7 +180,7 @@ fn take_login(url: &mut Url) -> Option<Login> {
     };
     let username = decoded(url.username())?;
     let password = decoded(url.password().unwrap_or_default())?;
-    // These fail only for URLs without a host, which http always has.
+    // These fail only for URLs without a host, and http URLs always have one.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     let path = url.path().trim_end_matches('/').to_owned();
@@ -188,7 +188,7 @@ fn take_login(url: &mut Url) -> Option<Login> {
     Some((username, password.as_deref().map(Secret::new)))
 }
 
-/// Returns the user and password, each of which may be in the URL or in keys of the section, but not in both.
+/// Returns the user and password. Each may be in the URL or in the section's keys, but not in both.
 fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool) -> Login {
     let [url, name, key, file] =
         ["url", "username", "password", "password_file"].map(|name| format!("{section}.{name}"));
@@ -243,7 +243,7 @@ fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
     given.or(in_file)
 }
 
-/// Refuses the keys of a section that are set although the value of `selector` makes them useless.
+/// Rejects keys in a section that are set but have no effect, given the value of `selector`.
 pub(super) fn refuse_keys(values: &mut Effective, selector: &str, names: &[&str], text: &str) {
     let (section, _) = selector.split_once('.').unwrap_or_default();
     for name in names {

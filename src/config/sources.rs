@@ -1,6 +1,6 @@
-//! The sources of values: the file, the environment and flags, each of which overrides the one before it.
-//! The file is parsed into a tree with the span of each value, not by serde into a struct, so that all mistakes are reported at
-//! once, each with its line. No message quotes a line of the file: it may hold a secret.
+//! The sources of values: the file, the environment and flags, each overriding the previous one. The file is parsed into a tree
+//! that keeps the span of each value, rather than into a struct with serde, so that all mistakes are reported at once, each with
+//! its line. Messages never quote lines from the file, which may contain secrets.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -60,11 +60,11 @@ pub struct RelayFlags {
     pub http: Option<String>,
 }
 
-/// A program, its configuration file, and its flags: name, key and value of each.
+/// A program, its configuration file, and its flags, each with its name, key and value.
 pub(super) type Typed<'a> =
     (Program, Option<&'a Path>, Vec<(&'static str, &'static str, Option<String>)>);
 
-/// Joins the values of a flag, as the environment would have them.
+/// Joins the values of a flag as they would appear in the environment.
 fn joined(values: &[String]) -> Option<String> {
     (!values.is_empty()).then(|| values.join(","))
 }
@@ -94,7 +94,7 @@ impl RelayFlags {
     }
 }
 
-/// Returns the values from all sources, and whether they are complete: the file can be read and is TOML.
+/// Returns the values from all sources, and whether they are complete, that is, the file can be read and is TOML.
 pub(super) fn gather(
     (program, file, flags): Typed<'_>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -107,7 +107,7 @@ pub(super) fn gather(
     read_environment(&mut values, environment);
     for (flag, path, value) in flags {
         if let Some(value) = value {
-            // The flag replaces all outputs, to try a configuration out.
+            // The flag replaces all outputs, so that a configuration can be tried out.
             if values.is_of_several(path) {
                 values.begin_output(0);
             }
@@ -117,7 +117,7 @@ pub(super) fn gather(
     (values, is_readable)
 }
 
-/// Returns the host name. The second file is for containers in which `/proc` shows processes only.
+/// Returns the host name. The second file is for containers whose `/proc` shows only processes.
 pub(super) fn host_name() -> Option<String> {
     let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     ["/proc/sys/kernel/hostname", "/etc/hostname"]
@@ -125,7 +125,7 @@ pub(super) fn host_name() -> Option<String> {
         .find_map(|path| read(path).filter(|name| !name.is_empty()))
 }
 
-/// Any other variable with the prefix `EDS_` is probably a misspelt key and an error, unless it is one of Kubernetes.
+/// Any other variable with the prefix `EDS_` is probably a misspelt key and so an error, unless Kubernetes set it.
 fn read_environment(
     values: &mut Effective,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -138,7 +138,7 @@ fn read_environment(
     for (name, value) in ours {
         let origin = Origin::Environment(name.clone());
         let Some(key) = values.program.keys().find(|key| key.variable() == name) else {
-            // A node and a relay may share the environment of an image.
+            // A node and a relay may share an image's environment.
             let is_of_another = KEYS.iter().any(|key| key.variable() == name);
             if !is_of_another && !value.to_str().is_some_and(|value| is_of_a_service(&name, value))
             {
@@ -159,7 +159,7 @@ fn read_environment(
     }
 }
 
-/// These are like `EDS_SERVICE_HOST`, `EDS_PORT` and `EDS_NODE_PORT_8094_UDP_ADDR`; keys have two underscores in a row.
+/// Matches names like `EDS_SERVICE_HOST`, `EDS_PORT` and `EDS_NODE_PORT_8094_UDP_ADDR`; keys have two consecutive underscores.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let words: Vec<&str> = name.split('_').skip(1).collect();
     let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
@@ -190,7 +190,7 @@ fn nearest<N: AsRef<str>>(name: &str, names: impl Iterator<Item = N>) -> String 
     nearest.map_or(String::new(), |nearest| nearest.as_ref().to_owned())
 }
 
-/// Reads the named file, or the default file if it exists. Returns false if it cannot be read or is not TOML.
+/// Reads the specified file, or the default file if it exists. Returns false if it cannot be read or is not TOML.
 fn read_file(values: &mut Effective, named: Option<&Path>) -> bool {
     let path = named.unwrap_or(Path::new(values.program.default_file()));
     let text = match std::fs::read_to_string(path) {
@@ -205,7 +205,7 @@ fn read_file(values: &mut Effective, named: Option<&Path>) -> bool {
     values.file = Some(path.to_owned());
     let (tree, errors) = DeTable::parse_recoverable(&text);
     let mut file = File { path, text: &text, values };
-    // The parser may report an error again in the same line; only the first is accurate.
+    // The parser may report several errors for the same line; only the first is accurate.
     let mut lines = BTreeSet::new();
     for error in &errors {
         let span = error.span().unwrap_or_default();
@@ -278,7 +278,7 @@ impl File<'_> {
         let is_it = |key: &&Key| key.section() == section && key.name() == name;
         let Some(key) = self.values.program.keys().find(is_it) else {
             let dot = if section.is_empty() { "" } else { "." };
-            // A known name in a wrong section probably means the section is wrong.
+            // A known name in the wrong section probably means that the section is wrong.
             let distance = |key: &&Key| {
                 let of_section = damerau_levenshtein(section, key.section());
                 damerau_levenshtein(name, key.name()) + of_section.min(SECTION_DISTANCE_MAX)
@@ -307,7 +307,7 @@ impl File<'_> {
         }
     }
 
-    /// Reports a key or a section that is defined twice, with both lines. The parser reports only the second.
+    /// Reports a key or section that is defined twice, with both lines. The parser reports only the second one.
     fn duplicate(&mut self, span: &Range<usize>) {
         let names: Vec<_> = self.text.lines().take(self.line(span)).map(named).collect();
         let (name, before) = names.split_last().unwrap_or((&"", &[]));
@@ -338,7 +338,7 @@ impl File<'_> {
 /// An entirely different section counts as at most this many wrong letters in the name.
 const SECTION_DISTANCE_MAX: usize = 2;
 
-/// Returns the key of a line of a file, or its section in brackets; never a value, which may be a secret.
+/// Returns the key in a line of a file, or the section in brackets; never a value, which may be a secret.
 fn named(line: &str) -> &str {
     let line = line.trim_start();
     let end = if line.starts_with('[') { ['#', '\n'] } else { ['=', '#'] };
@@ -356,7 +356,7 @@ fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
                 .ok_or("write a list of texts, such as [\"127.0.0.1:8094\"]")
         }
         (Form::Integer, DeValue::Integer(number)) => {
-            // The text of a number beyond i128 is refused later: it is out of every range.
+            // A number beyond i128 is rejected later, because it is out of every range.
             let decimal = i128::from_str_radix(number.as_str(), number.radix());
             Ok(decimal.map_or(number.as_str().to_owned(), |number| number.to_string()))
         }

@@ -1,4 +1,4 @@
-//! All errors of a configuration and their messages.
+//! All configuration errors and their messages.
 
 mod outputs;
 mod relay_keys;
@@ -12,7 +12,7 @@ use tracing::Level;
 use self::relay_keys::{RELAY, load_relay_with};
 use super::*;
 
-/// Loads a file's text with these variables and flags.
+/// Loads the text of a file with these variables and flags.
 fn load_with(
     text: &str,
     variables: &[(&str, &str)],
@@ -31,7 +31,7 @@ fn load_file(text: &str) -> Result<Config, String> {
     load_with(text, &[], Flags::default()).map(|(config, _)| config)
 }
 
-/// Cases: lines of a file, variables such as `EDS_NODE=one`, and behind `=>` the lines with which they are refused.
+/// Cases: lines of a file, variables such as `EDS_NODE=one`, and, after `=>`, the expected error lines.
 #[track_caller]
 fn check_refused(cases: &str) {
     let is_error = |line: &str| line.starts_with("=> ");
@@ -201,7 +201,7 @@ fn impossible_spool_directory_is_refused() {
     }
     let left = std::fs::read_dir(directory.path()).unwrap();
     assert_eq!(left.count(), 1, "looking makes nothing");
-    // Commands of operators keep nothing there.
+    // Operator commands store nothing there.
     let flags = Flags { config: Some(path("file").into()), ..Flags::default() };
     std::fs::write(path("file"), spool("file")).unwrap();
     load_without_secrets_of_output(&flags, Vec::new()).unwrap();
@@ -297,7 +297,7 @@ fn key_table_is_consistent() {
         assert!(seen.insert(key.path), "{} is there twice", key.path);
         let is_short = key.doc.len() < 100 && !key.doc.ends_with('.');
         assert!(is_short, "{}", key.path);
-        // Each word has a meaning, and the ends of each range are within it.
+        // Each listed word has a meaning, and each range includes both ends.
         let allowed = key.allowed;
         let ends: Vec<&str> = match allowed.strip_prefix("one of: ") {
             Some(words) => words.split(", ").collect(),
@@ -326,7 +326,7 @@ fn key_table_is_consistent() {
     }
 }
 
-/// The values that the nodes compare are those in force, in one spelling, and nothing where nothing has a use for them.
+/// The values that nodes compare are the effective ones, in one spelling, and empty where they have no effect.
 #[test]
 fn equivalent_values_compare_equal() {
     let alike = |text: &str| {
@@ -374,7 +374,7 @@ fn incompatible_keys_of_several_sections_are_refused() {
     for text in ["replay_window = \"0s\"", "replay_window = \"3s\""] {
         load_file(&format!("{redis}{text}")).unwrap();
     }
-    // A store in the process reports nowhere and has no late answers.
+    // An in-process store reports nowhere and never responds late.
     load_file("[store]\nreplay_window = \"2s\"\n[flush]\ninterval = \"5s\"\nlease = \"15s\"")
         .unwrap();
 }
@@ -409,7 +409,7 @@ fn unwise_combinations_cause_warnings() {
     assert_eq!(warnings(spooled), "");
 }
 
-/// A name was printed unescaped: its problem continued on another line, or moved the cursor.
+/// Regression test: a name was printed unescaped, so its problem continued on a second line or moved the cursor.
 #[test]
 fn error_is_one_line_with_any_file_name() {
     check_refused(

@@ -1,6 +1,5 @@
-//! The metadata of keys, and the effective values: a text with its origin for each key, and the problems with them.
-//! The keys of `[output]` have a value for each `[[output]]` of the file. A wrong value does not end the reading, so that all
-//! mistakes are found.
+//! The metadata of keys, and the effective values: for each key, a text and its origin, and any problems. The keys in `[output]`
+//! have a value for each `[[output]]` in the file. Reading continues after an invalid value, so that all mistakes are found.
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use crate::secret::HIDDEN;
 /// A program that reads a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// `eds run`, and the commands for the cluster of nodes.
+    /// `eds run` and the commands that manage a cluster of nodes.
     Node,
     /// `eds relay`
     Relay,
@@ -35,42 +34,42 @@ impl Program {
 /// The syntax of a value in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// A text.
+    /// Text.
     Text,
-    /// A text: a length of time.
+    /// Text: a duration.
     Span,
-    /// A text, or a date and time.
+    /// Text, or a date and time.
     Time,
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// A list of texts; separated by commas elsewhere.
+    /// A list of texts, which is comma-separated elsewhere.
     List,
-    /// A text that may hold a password.
+    /// Text that may contain a password.
     Url,
-    /// The path of a file or directory.
+    /// The path to a file or directory.
     Path,
-    /// The path of a file that holds a secret.
+    /// The path to a file that contains a secret.
     SecretFile,
-    /// A secret, which the file must not contain, only the environment. The key for a file that contains it ends in `_file`.
+    /// A secret, allowed in the environment but not in the file. The key for a file containing the secret ends in `_file`.
     Secret,
 }
 
-/// One key of the configuration.
+/// A configuration key.
 #[derive(Debug)]
 pub struct Key {
-    /// `flush.grace`, or `node` for a key at the top.
+    /// `flush.grace`, or `node` for a top-level key.
     pub path: &'static str,
     /// The syntax of a value in the file.
     pub form: Form,
-    /// The allowed values, such as `10ms to 1h`; empty: all.
+    /// The allowed values, such as `10ms to 1h`; empty if all are allowed.
     pub allowed: &'static str,
-    /// The default, as the environment would have it; empty: none.
+    /// The default as it would appear in the environment; empty if there is none.
     pub default: &'static str,
-    /// Whether the key is cluster-wide: all nodes that share one Redis must have the same value.
+    /// Whether the key is cluster-wide, meaning that all nodes sharing a Redis must have the same value.
     pub alike: bool,
-    /// The programs that have the key.
+    /// The programs that use the key.
     pub programs: &'static [Program],
-    /// The documentation of the key, in one line.
+    /// One line of documentation for the key.
     pub doc: &'static str,
 }
 
@@ -78,7 +77,7 @@ pub struct Key {
 pub const VARIABLE_PREFIX: &str = "EDS_";
 
 impl Key {
-    /// Returns the TOML table of the key; empty: it is at the top.
+    /// Returns the TOML table that contains the key; empty for a top-level key.
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.path.split_once('.').map_or("", |(section, _)| section)
@@ -90,14 +89,14 @@ impl Key {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// Returns the variable that sets the key: `EDS_FLUSH__GRACE`, `EDS_NODE`.
+    /// Returns the variable that sets the key, such as `EDS_FLUSH__GRACE` or `EDS_NODE`.
     #[must_use]
     pub fn variable(&self) -> String {
         let path = self.path.replace('.', "__");
         format!("{VARIABLE_PREFIX}{}", path.to_ascii_uppercase())
     }
 
-    /// Returns the default in this program. A relay has other ports, because it may run on the host of a node.
+    /// Returns the default for this program. A relay uses different ports, because it may run on the same host as a node.
     #[must_use]
     pub fn default_in(&self, program: Program) -> &'static str {
         match (program, self.path) {
@@ -111,11 +110,11 @@ impl Key {
 /// Where a value came from, in the order in which problems are reported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A line of the configuration file, counted from 1; 0 for the file as a whole.
+    /// A line in the configuration file, counted from 1; 0 for the file as a whole.
     File(PathBuf, usize),
     /// An environment variable.
     Environment(String),
-    /// A flag, with its dashes.
+    /// A flag, including its dashes.
     Flag(&'static str),
     /// The host name, which is the default of `node`.
     HostName,
@@ -138,14 +137,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One mistake.
+/// A single mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where the value came from.
     pub origin: Origin,
-    /// The key, such as `flush.grace`; empty if the problem is not with a key.
+    /// The key, such as `flush.grace`; empty if the problem is not about a key.
     pub key: String,
-    /// The mistake and its remedy.
+    /// The mistake and how to fix it.
     pub text: String,
 }
 
@@ -157,7 +156,7 @@ impl fmt::Display for Problem {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        // A name in the file may contain control characters, which must not reach a terminal or end the line.
+        // A name in the file may contain control characters, which must not reach a terminal or break the line.
         self.text.chars().try_for_each(|character| {
             if character.is_control() {
                 write!(f, "{}", character.escape_default())
@@ -168,13 +167,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems with a configuration. Displays as one problem per line.
+/// All problems with a configuration. `Display` prints one problem per line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// The problems. There is at least one.
+    /// The problems, of which there is at least one.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.0
@@ -187,22 +186,22 @@ struct Value {
     key: &'static Key,
     /// The index of its `[[output]]`; 0 for all other sections.
     output: usize,
-    /// As the environment would have it.
+    /// As it would appear in the environment.
     text: String,
     origin: Origin,
-    /// The value is wrong, which is reported, or nothing needs it.
+    /// The value is invalid, which has been reported, or is not needed.
     is_skipped: bool,
 }
 
-/// The effective values, in the order of the table.
+/// The effective values, in table order.
 pub struct Effective {
     keys: &'static [Key],
     pub(super) program: Program,
-    /// The values of all keys. The keys of the other program have their defaults.
+    /// The values of all keys. The other program's keys have their defaults.
     values: Vec<Value>,
-    /// The number of `[[output]]`; 0: there is one `[output]`.
+    /// The number of `[[output]]` sections; 0 if there is a single `[output]`.
     outputs: usize,
-    /// The index of the `[[output]]` that is set or read.
+    /// The index of the `[[output]]` being set or read.
     pub(super) output: usize,
     pub(super) file: Option<PathBuf>,
     pub(super) problems: Vec<Problem>,
@@ -218,7 +217,7 @@ impl Effective {
         self.outputs.max(1)
     }
 
-    /// Starts the `[[output]]` of this index with the defaults, and removes all outputs after it.
+    /// Starts the `[[output]]` with this index from the defaults, and removes all outputs after it.
     pub(super) fn begin_output(&mut self, output: usize) {
         self.values.retain(|value| value.key.section() != OUTPUT || value.output < output);
         let keys = self.keys.iter().filter(|key| key.section() == OUTPUT);
@@ -246,7 +245,7 @@ impl Effective {
         }
     }
 
-    /// Reports a mistake in a source. The key, if there is one, has no value then.
+    /// Reports a mistake in a source. If it concerns a key, that key is then ignored.
     pub(super) fn refuse(&mut self, origin: Origin, path: &str, text: String) {
         self.ignore(&[path]);
         self.problems.push(Problem { origin, key: path.to_owned(), text });
@@ -262,12 +261,12 @@ impl Effective {
         self.problems.push(Problem { origin, key, text: text.to_owned() });
     }
 
-    /// Returns whether this key has several values, one for each `[[output]]`.
+    /// Returns whether this key has several values, one per `[[output]]`.
     pub(super) fn is_of_several(&self, path: &str) -> bool {
         self.outputs > 1 && path.starts_with("output.")
     }
 
-    /// Reads a value. Reports a wrong one, and returns the default of its type.
+    /// Parses a value. If it is invalid, reports it and returns the default of its type.
     pub(super) fn read<T: Default>(
         &mut self,
         path: &str,
@@ -280,7 +279,7 @@ impl Effective {
         value.ok().flatten().unwrap_or_default()
     }
 
-    /// Ignores these keys: they read as the default of their type.
+    /// Ignores these keys, so that they read as the default of their type.
     pub(super) fn ignore(&mut self, paths: &[&str]) {
         for path in paths {
             if let Some(value) = self.value_mut(path) {
@@ -289,7 +288,7 @@ impl Effective {
         }
     }
 
-    /// Reports that the first of these keys is wrong if `holds` is false, unless one of them is wrong or ignored already.
+    /// If `holds` is false, reports that the first of these keys is wrong, unless one of them is already wrong or ignored.
     pub(super) fn together(&mut self, paths: &[&str], holds: bool, text: &str) {
         debug_assert!(paths.iter().all(|path| Key::find(path).is_some()), "{paths:?} are no keys");
         let is_right = |path: &&str| self.value(path).is_some_and(|value| !value.is_skipped);
@@ -304,12 +303,12 @@ impl Effective {
         self.value(path).map_or("", |value| &value.text)
     }
 
-    /// Returns whether the value is from a flag, which all users of this host can see.
+    /// Returns whether the value came from a flag, which all users of this host can see.
     pub(super) fn is_of_a_flag(&self, path: &str) -> bool {
         self.value(path).is_some_and(|value| matches!(value.origin, Origin::Flag(_)))
     }
 
-    /// Returns the cluster-wide settings except the outputs. Equivalent values have the same text.
+    /// Returns the cluster-wide settings except for the outputs. Equivalent values have the same text.
     pub(super) fn alike(&self) -> impl Iterator<Item = (&'static str, String)> {
         let alike = self.values.iter().filter(|value| value.key.alike);
         let alike = alike.filter(|value| value.key.section() != OUTPUT);
@@ -321,13 +320,13 @@ impl Effective {
         ConfigErrors(self.problems)
     }
 
-    /// Returns TOML with one key per line and its origin, without secrets. With `explain`, keys have their documentation above.
+    /// Returns TOML with one key and its origin per line, without secrets. With `explain`, documentation precedes each key.
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
         let mut toml = String::new();
         let (mut section, mut output) = ("", 0);
         let mut values: Vec<_> = self.values.iter().collect();
-        // The values of further outputs are at the end.
+        // The values for further outputs are at the end.
         let place =
             |value: &&Value| self.keys.iter().position(|key| key.section() == value.key.section());
         values.sort_by_key(|value| (place(value), value.output));
@@ -354,10 +353,10 @@ impl Effective {
     }
 }
 
-/// Most lines are shorter, so the origins are aligned.
+/// Most lines are shorter, so the origins line up.
 const LINE_WIDTH: usize = 40;
 
-/// Shows no secrets, as [`Effective::to_toml`].
+/// Shows no secrets, like [`Effective::to_toml`].
 impl fmt::Debug for Effective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_toml(false))
@@ -380,7 +379,7 @@ fn defaults(
 
 fn canonical(key: &Key, text: &str) -> String {
     let written = match key.form {
-        // In Redis, an empty text means that the number of partitions does not change.
+        // In Redis, an empty value means that the partition count does not change.
         Form::Integer if key.path == "store.partitions_before" && text == "0" => {
             Some(String::new())
         }
@@ -416,7 +415,7 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
     }
 }
 
-/// Returns a URL that was accepted, without its password, and whether it had one.
+/// Returns an accepted URL without its password, and whether it had one.
 pub(super) fn without_password(text: &str) -> (String, bool) {
     match Url::parse(text) {
         Ok(mut url) if url.password().is_some() => {

@@ -1,5 +1,5 @@
-//! Makes the store and the outputs of the configuration, and divides the file descriptors of the process (`LimitNOFILE=`):
-//! HTTP connections, which any client may open, never take those of other parts.
+//! Builds the configured store and outputs, and divides the process's file descriptors (`LimitNOFILE=`) so that HTTP
+//! connections, which any client may open, never starve the other parts.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -28,17 +28,17 @@ use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore, OutputName};
 use crate::telemetry::{Format, Metrics, of_output, open_files_max, points};
 
-/// Standard streams, runtime, signals, log, listening socket, output: about 12. Others for names, reloads and libraries.
+/// Standard streams, runtime, signals, log, listening socket and output: about 12. The others: names, reloads and libraries.
 const BASE: usize = 32;
 /// The lock, the directory, the segment being written and the segments being read.
 const SPOOL: usize = 8;
-/// The concurrent writes of each further output, and a connection that is closing.
+/// Each additional output's concurrent writes, and a connection that is being closed.
 const PER_OUTPUT: usize = 8;
-/// To record, drain, read, survey, share lists and subscribe; twice, since a broken connection may linger.
+/// To record, drain, read, survey, share lists and subscribe; doubled, since a broken connection may linger.
 const PER_SERVER: usize = 12;
-/// The masters that a Redis Cluster may have beyond the configured ones.
+/// How many masters a Redis Cluster may have beyond the configured ones.
 const UNNAMED_MASTERS: usize = 16;
-/// The minimum for /healthz, however small the limit is.
+/// Enough for /healthz, however small the limit is.
 const CONNECTIONS_MIN: usize = 4;
 
 pub(super) const STORE_KEYS: &str = "store.url, store.ca_file, store.cert_file or store.key_file";
@@ -81,7 +81,7 @@ fn redis_store(settings: &Settings) -> anyhow::Result<RedisStore> {
     RedisStore::new(settings).context(STORE_KEYS)
 }
 
-/// Makes the store for operators, with its partitions. It agrees with the nodes on the layout only.
+/// Makes the store for operators, with its partitions. It only has to match the nodes' layout.
 pub(super) fn operated(config: &Config) -> anyhow::Result<(RedisStore, Partitions)> {
     match &config.store {
         Store::Redis(settings) => Ok((redis_store(settings)?, config.partitions.clone())),
@@ -142,7 +142,7 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
     Ok(writers)
 }
 
-/// It has its own client, so that no count waits for it. Points that the output does not accept at once are dropped.
+/// It has its own client, so that counts never wait for it. Points that the output does not accept immediately are dropped.
 #[derive(Debug)]
 pub(super) struct SelfMetrics {
     output: OutputName,
@@ -183,7 +183,7 @@ impl SelfMetrics {
     }
 }
 
-/// The HTTP connections that leave enough descriptors for all other parts. Logs a warning if they are few.
+/// Returns how many HTTP connections leave enough descriptors for all other parts. Logs a warning if there are few.
 pub(super) fn left_for_http(config: &Config) -> usize {
     let redis = match &config.store {
         Store::Memory { .. } => None,

@@ -1,4 +1,4 @@
-//! `eds check --connect`: tests what a node would use. It only writes the point of `output.probe_measurement`, as nodes do.
+//! `eds check --connect`: tests everything a node would use. It writes only the `output.probe_measurement` point, as nodes do.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -18,7 +18,7 @@ use crate::store::ServerFound;
 
 type Tested = Result<String, Diagnosis>;
 
-/// Tests everything, and prints a line for each test; `quiet`: only for problems. Returns whether there is no critical problem.
+/// Tests everything and prints each result, or with `quiet` only problems. Returns whether there is no critical problem.
 pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     let mut tested = runtime()?.block_on(async {
         let mut tested = store(config).await?;
@@ -64,7 +64,7 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tested>> {
             )));
         }
     }
-    // A store that does not answer is among the findings already.
+    // A store that is not responding is already among the findings.
     if let Ok(missing) = rights {
         tested.push(if missing.is_empty() {
             Ok("the Redis user has all permissions".to_owned())
@@ -118,7 +118,7 @@ fn sockets(config: &Config) -> Vec<Tested> {
     listen.chain(http).collect()
 }
 
-/// Checks whether a socket could be created there, without creating one.
+/// Checks whether a socket could be created at this path, without creating one.
 fn unix(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Err(ErrorKind::AddrInUse.into());
@@ -127,11 +127,11 @@ fn unix(path: &Path) -> io::Result<()> {
     if parent.metadata()?.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// The configuration has checked already that the directory is writable.
+/// The configuration check has already verified that the directory is writable.
 fn spool(config: &Config) -> Option<Tested> {
     let spool = config.spool.as_ref()?;
     let place = format!("input.spool_dir: {}", spool.directory.display());
-    // A missing directory is created on the disk of its parent.
+    // A missing directory will be created on its parent's disk.
     let existing = spool.directory.ancestors().find(|it| it.is_dir())?;
     let free = match rustix::fs::statvfs(existing) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),

@@ -1,4 +1,4 @@
-//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the points and their sets.
+//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the points and the sets behind them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::ingest::ListenAddress;
 use crate::output::line_protocol::Lines;
 use crate::store::OutputName;
 
-/// The events: series, user, and nanoseconds from the start of the minute.
+/// The events: series, user, and nanoseconds since the start of the minute.
 const EVENTS: [(&str, &str, i64); 5] = [
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_928),
     ("event_type=os_error,product=productA", "testusername2", 27_352_348_928),
@@ -28,7 +28,7 @@ const EVENTS: [(&str, &str, i64); 5] = [
     ("event_type=browser_error,product=productB", "testusername4", 27_352_348_928),
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930),
 ];
-/// The number of points: two for each series.
+/// The number of points: two per series.
 const POINTS: usize = 6;
 const SETTINGS: [(&str, &str); 5] = [
     ("EDS_STORE__PARTITIONS", "1"),
@@ -52,7 +52,7 @@ pub(crate) fn demo() -> anyhow::Result<()> {
 
 async fn show() -> anyhow::Result<()> {
     let mut out = io::stdout();
-    // Not the file of a node on this host.
+    // Do not use the configuration file of a node on this host.
     let flags = Flags {
         config: Some("/dev/null".into()),
         node: Some("demo".to_owned()),

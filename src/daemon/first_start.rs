@@ -1,4 +1,4 @@
-//! Explains a node that is started at a terminal without a configuration file.
+//! Prints an explanation when a node is started in a terminal without a configuration file.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::ingest::ListenAddress;
 pub(super) fn explain(config: &Config, parts: &Parts) {
     if config.file.is_none() && io::stderr().is_terminal() {
         let text = text(config, &parts.addresses, parts.http, Utc::now());
-        // An error means that the terminal is closed.
+        // An error means that the terminal has been closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
@@ -47,7 +47,7 @@ fn text(
         "InfluxDB"
     };
     let to = match addresses.first() {
-        // A sender on this host reaches it by the loopback address.
+        // A sender on this host reaches the node at the loopback address.
         Some(ListenAddress::Udp(address)) if address.ip().is_unspecified() => {
             format!("127.0.0.1:{}", address.port())
         }
@@ -105,7 +105,7 @@ mod tests {
             "memory of this process",
             "standard output",
             "eds send --to 127.0.0.1:8094",
-            // The remaining minute, the grace and the interval.
+            // The time left in the minute, the grace period and the interval.
             "in\n51 s",
             "12:35:06 UTC",
             "loses the current minute",

@@ -1,5 +1,5 @@
-//! The daemon: builds, runs and drains the parts of a node or a relay, and has the commands of operators.
-//! The only place where every concrete type meets.
+//! The daemon builds, runs and drains the parts of a node or relay, and contains the operator commands. This is the only place
+//! where all concrete types meet.
 
 mod build;
 mod connect;
@@ -27,15 +27,15 @@ use self::service::Service;
 pub(crate) use self::status::status;
 use crate::config::{Config, ConfigErrors, RelayConfig};
 
-/// The time limit for the sockets to go unread at the start.
+/// How long sockets may go unread at startup.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
 
-/// A command that its arguments or the configuration do not permit.
+/// A command that its arguments or the configuration do not allow.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misused(String);
 
-/// Runs a node until a signal stops it. On SIGHUP it loads the configuration again, for the log level.
+/// Runs a node until a signal stops it. On SIGHUP, it reloads the configuration to update the log level.
 pub(crate) fn run(
     load: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ pub(crate) fn relay(
 ) -> anyhow::Result<()> {
     let config = load()?;
     let read_level = move || load().map(|config| config.log.level.into());
-    // The start of a relay has no long waits to interrupt.
+    // A relay's startup has no long waits to interrupt.
     run_until_stopped(&config.log, config.input.drain_timeout, read_level, async |inherited, _| {
         Relay::start(&config, inherited).await
     })

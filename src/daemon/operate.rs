@@ -1,4 +1,4 @@
-//! The commands of operators on the Redis of the nodes, with the configuration of a node.
+//! Operator commands on the nodes' Redis, using a node's configuration.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
 use crate::store::{Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _};
 
-/// Runs `eds quarantine`. A single output need not be named.
+/// Runs `eds quarantine`. If there is a single output, it need not be specified.
 pub(crate) fn quarantine(
     config: &Config,
     output: Option<&str>,
@@ -32,7 +32,7 @@ pub(crate) fn quarantine(
         .into());
     };
     operate(config, async |store, partitions| {
-        // Otherwise counts in partitions that this configuration lacks would be missing.
+        // Otherwise, counts in partitions missing from this configuration would be left out.
         store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         let (out, notes) = (&mut out, &mut notes);

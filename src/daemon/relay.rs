@@ -1,5 +1,5 @@
-//! [`Relay`]: the parts of a running relay, and [`RelayView`]: its report for the page and for the Redis of the nodes.
-//! The parts stop in the order of the data: first the readers, then the passthrough writer.
+//! [`Relay`]: the parts of a running relay, and [`RelayView`]: its report for the page and the nodes' Redis. The parts stop in
+//! the direction of data flow: first the readers, then the passthrough writer.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +35,9 @@ use crate::store::Registry as _;
 use crate::store::redis::Register;
 use crate::telemetry::{Format, encode, per_second};
 
-/// The time limit for the readers to read the data that the kernel holds, and to send it.
+/// Time limit for the readers to read what the kernel has buffered, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
-/// The time between two log lines about a failed report or a name that is taken.
+/// Minimum time between log lines about a failed report or a name already in use.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts all parts. Must be called inside a tokio runtime.
+    /// Starts all parts. Must be called within a tokio runtime.
     pub(super) async fn start(
         config: &RelayConfig,
         inherited: Vec<Inherited>,
@@ -251,7 +251,7 @@ impl RelayView {
         })
     }
 
-    /// Reports every two seconds until it is stopped. Without a register it logs losses only.
+    /// Reports every two seconds until it is stopped. Without a register, it only logs losses.
     async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(REPORT_INTERVAL);
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
@@ -282,7 +282,7 @@ impl RelayView {
             }
         }
         if let Some((register, _)) = &self.register {
-            // A Redis that does not answer forgets the report after some minutes.
+            // If Redis does not respond, it drops the report after a few minutes.
             let _ = timeout(REPORTED_WITHIN, register.withdraw()).await;
         }
     }

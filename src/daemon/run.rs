@@ -1,6 +1,6 @@
-//! Runs the parts of a node or a relay until a signal stops it: log, signals and systemd.
-//! SIGTERM and SIGINT drain the process. A second one cuts the draining short, and a third ends the process at once. SIGHUP reloads
-//! the log level. systemd is notified of start, stop and status, and its watchdog is fed while no worker is stalled.
+//! Runs the parts of a node or a relay until a signal stops it, with logging, signals and systemd. SIGTERM and SIGINT drain the
+//! process. A second signal cuts draining short, and a third exits immediately. SIGHUP reloads the log level. systemd is
+//! notified of startup, shutdown and status, and its watchdog is fed while no worker is stalled.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,10 +28,10 @@ use crate::ingest::{self, Inherited, ListenAddress, Opened, Sockets, Table, expl
 use crate::node::Progress;
 
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
-/// The time limit for open HTTP connections at the end.
+/// Time limit for open HTTP connections on shutdown.
 const SIDE_MAX: Duration = Duration::from_secs(1);
 
-/// The process ended in order, and events or lines that it had received are lost.
+/// The process shut down in order, but events or lines it had received are lost.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} received events or lines are lost; the last line of the log shows why")]
 pub(crate) struct EventsLost(u64);
@@ -51,7 +51,7 @@ impl Stage {
         });
     }
 
-    /// Waits until the deadline, or until `after` has passed since `at_once` was cancelled. Returns whether all ended.
+    /// Waits until the deadline, or until `after` has passed since `at_once` was cancelled. Returns whether all tasks ended.
     pub(super) async fn end(
         &mut self,
         deadline: Instant,
@@ -86,9 +86,9 @@ pub(super) struct Parts {
     pub(super) inherited: usize,
     pub(super) http: Option<SocketAddr>,
     pub(super) progress: Progress,
-    /// Listeners and recorders, or the readers of a relay. They end when all data is recorded or sent.
+    /// Listeners and recorders, or a relay's readers. They end once all data has been recorded or sent.
     pub(super) intake: Stage,
-    /// The worker and the senders, or the writer of a relay. They stop after the intake.
+    /// The worker and the senders, or a relay's writer. They stop after the intake.
     pub(super) outlet: Stage,
     pub(super) side: Stage,
 }
@@ -176,7 +176,7 @@ impl Parts {
     pub(super) async fn end(&mut self, deadline: Instant, at_once: &CancellationToken) {
         self.outlet.end(deadline, at_once, Duration::ZERO).await;
         self.outlet.tasks.abort_all();
-        // A client that keeps its connection open must not delay the end.
+        // A client that keeps its connection open must not delay the shutdown.
         self.side.end(Instant::now() + SIDE_MAX, at_once, Duration::ZERO).await;
     }
 }
@@ -184,10 +184,10 @@ impl Parts {
 pub(super) trait Running {
     fn parts(&mut self) -> &mut Parts;
 
-    /// Returns a function that describes its state in a line. It is called repeatedly, with the time since the last call.
+    /// Returns a function that describes the state in one line. It is called repeatedly with the time since the last call.
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static;
 
-    /// Stops within this time, or at once when that is cancelled. Returns the number of lost events or lines.
+    /// Shuts down within this time, or immediately once the token is cancelled. Returns the number of lost events or lines.
     async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64;
 }
 
@@ -222,7 +222,7 @@ pub(super) fn run_until_stopped<R: Running>(
             () = stop.cancelled() => None,
             failure = running.parts().failed() => Some(failure),
         };
-        // After a failure, too, the next signal cuts the draining short.
+        // After a failure too, the next signal cuts draining short.
         stop.cancel();
         status.abort();
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
@@ -234,7 +234,7 @@ pub(super) fn run_until_stopped<R: Running>(
             None => Ok(()),
         }
     });
-    // Tasks that are left must not delay the end.
+    // Remaining tasks must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }

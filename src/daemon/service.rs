@@ -1,6 +1,6 @@
-//! [`Service`]: the parts of a running node. They stop in the order of the data: the listeners, once they have read what the
-//! kernel holds; the recorders, once they have recorded it; then the worker and the senders, which release their claims, or
-//! send the remaining counts of a store that ends with the process. Every wait has a limit.
+//! [`Service`]: the parts of a running node. They stop in the direction of data flow: first the listeners, once they have read
+//! what the kernel has buffered; then the recorders, once they have recorded it; then the worker and the senders, which release
+//! their claims, or send the remaining counts if the store ends with the process. Every wait has a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, StoreError};
 use crate::telemetry::{self, Metrics, gauge};
 
-/// The time limit for the worker to release its claims, or to send the remaining counts, beyond that of draining.
+/// Extra time after draining for the worker to release its claims or send the remaining counts.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
-/// The time limit for the disk to take the events that the store did not; the same as that of a listener.
+/// Time limit for writing to disk the events that the store did not take; the same as for a listener.
 const DISK_MAX: Duration = Duration::from_secs(12);
-/// The same when the node is to end at once.
+/// The same limit if the node is to exit immediately.
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -39,12 +39,12 @@ pub(super) struct Service {
     pub(super) node: Arc<Node>,
     metrics: Arc<Metrics>,
     outputs: Vec<String>,
-    /// The listeners that do not read yet.
+    /// The listeners that are not reading yet.
     listeners: Vec<Listener>,
     store: Arc<dyn NodeStore>,
     losses: Arc<LossReporter>,
     has_spool: bool,
-    /// Cancelled when recorders must write their events to the spool, or drop them.
+    /// Cancelled when recorders must write their events to the spool or drop them.
     abort: CancellationToken,
 }
 
@@ -69,7 +69,7 @@ impl Service {
             config.warnings(),
         );
         first_start::explain(config, &service.parts);
-        // The kernel, whose buffer is small, holds arriving data: a node that the store refuses leaves it to the next process.
+        // Does not read yet: data stays in the kernel's small buffer, for the next process if the store rejects this node.
         let mut check = std::pin::pin!(store.check());
         let checked = tokio::time::timeout(UNREAD_MAX, &mut check).await;
         if !matches!(checked, Ok(Err(StoreError::Refused(_)))) {
@@ -92,7 +92,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Starts all parts but the listeners. Must be called inside a tokio runtime.
+    /// Starts all parts except the listeners. Must be called within a tokio runtime.
     pub(super) async fn start_parts(
         config: &Config,
         inherited: Vec<Inherited>,
@@ -117,7 +117,7 @@ impl Service {
             has_spool: config.spool.is_some(),
             abort: CancellationToken::new(),
         };
-        // In this order: a node that answers by HTTP can receive events.
+        // The order matters: a node that responds over HTTP must be able to receive events.
         let (timeout, datagram_max) =
             (ingest::read_timeout(config.linger.least), config.input.max_datagram);
         let opened = service.parts.open(&config.input, inherited, timeout, datagram_max, "eds")?;
@@ -215,7 +215,7 @@ impl Service {
     fn start_recording(&mut self, config: &Config, receivers: Vec<Receiver>, spool: Option<Spool>) {
         let store: Arc<dyn Recording> = self.store.clone();
         let dedup = Arc::new(Budget::of_users(config.input.dedup_users));
-        // As much as for the queue.
+        // The same size as the queue.
         let bytes = usize::try_from(config.batcher.limits.bytes).unwrap_or(usize::MAX);
         let replay = Arc::new(Budget::new(bytes));
         let partitions = &config.batcher.partitions;
@@ -279,7 +279,7 @@ impl Service {
         }
     }
 
-    /// Begins to read. Until then the kernel holds arriving data.
+    /// Starts reading. Until then, the kernel buffers arriving data.
     pub(super) fn listen(&mut self) {
         for listener in self.listeners.drain(..) {
             self.parts.intake.tasks.spawn_blocking(move || listener.run());
@@ -301,11 +301,11 @@ impl Running for Service {
         let deadline = Instant::now() + within;
         self.parts.intake.stop.cancel();
         self.store.stopping();
-        // The kernel keeps the data of listeners that never read.
+        // Listeners that have not started reading leave their data in the kernel.
         self.listeners.clear();
         if !self.parts.intake.end(deadline, at_once, Duration::ZERO).await {
             let events = self.node.ledger.totals().in_memory();
-            // Without a spool they are logged as a loss. Without events only the last answers of the store were missing.
+            // Without a spool, they are logged as a loss. If there are no events, only the store's last replies were missing.
             if events > 0 && self.has_spool {
                 tracing::warn!(
                     events,

@@ -1,5 +1,5 @@
-//! `eds status`. With `--watch` one thread surveys the store, which may take seconds; the other draws and handles keys and
-//! signals at once. The terminal is restored at the end, also after a panic.
+//! `eds status`. With `--watch`, one thread surveys the store, which may take seconds, while the other draws and immediately
+//! handles keys and signals. The terminal is restored at the end, even after a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::config::Config;
 use crate::status::{Observer, Status, lines};
 use crate::store::redis::RedisStore;
 
-/// The width of the table if `COLUMNS` is not set.
+/// The table width if `COLUMNS` is not set.
 const WIDTH: usize = 100;
 const SURVEY_INTERVAL: Duration = Duration::from_secs(2);
-/// The timeout for a key, after which signals are checked and the screen is drawn.
+/// How long to wait for a key before checking signals and redrawing the screen.
 const KEY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Prints the status, with `watch` repeatedly. Returns whether the last status is healthy.
+/// Prints the status, repeatedly with `watch`. Returns whether the last status was healthy.
 pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result<bool> {
     let observer = observer_of(build::operated(config)?.0, config)?;
     if watch {
@@ -109,7 +109,7 @@ impl Screen {
             match statuses.try_recv() {
                 Ok(status) => self.status = Some((Instant::now(), status)),
                 Err(TryRecvError::Empty) => {}
-                // Its panic has restored the terminal.
+                // Its panic has already restored the terminal.
                 Err(TryRecvError::Disconnected) => {
                     return Err(io::Error::other("the survey thread has ended"));
                 }
@@ -193,7 +193,7 @@ mod tests {
 
     const PANIC: &str = "this store cannot be looked at twice";
 
-    /// Panics at the second query, when the first result is on the screen.
+    /// Panics on the second query, when the first result is on screen.
     #[derive(Debug, Default)]
     struct Panicking(AtomicBool);
 

@@ -1,8 +1,8 @@
-//! The table of causes. A row has the name of a finding, and a remedy for each of its causes.
+//! The table of causes. Each row has the name of a finding, and a remedy for each of its causes.
 
 use super::Severity::{self, Critical, Note, Warning};
 
-/// The remedy that ends the finding of a loss.
+/// The remedy that clears a loss finding.
 pub const ACKNOWLEDGE: &str =
     "after you have handled the loss, run `eds loss acknowledge` (`eds loss` lists it)";
 pub(super) const QUARANTINED: &str = "read the server's message with `eds quarantine list --output NAME` and fix the server; then run `eds quarantine retry --all \
@@ -26,16 +26,16 @@ macro_rules! despite_append_only {
 
 macro_rules! causes {
     ($($cause:ident $id:literal $severity:ident $what:literal => $remedy:expr $(, $kind:ident => $kind_remedy:expr)*;)*) => {
-        /// A cause, in the order in which findings of one severity are shown.
+        /// A cause, in the order in which findings of the same severity are shown.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "the table says what each is")]
         pub enum Cause { $($cause, $($kind,)*)* }
 
         impl Cause {
-            /// Every cause.
+            /// All causes.
             pub const ALL: &[Self] = &[$(Self::$cause, $(Self::$kind,)*)*];
 
-            /// Returns the name of the finding, for programs.
+            /// Returns the name of the finding, for use by programs.
             #[must_use]
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$cause $(| Self::$kind)* => $id,)* }
@@ -47,7 +47,7 @@ macro_rules! causes {
                 match self { $(Self::$cause $(| Self::$kind)* => $severity,)* }
             }
 
-            /// Returns the trouble.
+            /// Returns what is wrong.
             #[must_use]
             pub const fn what(self) -> &'static str {
                 match self { $(Self::$cause $(| Self::$kind)* => $what,)* }

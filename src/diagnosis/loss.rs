@@ -10,16 +10,16 @@ const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), 
 
 macro_rules! losses {
     ($($loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
-        /// Why events of a node are in no point, or lines of a relay were not sent.
+        /// Why a node's events are missing from all points, or a relay's lines were not sent.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "the table says what each is")]
         pub enum LossCause { $($loss,)* }
 
         impl LossCause {
-            /// Every cause, in the order of the metrics.
+            /// All causes, in the order of the metrics.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$loss),*];
 
-            /// Returns its name in the record of losses and in the metrics.
+            /// Returns its name in the loss record and in the metrics.
             #[must_use]
             pub const fn label(self) -> &'static str { match self { $(Self::$loss => $label,)* } }
 
@@ -27,7 +27,7 @@ macro_rules! losses {
             #[must_use]
             pub const fn cause(self) -> Cause { match self { $(Self::$loss => Cause::$cause,)* } }
 
-            /// Returns the noun for the lost things, for use after a number.
+            /// Returns the noun for what was lost, for use after a number.
             #[must_use]
             pub const fn what(self) -> &'static str { match self { $(Self::$loss => $what,)* } }
 
@@ -84,13 +84,13 @@ impl LossCause {
         Self::ALL.into_iter().find(|cause| cause.label() == label)
     }
 
-    /// Returns whether all lost events are missing from points. Late events may be copies of published ones.
+    /// Returns whether all lost events are missing from points. Late events may be duplicates of published ones.
     #[must_use]
     pub const fn is_certain(self) -> bool {
         !matches!(self, Self::Late)
     }
 
-    /// Returns whether it is a loss of relays.
+    /// Returns whether it applies to relays.
     #[must_use]
     pub fn is_of_relay(self) -> bool {
         self.label().starts_with("relay_")

@@ -1,5 +1,5 @@
-//! [`Diagnosis`]: a finding with its evidence and remedy, in the words of the catalogue of causes.
-//! Tests compare the tables in `docs/` and the alerts with `catalogue.rs` and `loss.rs`.
+//! [`Diagnosis`]: a finding with its evidence and remedy, worded as in the catalogue of causes. Tests compare the tables in
+//! `docs/` and the alerts with `catalogue.rs` and `loss.rs`.
 
 mod catalogue;
 mod loss;
@@ -18,7 +18,7 @@ use crate::event::Rejection;
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Data is lost, or waits for an operator.
+    /// Data has been lost, or is waiting for an operator.
     Critical,
     /// An operator should check it.
     Warning,
@@ -38,10 +38,10 @@ impl Severity {
     }
 }
 
-/// A finding. It displays as one sentence that ends with the remedy.
+/// A finding. It displays as a sentence that ends with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Diagnosis {
-    /// The cause, which has the default texts.
+    /// The cause, which provides the default texts.
     #[serde(flatten)]
     pub cause: Cause,
     /// The server, node or output; empty for the reporting process.
@@ -53,7 +53,7 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Returns a diagnosis with the texts of the catalogue and this evidence.
+    /// Returns a diagnosis with the catalogue's texts and this evidence.
     pub fn new(cause: Cause, why: impl Into<String>) -> Self {
         Self { cause, r#where: String::new(), why: why.into(), remedy: cause.remedy().into() }
     }
@@ -86,7 +86,7 @@ impl Diagnosis {
         sentence(&[("", &self.r#where), (": ", self.cause.what()), (" ", &why)])
     }
 
-    /// Returns place, evidence and remedy, for a text that names the trouble.
+    /// Returns the place, evidence and remedy, for a text that already states the problem.
     #[must_use]
     pub fn reason(&self) -> String {
         sentence(&[("", &self.r#where), (": ", &self.why), ("; ", &self.remedy)])
@@ -99,7 +99,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Returns the name of every possible finding with each of its remedies.
+/// Returns the name of every possible finding, with each of its remedies.
 pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
     let causes = Cause::ALL.iter().map(|cause| (cause.id(), cause.remedy()));
     let losses = LossCause::ALL.iter().map(|loss| (loss.cause().id(), loss.remedy()));

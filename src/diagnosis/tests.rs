@@ -1,5 +1,5 @@
-//! The catalogue is complete: each cause has a remedy, a row in the documents and the code that reports it, and each alert has
-//! its action from it.
+//! The catalogue is complete: each cause has a remedy, a row in the documents and code that reports it, and each alert takes its
+//! action from the catalogue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Cause, LossCause, Severity, remedies};
 use crate::event::Rejection;
 
-/// Causes that neither the log nor `/readyz` reports by name: only an observer of all processes or of Redis sees them, or they are
-/// levels of metrics, or the log has a text for each reason.
+/// Causes that neither the log nor `/readyz` reports by name, because only an observer of all processes or of Redis sees them,
+/// because they are levels of metrics, or because the log has a separate text for each reason.
 const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::RedisFills,
     Cause::RedisCannotSave,
@@ -31,7 +31,7 @@ const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::Unsent,
 ];
 
-/// The variable with which the tests write the tables into the documents.
+/// Set this variable to make the tests write the tables into the documents.
 const UPDATE: &str = "UPDATE_DOCUMENTS";
 
 fn path(relative: &str) -> std::path::PathBuf {
@@ -46,7 +46,7 @@ fn alerts() -> Vec<Value> {
     rules.flat_map(|rules| rules.as_array().cloned().unwrap()).collect()
 }
 
-/// Returns the alerts of each finding.
+/// Returns the alerts for each finding.
 fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for alert in alerts() {
@@ -59,7 +59,7 @@ fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Asserts that a document has this table between the marks of this name.
+/// Asserts that a document has this table between the marks with this name.
 #[track_caller]
 fn assert_documented(document: &str, name: &str, table: &str) {
     let text = fs::read_to_string(path(document)).unwrap();
@@ -130,7 +130,7 @@ fn every_alert_has_a_finding_and_its_remedy() {
     }
 }
 
-/// Returns the sources below a directory, by path.
+/// Collects the sources below a directory by path.
 fn sources(directory: &Path, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -151,7 +151,7 @@ fn every_cause_has_a_remedy_and_is_reported() {
     let lost: BTreeSet<_> = LossCause::ALL.into_iter().map(LossCause::cause).collect();
     for cause in Cause::ALL {
         assert!(!cause.remedy().is_empty() && !cause.what().is_empty(), "{cause:?}");
-        // `Node::log_losses` and `status::findings` go through all of these.
+        // `Node::log_losses` and `status::findings` cover all of these.
         if lost.contains(cause) {
             continue;
         }
@@ -165,7 +165,7 @@ fn every_cause_has_a_remedy_and_is_reported() {
         let tellers: Vec<&str> = tellers.map(|(path, _)| path.as_str()).collect();
         assert!(!tellers.is_empty(), "no file reports {cause:?}");
         let is_in = |part: &str| tellers.iter().any(|path| path.contains(part));
-        // Errors of store and output carry their diagnosis.
+        // Store and output errors carry their diagnosis.
         let is_carried = is_in("/store/") || is_in("/output/");
         let by_status = is_carried || is_in("/status/") || is_in("/daemon/connect.rs");
         assert!(by_status, "neither eds status nor eds check tells {cause:?}: {tellers:?}");

@@ -1,6 +1,6 @@
-//! Accepts connections and serves them: a bounded number at a time, each for a bounded time. When all places are taken, the
-//! one that has waited longest for its client is closed, of the network that has most of them. So a client that sends its
-//! request at once is answered, even if others hold or reopen many connections, and health needs no separate listener.
+//! Accepts and serves connections: a bounded number at a time, each for a bounded time. When all places are taken, the network
+//! with the most connections loses the one that has waited longest for its client. So a client that sends its request
+//! immediately gets a response, even if others hold or keep reopening many connections, and health needs no separate listener.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -30,22 +30,22 @@ use super::problem::Problem;
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// The time for the head of a request, since the connection or the last answer.
+/// Time limit for receiving a request head, from the connection or the last response.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// The time for a client to read its answer, without the bytes that the kernel buffers.
+/// Time limit for a client to read its response, not counting the bytes that the kernel buffers.
 const READ_WITHIN: Duration = Duration::from_secs(15);
-/// The time after which a connection ends with its current answer.
+/// The age at which a connection is closed after its current response.
 const LASTS_MAX: Duration = Duration::from_secs(60);
-/// A connection may always wait this long for its client: enough for one on a busy host, and short enough for the next.
+/// How long a connection may always wait for its client: enough on a busy host, yet short enough for those that queue.
 const WAITS_MIN: Duration = Duration::from_millis(500);
-/// The time for reading after the last answer: a socket with unread bytes is reset, and the client may lose the answer.
+/// How long to keep reading after the last response. A socket with unread bytes is reset, and the client may lose that response.
 const LINGERS: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 128 * 1024;
-/// The pause after a failed accept: descriptors become free when other connections close.
+/// How long to pause after a failed accept. Descriptors become free when other connections close.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Since when a connection waits for its client; `None` while a request is being answered.
+/// Since when a connection has been waiting for its client; `None` while a request is being processed.
 type Waiting = Option<Instant>;
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct Open {
     task: AbortHandle,
 }
 
-/// Returns the address of a client, or the 64 bits of an IPv6 address that a host has for itself.
+/// Returns a client's address; for IPv6, its /64, because a host may use all of it.
 fn network(client: SocketAddr) -> IpAddr {
     match client.ip().to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -63,7 +63,7 @@ fn network(client: SocketAddr) -> IpAddr {
     }
 }
 
-/// Serves at most `most` connections at a time, counted in `open`, until `stop` is cancelled; then it finishes the current requests.
+/// Serves up to `most` connections at a time, counted in `open`, until `stop` is cancelled. Then finishes the current requests.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -124,7 +124,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns the longest wait of the networks with the most connections. `None` if all have requests.
+/// Returns the connection that has waited longest, in the networks with the most connections; `None` if all have requests.
 fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
     let mut of_network: HashMap<IpAddr, usize> = HashMap::new();
     for open in connections.values() {
@@ -222,11 +222,11 @@ fn refusal(error: &hyper::Error, is_silent: bool) -> Option<Problem> {
     Some(Problem::new(status, detail))
 }
 
-/// A connection without hyper's own answers to malformed heads, which have no body: [`refusal`] replaces them.
+/// A connection without hyper's own responses to malformed heads, which have no body. [`refusal`] replaces them.
 #[derive(Debug)]
 struct WithoutRefusals(TcpStream);
 
-/// Returns where an answer of hyper begins, if the bytes end with one.
+/// Returns where a response from hyper begins, if the bytes end with one.
 fn bare_refusal(bytes: &[u8]) -> Option<usize> {
     let start = memchr::memmem::rfind(bytes, b"HTTP/1.")?;
     let head = std::str::from_utf8(&bytes[start..]).ok()?;

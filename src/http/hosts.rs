@@ -1,5 +1,5 @@
-//! [`Hosts`]: the hosts that a request may name. A foreign page can make its name resolve to the address of this process (DNS
-//! rebinding), and then read its answers; its requests name the foreign host. An address cannot be rebound, so all are allowed.
+//! [`Hosts`]: the hosts that a request may name. A malicious page can make its name resolve to this process (DNS rebinding) and
+//! then read the responses, but its requests carry the malicious name. Addresses cannot be rebound, so all are allowed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::problem::Problem;
 
 const HOST_CHARS_SHOWN: usize = 100;
 
-/// The names that a request may have in its `Host`, in addition to addresses.
+/// The names allowed in `Host`, in addition to addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Hosts(Arc<[String]>);
 
@@ -34,7 +34,7 @@ impl Hosts {
         } else if request.version() == Version::HTTP_11 {
             return Err(malformed("there is no Host header"));
         }
-        // The host of `GET http://host/ HTTP/1.1` takes precedence over the header.
+        // The host in `GET http://host/ HTTP/1.1` takes precedence over the header.
         request.uri().authority().map_or(Ok(()), |authority| self.allow(authority))
     }
 
@@ -62,7 +62,7 @@ fn malformed(what: &str) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
-/// Returns a name in the form that is compared: without case and without the dot of the root.
+/// Returns a name in the form used for comparison: lowercase and without the root dot.
 fn comparable(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

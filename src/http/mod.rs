@@ -1,6 +1,7 @@
-//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and the status page, see `page`.
-//! `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or full, a socket fails, and
-//! while the node drains. An unavailable output is a warning, because the store keeps the counts and no other node could send them.
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries (see `api`); and the status page (see `page`).
+//! `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or full, a socket
+//! is failing, or the node is draining. An unavailable output is only a warning, because the store keeps the counts and no other
+//! node could send them.
 
 mod api;
 mod connections;
@@ -33,16 +34,16 @@ use crate::node::{Node, Progress, lock};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
 
-/// The most connections, if there are enough descriptors.
+/// Maximum number of connections, if there are enough descriptors.
 pub(crate) const CONNECTIONS_MAX: usize = 1024;
 /// Enough connections for all well-behaved clients.
 pub(crate) const CONNECTIONS_ENOUGH: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const URI_BYTES_MAX: usize = 8 * 1024;
-/// The connections divided by this may wait for the store; the others are for requests that are answered at once.
+/// This fraction of the connections may wait for the store; the others are for requests that get an immediate response.
 const QUERIES_SHARE: usize = 2;
 const READYZ_SHARE: usize = 4;
-/// The stall of a worker after which the process is unhealthy.
+/// The process is unhealthy once a worker has been stalled for this long.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
@@ -56,7 +57,7 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    /// Why it should receive no events; empty if it is ready.
+    /// Why the process should not receive events; empty if it is ready.
     pub(crate) reasons: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
@@ -65,7 +66,7 @@ pub(crate) struct Readiness {
 pub(crate) trait Vitals: std::fmt::Debug + Send + Sync {
     fn progress(&self) -> &Progress;
 
-    /// Returns the obstacles, without stalled workers.
+    /// Returns what prevents readiness, except for stalled workers.
     async fn readiness(&self) -> Readiness;
 
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error>;
@@ -81,7 +82,7 @@ pub(crate) trait RelayVitals: Vitals {
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
     pub(crate) connections: usize,
-    /// The names that requests may have in their `Host`, in addition to addresses and `localhost`.
+    /// The names allowed in `Host`, in addition to addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
     pub(crate) stop: CancellationToken,
 }

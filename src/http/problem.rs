@@ -1,4 +1,4 @@
-//! The problem of a request, or of the node, as `application/problem+json` (RFC 9457).
+//! A problem with a request or with the node, as `application/problem+json` (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// The node, or its store, cannot answer now.
+    /// The node or its store cannot respond now.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
@@ -62,7 +62,7 @@ impl Problem {
         Self::new(StatusCode::GATEWAY_TIMEOUT, detail)
     }
 
-    /// Returns the complete response to bytes that are not a request. The connection ends with it.
+    /// Returns the complete response to bytes that are not a request. The connection is closed after it.
     pub(super) fn message(&self) -> String {
         let (status, title, body) = (self.status, &self.title, self.json());
         let bytes = body.len();

@@ -1,4 +1,4 @@
-//! [`Status`]: the answer of `/api/v1/status` and `eds status --json`, whose fields `docs/openapi.json` describes.
+//! [`Status`]: the response from `/api/v1/status` and `eds status --json`, whose fields are described in `docs/openapi.json`.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub(crate) struct Status {
     #[serde(skip)]
     pub(crate) record: Vec<Loss>,
     pub(crate) partitions: PartitionsStatus,
-    /// By name, including outputs that are no longer configured but have unsent counts.
+    /// By name, including outputs that are no longer configured but still have unsent counts.
     pub(crate) outputs: Vec<OutputStatus>,
-    /// `None` if the store is the memory of the node.
+    /// `None` if the store is in the node's memory.
     pub(crate) redis: Option<RedisStatus>,
     #[serde(skip)]
     pub(super) expected: Expected,
@@ -53,7 +53,7 @@ pub(crate) enum Answer {
     Yes,
     #[default]
     Unknown,
-    /// No, but many lines are rejected, or events may be missing from points.
+    /// Nothing has been lost, but many lines are rejected, or events may be missing from points.
     Attention,
 }
 
@@ -61,14 +61,14 @@ pub(crate) enum Answer {
 pub(crate) struct CauseStatus {
     pub(crate) cause: String,
     pub(crate) amount: u64,
-    /// The first and last known minute (`20161204:1118`).
+    /// The first and last known minute, such as `20161204:1118`.
     pub(crate) first: Option<String>,
     pub(crate) last: Option<String>,
     pub(crate) nodes: Vec<String>,
 }
 
 impl Status {
-    /// Returns whether a clock differs by more than half of the grace.
+    /// Returns whether a clock is off by more than half the grace period.
     pub(super) fn is_far_off(&self, offset_ms: i64) -> bool {
         u128::from(offset_ms.unsigned_abs()) > (self.expected.grace.as_millis() / 2).max(1)
     }
@@ -77,7 +77,7 @@ impl Status {
         known(self)
     }
 
-    /// Returns the answer of `/api/v1/losses`; `None` if the record cannot be read.
+    /// Returns the response for `/api/v1/losses`; `None` if the record cannot be read.
     pub(crate) fn losses(&self) -> Option<Value> {
         self.losses.as_ref()?;
         let entries = self.record.iter().map(|loss| {
@@ -90,7 +90,7 @@ impl Status {
     }
 }
 
-/// The backlog of all partitions; unknown values are `None` while the store does not answer.
+/// The backlog of all partitions; unknown values are `None` while the store is not responding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PartitionsStatus {
     pub(crate) count: usize,
@@ -103,7 +103,7 @@ pub(crate) struct PartitionsStatus {
 pub(crate) struct States {
     pub(crate) open: u64,
     pub(crate) claimed: u64,
-    /// Once for each output.
+    /// A minute counts once per output.
     pub(crate) unsent: u64,
 }
 
@@ -115,11 +115,11 @@ pub(crate) struct OldestUnsent {
     pub(crate) why: String,
 }
 
-/// Open minutes of partitions that ended long ago. They are sealed after the recent ones.
+/// Open minutes, counted per partition, that ended long ago. They are sealed after the recent ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct OldMinutes {
     pub(crate) waiting: u64,
-    /// An estimate; `None` if none was sealed in the last ten seconds.
+    /// An estimate; `None` if none has been sealed in the last ten seconds.
     pub(crate) done_in_seconds: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct OutputStatus {
     pub(crate) up: Option<bool>,
     pub(crate) last_error: Option<String>,
     pub(crate) remedy: Option<String>,
-    /// Minutes of partitions; `None` if the store does not answer, like `quarantined`.
+    /// Counted per minute and partition; `None` if the store is not responding, as for `quarantined`.
     pub(crate) unsent: Option<u64>,
     pub(crate) quarantined: Option<u64>,
     pub(crate) quarantined_max: u64,
@@ -141,7 +141,7 @@ pub(crate) struct OutputStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RedisStatus {
     pub(crate) servers: Vec<ServerSeen>,
-    /// Bytes needed for the present input by the formula of `docs/limits.md`; `None` if unknown.
+    /// The bytes needed for the current input according to the formula in `docs/limits.md`; `None` if unknown.
     pub(crate) memory_by_formula: Option<u64>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct RedisStatus {
 pub(crate) struct Expected {
     pub(crate) grace: Duration,
     pub(crate) max_hold: Duration,
-    /// `input.linger_max`, bounded by the grace.
+    /// `input.linger_max`, limited by the grace period.
     pub(crate) linger: Duration,
     pub(crate) retention: Duration,
     pub(crate) outputs: Vec<(String, String)>,

@@ -1,11 +1,11 @@
-//! The findings of a status: about losses, Redis, outputs and the cluster. Pure.
+//! The findings in a status about losses, Redis, outputs and the cluster. Pure.
 
 use super::answer::{OutputStatus, Status, percent};
 use super::process_findings;
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
 use crate::store::{ServerFound, ServerSeen};
 
-/// The share of maxmemory from which a server is nearly full, in percent.
+/// The percentage of maxmemory at which a server is nearly full.
 const MEMORY_PERCENT_MAX: u64 = 90;
 
 pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
@@ -90,7 +90,7 @@ fn find_in_redis(status: &Status) -> Vec<Diagnosis> {
             found.extend(find_in_server(status, server));
         }
         let place = format!("Redis at {}", server.address);
-        // An error of a sentinel names the sentinel.
+        // An error from a sentinel names that sentinel.
         let at_server = |finding: Diagnosis| match &*finding.r#where {
             "" => finding.at(&place),
             _ => finding,

@@ -1,6 +1,6 @@
-//! [`LossReporter`]: adds the losses of this process to the record of losses in the store.
-//! While the store is unavailable the process keeps the losses, and with an `input.spool_dir` also a file there, so that the next
-//! process can record them. An entry is a total, so recording it again changes nothing.
+//! [`LossReporter`]: adds this process's losses to the loss record in the store. While the store is unavailable, the process
+//! keeps the losses in memory and, with an `input.spool_dir`, in a file there, so that the next process can record them. An
+//! entry is a total, so re-recording it has no effect.
 
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl LossReporter {
-    /// `file` keeps the losses that the store does not have.
+    /// `file` keeps the losses that are not in the store yet.
     pub(crate) fn new(
         record: Arc<dyn Registry>,
         losses: Arc<Losses>,
@@ -51,7 +51,7 @@ impl LossReporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file of an earlier process, which must no longer use the directory.
+    /// Reads the file left by an earlier process, which must have stopped using the directory.
     pub(super) fn inherit(&self) {
         let inherited = self.file.as_deref().map(read).unwrap_or_default();
         let mut state = self.lock();

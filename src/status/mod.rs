@@ -1,4 +1,4 @@
-//! The status of nodes, relays, store and outputs: findings with their causes and remedies. No node decides anything by it.
+//! The status of nodes, relays, store and outputs: findings with their causes and remedies. It never affects what a node does.
 
 mod answer;
 mod findings;

@@ -8,17 +8,17 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
 use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
 
-/// The share of the events of another node below which a node loses events on the way.
+/// If a node saw less than this share of another node's events, it is losing events on the way.
 const COVERAGE_MIN: f64 = 0.99;
-/// The percentage of rejected lines from which a node rejects many.
+/// The percentage of rejected lines at which a node is reported.
 const REJECTED_PERCENT_MIN: u64 = 1;
 const LAG_SECONDS_MAX: u64 = 10;
 
-/// `servers_well`: no server is the cause of what its nodes report.
+/// `servers_well` means that no server is the cause of what its nodes report.
 pub(super) fn find(status: &Status, servers_well: bool) -> Vec<Diagnosis> {
     let live = || status.nodes.iter().filter(|node| !node.seen.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
-    // Of equally frequent versions, the later.
+    // If several versions are equally frequent, the latest.
     let versions = live().map(|node| node.process.version.as_str());
     let usual = versions.max_by_key(|version| (count(version), *version));
     let mut found = Vec::new();
@@ -108,7 +108,7 @@ fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<D
         );
         add(Cause::NodeLags, why);
     }
-    // The coverage has only recorded events.
+    // Coverage includes only recorded events.
     let lags = report.lag_seconds > 0 || report.store_error.is_some();
     if let Some(share) = node.seen.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
         let why = format!(

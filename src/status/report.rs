@@ -1,6 +1,5 @@
-//! Reports of nodes and relays, whose fields `docs/openapi.json` describes.
-//! A report in the store may be of another version or of another program: [`Report::read`] reads it field by field and makes
-//! its texts short and printable.
+//! Reports from nodes and relays, whose fields are described in `docs/openapi.json`. A report in the store may come from a
+//! different version or program, so [`Report::read`] reads it field by field and makes its texts short and printable.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::text::beginning;
 
 const TEXT_CHARS_MAX: usize = 200;
 const LISTED_MAX: usize = 16;
-/// The age of a report from which its process counts as silent: it missed seven.
+/// The age at which a report's process counts as silent, having missed seven reports.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 
 pub(crate) type NodeReport = Report<NodeDetails>;
@@ -39,7 +38,7 @@ pub(crate) struct Seen {
     pub(crate) last_seen_seconds: u64,
     pub(crate) silent: bool,
     pub(crate) readable: bool,
-    /// The share of recent events that a node saw, relative to the node that saw most.
+    /// The share of recent events that a node saw, relative to the node that saw the most.
     pub(crate) coverage: Option<f64>,
 }
 
@@ -50,12 +49,12 @@ pub(crate) struct ProcessReport {
     /// `name#number`.
     pub(crate) instance: String,
     pub(crate) version: String,
-    /// RFC 3339, by the clock of the process.
+    /// RFC 3339, by the process's clock.
     pub(crate) started: String,
     pub(crate) uptime_seconds: u64,
     #[serde(deserialize_with = "rate")]
     pub(crate) received_per_second: f64,
-    /// The period of the recent totals: five minutes, or less.
+    /// The period covered by the recent totals: at most five minutes.
     pub(crate) recent_seconds: u64,
     pub(crate) sockets_failing: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +74,7 @@ pub(crate) struct NodeDetails {
     pub(crate) old_minutes_per_second: f64,
     pub(crate) totals: Totals,
     pub(crate) recent: Totals,
-    /// Age of the lag; 0 if the node records all events.
+    /// How long the node has been lagging; 0 if it records all events.
     pub(crate) lag_seconds: u64,
     pub(crate) partitions_lagging: u64,
     pub(crate) queue: Queue,
@@ -83,7 +82,7 @@ pub(crate) struct NodeDetails {
     /// How far the store's clock is ahead of the node's.
     pub(crate) clock_offset_ms: Option<i64>,
     pub(crate) coarse_stamps: Option<String>,
-    /// A sample of the lines without a timestamp, for other nodes only.
+    /// A sample of lines without a timestamp, for other nodes only.
     pub(crate) unstamped: Option<Sample>,
     pub(crate) unstamped_copies_at: Option<String>,
     pub(crate) leftovers: Option<String>,
@@ -165,7 +164,7 @@ pub(crate) struct UnsentReport {
     pub(crate) line: String,
 }
 
-/// Declares totals: counts that only grow, and one level. `lost` lists the counts of losses.
+/// Declares totals, which are counts that only grow, and one gauge. `lost` lists the loss counts.
 macro_rules! totals {
     ($name:ident { $($(#[doc = $doc:literal])* $count:ident,)* } level $level:ident lost $($lost:ident)*) => {
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,16 +197,16 @@ totals! {
         dropped,
         kernel_drops,
         forgotten,
-        /// Minutes of partitions.
+        /// Counted per minute and partition.
         unconfirmed,
         late,
         rounded,
         coinciding,
-        /// Series of a minute.
+        /// Counted per minute and series.
         sealed,
-        /// Minutes of partitions, sealed long after their end.
+        /// Counted per minute and partition, if sealed long after the minute ended.
         old_minutes_sealed,
-        /// Points, like the following two.
+        /// Points, as are the next two.
         sent,
         quarantined,
         discarded,
@@ -220,14 +219,14 @@ totals! {
     RelayTotals {
         received,
         events,
-        /// Events that were sent to no node.
+        /// Events that could not be sent to any node.
         nowhere,
         rejected,
         looped,
         rest_sent,
         /// Because `rest.url` is `none:`.
         rest_discarded,
-        /// For another reason.
+        /// For any other reason.
         rest_dropped,
         kernel_drops,
     }
@@ -294,7 +293,7 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
         report.to_string()
     }
 
-    /// Reads the report of another process. Fields that cannot be read keep their defaults.
+    /// Reads a report from a different process. Fields that cannot be read keep their defaults.
     pub(crate) fn read(text: &str, age: Duration) -> Self {
         let mut value: Value = serde_json::from_str(text).unwrap_or_default();
         fit(&mut value);
@@ -326,7 +325,7 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
     }
 }
 
-/// Returns the JSON of a value without fields that are `None`, since they are unknown.
+/// Returns a value as JSON without the fields that are `None`, since these are unknown.
 pub(super) fn known(value: &impl Serialize) -> Value {
     fn remove_nulls(value: &mut Value) {
         match value {
@@ -351,7 +350,7 @@ fn fit(value: &mut Value) {
             items.iter_mut().for_each(fit);
         }
         Value::Object(fields) => {
-            // The sample has numbers only, and must be complete.
+            // The sample contains only numbers, and must be complete.
             let fields = fields.iter_mut().filter(|(name, _)| *name != "unstamped");
             fields.for_each(|(_, value)| fit(value));
         }

@@ -1,5 +1,5 @@
-//! [`NodeReporter`]: the task that writes the report of a node into the store, and the [`History`] of totals for rates.
-//! It withdraws the report when the node stops; a node that dies becomes silent.
+//! [`NodeReporter`]: the task that writes a node's report to the store, and the [`History`] of totals from which rates are
+//! computed. It withdraws the report when the node shuts down; a node that dies becomes silent.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -25,11 +25,11 @@ use crate::text::beginning;
 
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const REPORTED_WITHIN: Duration = Duration::from_secs(1);
-/// A worker without a heartbeat for this time is reported as stalled.
+/// A worker without a heartbeat for this long is reported as stalled.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(15);
 const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const LOSSES_INTERVAL: Duration = Duration::from_secs(10);
-/// How far into a window the samples of the one before are compared: every node has reported its sample by then.
+/// How far into a window the previous window's samples are compared. By then, every node has reported its sample.
 const COMPARED_AFTER_MS: i64 = 2500;
 const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
 const REJECTED_MAX: usize = 5;
@@ -46,7 +46,7 @@ pub(crate) struct History<T> {
 }
 
 impl<T: Copy + Default> History<T> {
-    /// The history of a process that starts now and has counted nothing. `started` is the time by its clock.
+    /// Returns the history of a process that starts now and has counted nothing. `started` is the time by its clock.
     pub(crate) fn new(started: DateTime<Utc>) -> Self {
         let began = Instant::now();
         Self { began, started, totals: [(began, T::default())].into() }
@@ -60,13 +60,13 @@ impl<T: Copy + Default> History<T> {
         self.totals.push_back((now, totals));
     }
 
-    /// Returns the totals at the start of the recent period, and the seconds since then.
+    /// Returns the totals at the start of the recent period, and the seconds elapsed since then.
     pub(crate) fn recent(&self) -> (T, u64) {
         let (elapsed, totals) = self.before(RECENT);
         (totals, elapsed.as_secs())
     }
 
-    /// Returns the rate per second at which a count grew to that of `totals`, to a tenth.
+    /// Returns the rate per second at which a count has grown to its value in `totals`, rounded to a tenth.
     pub(crate) fn rate(&self, totals: &T, count: impl Fn(&T) -> u64) -> f64 {
         let (elapsed, before) = self.before(RATED);
         #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
@@ -80,7 +80,7 @@ impl<T: Copy + Default> History<T> {
         earlier.map_or_else(Default::default, |(at, totals)| (at.elapsed(), *totals))
     }
 
-    /// Returns the report of a process called `name#number`, without counts.
+    /// Returns the report for a process named `name#number`, without counts.
     pub(crate) fn process(&self, identity: &str) -> ProcessReport {
         ProcessReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),
@@ -101,7 +101,7 @@ pub(crate) struct NodeReporter {
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) outputs: Vec<(String, String)>,
-    /// The most events and bytes in memory.
+    /// Maximum number of events and bytes in memory.
     pub(crate) queue_max: [u64; 2],
     pub(crate) spool_max: u64,
     pub(crate) latest: Latest,
@@ -118,9 +118,9 @@ struct Counts {
 struct Memory {
     history: History<Counts>,
     lags_since: Option<Instant>,
-    /// The window whose sample of unstamped lines was compared last.
+    /// The last window whose sample of unstamped lines was compared.
     compared: i64,
-    /// When another node was last found to receive copies of these lines, and its name.
+    /// When a different node was last found to receive copies of these lines, and its name.
     copies_at: Option<(Instant, String)>,
     copies_log_due: Throttle,
 }
@@ -160,11 +160,12 @@ impl NodeReporter {
                 self.compare(&mut memory, &own).await;
             }
         }
-        // A store that does not answer forgets the report after some minutes.
+        // If the store does not respond, it drops the report after a few minutes.
         let _ = timeout(REPORTED_WITHIN, registry.withdraw()).await;
     }
 
-    /// Finds another node that receives the same lines without a timestamp: once for each window, when all nodes have reported it.
+    /// Finds a different node that receives the same lines without a timestamp. Runs once per window, after all nodes have
+    /// reported.
     async fn compare(&self, memory: &mut Memory, own: &Sample) {
         let into_ms = self.node.clock.store_now_ms().rem_euclid(WINDOW_MS);
         if memory.compared == own.window || into_ms < COMPARED_AFTER_MS {

@@ -1,4 +1,4 @@
-//! [`Observer`]: surveys the store and computes the status, at most once a second.
+//! [`Observer`]: surveys the store and computes the status, at most once per second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::text::beginning;
 
 const SURVEYED_WITHIN: Duration = Duration::from_secs(6);
 const CURRENT_FOR: Duration = Duration::from_secs(1);
-/// A minute that is not sealed this long after it should have closed is old.
+/// A minute that is still not sealed this long after it should have closed is old.
 const OLD_AFTER: Duration = Duration::from_secs(300);
-/// The number of minutes whose coverage is compared, and of later ones that are left out because their events still arrive.
+/// The number of minutes whose coverage is compared, and of later ones left out because their events are still arriving.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
-/// Fewer events do not show the share that a node sees.
+/// With fewer events, a node's share is not meaningful.
 const COVERED_MIN: u64 = 100;
-/// Bytes of an event of an open minute with its user, and of a kept count with a name of 40 bytes (`docs/limits.md`).
+/// Bytes per event of an open minute, including its user, and per kept count with a 40-byte name (`docs/limits.md`).
 const EVENT_BYTES: f64 = 180.0;
 const COUNT_BYTES: f64 = 120.0;
-/// Bytes of an event in the log of a node.
+/// Bytes per event in a node's log.
 const LOGGED_BYTES: f64 = 20.0;
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ pub(super) fn summarize(
     status
 }
 
-/// Returns the processes by name. The own report replaces that in the store.
+/// Returns the processes by name. This process's own report replaces the one in the store.
 fn processes<R: Default + Serialize + DeserializeOwned>(
     own: Option<Report<R>>,
     reported: &[Reported],
@@ -159,8 +159,8 @@ fn processes<R: Default + Serialize + DeserializeOwned>(
     processes
 }
 
-/// Relative to the node that saw most of each minute but the first and the last. A minute counts if one process of the node
-/// ran throughout, as the minutes before and after show, so a node that was down is not reported for losing events.
+/// Relative to the node that saw the most of each minute, except the first and last. A minute counts if a process of the node
+/// ran throughout it, as shown by the minutes before and after, so that a node that was down is not reported as losing events.
 fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
     let name = node.process.name.as_str();
     let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
@@ -175,7 +175,7 @@ fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -
         };
         let ran_throughout = |process: &String| {
             let saw = |minute: &Coverage| minute.get(process).is_some_and(|events| *events > 0);
-            // A minute without any event shows nothing.
+            // A minute without any events reveals nothing.
             let saw_neighbors =
                 [before, after].iter().all(|minute| minute.is_empty() || saw(minute));
             node_name(process) == name && saw(coverage) && saw_neighbors
@@ -278,7 +278,7 @@ fn old_minutes(waiting: u64, nodes: &[NodeReport]) -> OldMinutes {
     OldMinutes { waiting, done_in_seconds }
 }
 
-/// Returns the bytes that Redis needs for the input of the last minutes, by the formula of `docs/limits.md`.
+/// Returns the bytes that Redis needs for the input of the last few minutes, according to the formula in `docs/limits.md`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -305,7 +305,7 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeReport], seen: &Surveyed)
 fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
     let mut causes: BTreeMap<_, CauseStatus> = BTreeMap::new();
     for loss in record.iter().filter(|loss| loss.left() > 0) {
-        // Causes of other versions come last.
+        // Causes from other versions come last.
         let known = LossCause::labelled(&loss.cause);
         let status = causes.entry((known.is_none(), known, &loss.cause)).or_default();
         status.cause.clone_from(&loss.cause);

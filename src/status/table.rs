@@ -106,7 +106,7 @@ fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the table of processes. `cells` returns the further cells of a row, and lines below it.
+/// Returns the table of processes. `cells` returns a row's remaining cells and the lines below it.
 fn processes<R>(
     headings: [&str; 2],
     processes: &[Report<R>],
@@ -238,7 +238,7 @@ fn server(server: &ServerSeen) -> String {
     format!("{address}: {version}, {role}, {used} of {most}, {aof}")
 }
 
-/// `3d4h`, `5m10s`.
+/// Returns a duration such as `3d4h` or `5m10s`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -1,4 +1,4 @@
-//! Each finding, from a survey to its texts.
+//! Tests each finding, from a survey to its texts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn now() -> DateTime<Utc> {
     NOW.parse().unwrap()
 }
 
-/// The minute `ago` minutes before the present one.
+/// Returns the minute `ago` minutes before the current one.
 fn minute(ago: i64) -> Minute {
     Minute::from_epoch_minutes(now().timestamp() / 60 - ago).unwrap()
 }
@@ -77,7 +77,7 @@ fn server() -> ServerFound {
     }
 }
 
-/// A survey; by default of two healthy nodes.
+/// A survey, by default with two healthy nodes.
 struct Seen {
     nodes: Vec<Reported>,
     servers: Vec<Result<ServerFound, StoreError>>,
@@ -102,7 +102,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// With another report of the second node.
+    /// Changes the report of the second node.
     fn with(change: impl FnOnce(&mut NodeReport)) -> Self {
         let mut changed = report();
         change(&mut changed);
@@ -111,7 +111,7 @@ impl Seen {
         seen
     }
 
-    /// With this record of losses.
+    /// Uses this loss record.
     fn with_losses(losses: &[(&str, u64)]) -> Self {
         let losses = losses.iter().map(|(key, amount)| Loss::of_key(key, *amount).unwrap());
         Self { losses: losses.collect(), ..Self::default() }

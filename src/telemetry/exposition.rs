@@ -1,8 +1,8 @@
-//! [`Format`]: the two text formats of metrics, and the choice between them.
+//! [`Format`]: the two text formats for metrics, and the choice between them.
 
 use std::fmt::Write as _;
 
-/// A text format of metrics.
+/// A text format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format 0.0.4.
@@ -12,10 +12,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format for this `Accept` (RFC 9110): OpenMetrics if it is named and the classic text is not preferred.
+    /// Returns the format for this `Accept` (RFC 9110): OpenMetrics if it is listed and the classic text is not preferred.
     #[must_use]
     pub fn wanted(accept: &str) -> Self {
-        // Of the ranges that match the classic text, the most exact one has its quality.
+        // Of the ranges that match the classic text, the most specific one determines its quality.
         let (mut open, mut classic) = (0.0, (0, 0.0));
         for range in accept.to_ascii_lowercase().split(',') {
             let mut parts = range.split(';').map(str::trim);
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// Converts OpenMetrics as `prometheus-client` writes it: for each metric its help, its type, and its samples.
+    /// Converts OpenMetrics as written by `prometheus-client`: for each metric its help, its type and its samples.
     pub(super) fn convert(self, text: String) -> String {
         if self == Self::OpenMetrics {
             return text;
@@ -65,7 +65,7 @@ impl Format {
             } else if let Some((name, kind)) =
                 line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
             {
-                // In the classic format a metric has the name of its samples.
+                // In the classic format, a metric has the same name as its samples.
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", kind),
                     "info" => ("_info", "gauge"),
@@ -121,7 +121,7 @@ mod tests {
                  text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
                 OpenMetrics,
             ),
-            // Prometheus 3 that scrapes with the classic text only.
+            // Prometheus 3 configured to scrape only the classic text.
             ("text/plain;version=0.0.4;q=0.5,*/*;q=0.4", Classic),
             ("text/plain, application/openmetrics-text;q=0.9", Classic),
             ("application/openmetrics-text;q=0.2, text/*;q=0.1, */*", OpenMetrics),

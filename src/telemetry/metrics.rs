@@ -20,13 +20,13 @@ use crate::event::Rejection;
 use crate::node::{LedgerTotals, Node};
 
 pub(crate) type OfOutput = [(&'static str, String); 1];
-/// A gauge without a label, absent while its value is unknown.
+/// A gauge without labels, absent while its value is unknown.
 type Known = Family<[(&'static str, String); 0], Gauge>;
-/// A gauge for each output.
+/// A gauge per output.
 pub type Gauges = Family<OfOutput, Gauge>;
 type Counters = Family<OfOutput, Counter>;
 
-/// Returns the label of the metrics of an output.
+/// Returns the label for an output's metrics.
 #[must_use]
 pub fn of_output(name: &str) -> OfOutput {
     [("output", name.to_owned())]
@@ -46,7 +46,7 @@ macro_rules! metrics {
         node { $($metric:ident: $kind:ty $(= $new:expr)?, $help:literal;)* }
         output { $($output_metric:ident: $output_kind:ty $(= $output_new:expr)?, $output_help:literal;)* }
     ) => {
-        /// The metrics of a node that [`Node`] does not know.
+        /// The metrics of a node that are not kept in [`Node`].
         #[derive(Debug)]
         pub struct Metrics {
             $(#[doc = $help] pub $metric: $kind,)*
@@ -61,7 +61,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Returns metrics of this node and its process, all zero.
+            /// Returns the metrics of this node and its process, all zero.
             #[must_use]
             pub fn new(node: Arc<Node>) -> Self {
                 let mut registry = registry();
@@ -81,7 +81,7 @@ macro_rules! metrics {
                 Self { $($metric,)* $($output_metric,)* registry }
             }
 
-            /// Adds an output, which counts as up, and returns its metrics.
+            /// Adds an output, which is initially up, and returns its metrics.
             #[must_use]
             pub fn of_output(&self, name: &str) -> OutputMetrics {
                 let label = &of_output(name);
@@ -94,7 +94,7 @@ macro_rules! metrics {
     };
 }
 
-// The name of a metric is `eds_` and its field.
+// A metric is named `eds_` followed by its field.
 metrics! {
     node {
         datagrams_received: Counter, "Datagrams read from the sockets";
@@ -180,7 +180,7 @@ impl Metrics {
         self.oldest_unsent_minute_age_seconds.clear();
     }
 
-    /// Removes the backlog of an output that was removed.
+    /// Removes the backlog of an output that has been removed.
     pub fn forget_output(&self, name: &str) {
         let label = &of_output(name);
         self.backlog_unsent.remove(label);
@@ -194,13 +194,13 @@ impl Metrics {
         dropped
     }
 
-    /// Returns the text of all metrics.
+    /// Returns all metrics as text.
     pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
         encode(&self.registry, format)
     }
 }
 
-/// Reads the ledger of the node at one moment for each scrape, so that its numbers add up.
+/// Reads the node's ledger at a single moment per scrape, so that its numbers add up.
 #[derive(Debug)]
 struct NodeCollector(Arc<Node>);
 

@@ -1,4 +1,4 @@
-//! The metrics of a process as text, and the parts that the metrics of relays share. No part of the program decides by a metric.
+//! A process's metrics as text, and the parts shared with relay metrics. No decision in the program depends on a metric.
 
 mod exposition;
 mod metrics;
@@ -19,7 +19,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Returns a registry with the metrics of the process.
+/// Returns a registry with the process metrics.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
@@ -27,14 +27,14 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// Returns the text of all metrics of a registry.
+/// Returns all metrics in a registry as text.
 pub fn encode(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry)?;
     Ok(format.convert(text))
 }
 
-/// Returns the value of a gauge, `i64::MAX` for a greater number.
+/// Returns a value for a gauge, capped at `i64::MAX`.
 pub(crate) fn gauge(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,15 +1,15 @@
-//! The metrics of a node as points, for operators with a database and no Prometheus.
-//! A scrape makes one point of the measurement `eds` for each set of labels: the labels and the node are its tags, the metrics
-//! without `eds_` its fields. Buckets of histograms and the build information are left out.
+//! A node's metrics as points, for operators who have a database but no Prometheus. A scrape produces one point in the
+//! measurement `eds` per set of labels: the labels and the node are its tags, and the metrics, without the `eds_` prefix, are
+//! its fields. Histogram buckets and build information are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// No measurement of counts has this name.
+/// No measurement for counts has this name.
 const MEASUREMENT: &str = "eds";
 
-/// Returns the metrics, in the classic format, as line protocol. Names, labels and values need no escapes: `[A-Za-z0-9._-]+`.
+/// Converts metrics in the classic format to line protocol. Names, labels and values need no escaping: `[A-Za-z0-9._-]+`.
 #[must_use]
 pub fn points(metrics: &str, node: &str, at: SystemTime) -> Vec<String> {
     let mut points: BTreeMap<String, String> = BTreeMap::new();

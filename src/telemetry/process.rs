@@ -1,4 +1,4 @@
-//! [`Process`]: metrics of the process from `/proc`, under the names that all Prometheus clients give them.
+//! [`Process`]: process metrics from `/proc`, under the names used by all Prometheus clients.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::one;
 
-/// Reads `/proc` once a scrape.
+/// Reads `/proc` once per scrape.
 #[derive(Debug)]
 pub(super) struct Process {
     started: SystemTime,
 }
 
 impl Default for Process {
-    /// A process that started now. `/proc/stat` has the time, but `ProcSubset=pid` hides it.
+    /// A process that started now. `/proc/stat` has the start time, but `ProcSubset=pid` hides it.
     fn default() -> Self {
         Self { started: SystemTime::now() }
     }
@@ -61,7 +61,7 @@ impl Collector for Process {
             ("virtual_memory_bytes", "Virtual memory", virtual_bytes),
             ("threads", "Threads", threads),
         ] {
-            // A value that cannot be read is absent.
+            // A value that cannot be read is left out.
             if let Some(value) = value {
                 one(to, &format!("process_{name}"), help, &ConstGauge::new(value))?;
             }

@@ -1,4 +1,4 @@
-//! The status line of a node, which `systemctl status` shows.
+//! A node's status line, shown by `systemctl status`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::metrics::{Metrics, of_output};
 use crate::node::{Node, lock};
 
-/// Returns the rate per second at which a total grew.
+/// Returns the rate per second at which a total has grown.
 #[must_use]
 pub fn per_second(now: u64, before: u64, elapsed: Duration) -> u128 {
     let growth = u128::from(now.saturating_sub(before));
     growth * 1000 / elapsed.as_millis().max(1)
 }
 
-/// Returns a function that makes the line of a node with these outputs, from the time since its last call.
+/// Returns a function that produces the status line of a node with these outputs, given the time since its last call.
 pub fn status_line(
     node: Arc<Node>,
     metrics: Arc<Metrics>,

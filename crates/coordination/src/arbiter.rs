@@ -1,4 +1,4 @@
-//! The store that all processes share, and the names, claims and tokens of its operations.
+//! The store that all processes share, and the names, claims and tokens its operations use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use async_trait::async_trait;
 
 use super::wakes::Listener;
 
-/// The maximum length of a name in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
-/// The maximum number of waiters of a lock. Further ones are refused.
+/// Maximum number of waiters per lock. Any more are rejected.
 pub const WAITING_MAX: usize = 10_000;
 
 /// The name of a lock, a value or a list. Names of different kinds never collide.
@@ -18,17 +18,17 @@ pub const WAITING_MAX: usize = 10_000;
 pub struct Name(String);
 
 impl Name {
-    /// Returns the name of a lock of [`Mutex`](super::Mutex).
+    /// Returns the name for a [`Mutex`](super::Mutex) lock.
     pub fn of_mutex(name: &str) -> Result<Self, Error> {
         Self::new("mutex", name)
     }
 
-    /// Returns the name of a value of [`ComputeOnce`](super::ComputeOnce).
+    /// Returns the name for a [`ComputeOnce`](super::ComputeOnce) value.
     pub fn of_value(key: &str) -> Result<Self, Error> {
         Self::new("once", key)
     }
 
-    /// Returns the name of a list of [`AtomicReplace`](super::AtomicReplace).
+    /// Returns the name for an [`AtomicReplace`](super::AtomicReplace) list.
     pub fn of_list(key: &str) -> Result<Self, Error> {
         Self::new("list", key)
     }
@@ -40,7 +40,7 @@ impl Name {
         Ok(Self(format!("{kind}:{name}")))
     }
 
-    /// Returns the kind and the name, like `mutex:reports`.
+    /// Returns the kind and the name, such as `mutex:reports`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -50,23 +50,23 @@ impl Name {
 /// An attempt to hold a lock or to compute a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The lock or the value.
+    /// The lock or value being claimed.
     pub name: Name,
-    /// A random identifier, by which a repeated request is recognized.
+    /// A random identifier that lets the store recognize a repeated request.
     pub holder: String,
-    /// The time to live of the lease, from each request on.
+    /// How long the lease lasts after each request.
     pub ttl: Duration,
 }
 
 impl Claim {
-    /// Returns a claim of a new holder.
+    /// Returns a claim for a new holder.
     #[must_use]
     pub fn new(name: Name, ttl: Duration) -> Self {
         Self { name, holder: format!("{:032x}", rand::random::<u128>()), ttl }
     }
 }
 
-/// The number of a lease: the store's clock in microseconds, or the last token plus one, so greater than all earlier ones.
+/// Identifies a lease: the store's clock in microseconds or the last token plus one, and so greater than all earlier tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -76,72 +76,72 @@ impl fmt::Display for Token {
     }
 }
 
-/// The answer of [`Arbiter::lock`].
+/// The reply from [`Arbiter::lock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Locking {
-    /// The holder has the lock.
+    /// The lock was granted to this holder.
     Granted(Token),
-    /// Another holder has the lock, or another waiter is first in the queue. Ask again after this time, or when woken.
+    /// Another holder has the lock, or another waiter is ahead in the queue. Retry after this time, or when woken.
     Busy(Duration),
-    /// The queue has [`WAITING_MAX`] waiters.
+    /// The queue already has [`WAITING_MAX`] waiters.
     Crowded,
 }
 
-/// A value with its times, in microseconds of the store's clock.
+/// A value and its timestamps, in microseconds of the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The value.
     pub value: Arc<[u8]>,
-    /// The token of its computation.
+    /// The token of the computation that produced it.
     pub token: Token,
-    /// The duration of its computation.
+    /// How long it took to compute.
     pub cost: Duration,
-    /// The time at which it was written.
+    /// When it was written.
     pub written_us: u64,
-    /// The time at which it expires.
+    /// When it expires.
     pub expires_us: u64,
-    /// The time at which it was read.
+    /// When it was read.
     pub now_us: u64,
 }
 
-/// The answer of [`Arbiter::begin`].
+/// The reply from [`Arbiter::begin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beginning {
-    /// There is a value.
+    /// A value exists.
     Value(Entry),
-    /// The last computation failed with this message, which has not expired.
+    /// The last computation failed with this message, which has not expired yet.
     Failed(String),
-    /// The holder may compute.
+    /// The holder may compute the value.
     Granted(Token),
-    /// Another holder computes. Its lease lapses after this time unless it is renewed.
+    /// Another holder is computing the value. Its lease lapses after this time unless it is renewed.
     Busy(Duration),
 }
 
-/// The reason why an operation failed.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The store is down, slow or not ready. It may have carried out the operation; try again.
+    /// The store is down, slow or not ready. The operation may have been carried out; retry it.
     #[error("the arbiter is unavailable: {0}")]
     Unavailable(String),
-    /// The store has no room for a new entry. Try again later.
+    /// The store has no room for a new entry. Retry later.
     #[error("the arbiter is full: {0}")]
     Full(String),
-    /// The store refuses operations until an operator changes something.
+    /// The store rejects operations until an operator fixes the cause.
     #[error("the arbiter refuses: {0}")]
     Refused(String),
-    /// There was no lock or value within the caller's patience. A computation continues.
+    /// The lock or value was not available within the caller's patience. A running computation continues.
     #[error("timed out")]
     TimedOut,
-    /// A lock has [`WAITING_MAX`] waiters.
+    /// The lock already has [`WAITING_MAX`] waiters.
     #[error("too many callers wait for the lock")]
     Crowded,
-    /// The computation failed, panicked or took too long, with this message for all its callers.
+    /// The computation failed, panicked or timed out. All of its callers get this message.
     #[error("the computation failed: {0}")]
     Failed(String),
-    /// A list has this many items and bytes; see [`ITEMS_MAX`](super::ITEMS_MAX) and [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
+    /// Items and bytes of a list that exceeds [`ITEMS_MAX`](super::ITEMS_MAX) or [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
     #[error("the list is too large: {0} items and {1} bytes")]
     TooLarge(usize, usize),
-    /// A name or key has this many bytes: none, or more than [`NAME_BYTES_MAX`].
+    /// The length in bytes of a name or key that is empty or longer than [`NAME_BYTES_MAX`].
     #[error("a name must have 1 to {NAME_BYTES_MAX} bytes, but has {0}")]
     Name(usize),
 }
@@ -149,27 +149,27 @@ pub enum Error {
 /// The result of an operation.
 pub type Answer<T> = Result<T, Error>;
 
-/// A store that all processes share. Each operation is atomic and uses the store's clock. It may be repeated when its answer is
-/// lost: that has no further effect and gives the same answer, unless another caller acted in between.
+/// A store shared by all processes. Each operation is atomic and uses the store's clock. If its reply is lost, an operation may
+/// be repeated: unless another caller acted in between, this has no further effect and returns the same reply.
 #[async_trait]
 pub trait Arbiter: Send + Sync + fmt::Debug {
-    /// Acquires a lock. If it is busy and `presence` is given, the holder gets a place in the queue, which it keeps if it asks
-    /// again within that time.
+    /// Acquires a lock. If it is busy and `presence` is given, the holder is queued and keeps its place as long as it asks again
+    /// within that time.
     async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking>;
 
-    /// Reads a value, or acquires the lease to compute it. A value with the token `outdated` is ignored.
+    /// Reads a value, or acquires the lease to compute it. A value whose token is `outdated` is ignored.
     async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning>;
 
-    /// Extends a lease to its full time from now. Returns false if the holder does not have it.
+    /// Extends a lease to its full duration from now. Returns false if the holder no longer has it.
     async fn renew(&self, claim: &Claim) -> Answer<bool>;
 
-    /// Ends the lease and the place in the queue of this holder, and wakes the next waiter. Returns true if it had the lease
-    /// until now, and when the request is repeated, even if the next holder has the lease.
+    /// Releases this holder's lease and its place in the queue, and wakes the next waiter. Returns true if it still had the
+    /// lease. A repeated request also returns true, even if the next holder has the lease by then.
     async fn release(&self, claim: &Claim) -> Answer<bool>;
 
-    /// Writes a value with the duration of its computation, or the message of an error, for `ttl`; ends the lease and wakes all
+    /// Stores a value and the time it took to compute, or an error message, for `ttl`; then ends the lease and wakes all
     /// waiters. An error does not replace a value. Returns false, with no effect, if another lease was granted or the value was
-    /// invalidated in between.
+    /// invalidated in the meantime.
     async fn publish(
         &self,
         claim: &Claim,
@@ -177,14 +177,14 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
         ttl: Duration,
     ) -> Answer<bool>;
 
-    /// Reads a value. Creates no key and needs no room.
+    /// Reads a value without creating a key or needing room.
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>>;
 
-    /// Removes a value or an error and ends the lease. Returns whether there was any of these.
+    /// Removes a value or an error and ends the lease. Returns whether any of these existed.
     async fn invalidate(&self, name: &Name) -> Answer<bool>;
 
-    /// Replaces a list and its time to live; readers see all of the old or all of the new list. Returns false, with no effect,
-    /// if it was replaced with a greater token before.
+    /// Replaces a list and its time to live. Readers see either the whole old list or the whole new one. Returns false, with no
+    /// effect, if a greater token has already replaced it.
     async fn replace(
         &self,
         name: &Name,
@@ -193,20 +193,20 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
         token: Option<Token>,
     ) -> Answer<bool>;
 
-    /// Reads a list; empty if there is none.
+    /// Reads a list, which is empty if it does not exist.
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>>;
 
-    /// Returns a listener that wakes this holder when it is next for a lock, or without a holder all waiters for a value.
+    /// Returns a listener that is woken when `holder` is next in line for the lock or, if `None`, with all waiters for a value.
     fn listen(&self, name: &Name, holder: Option<&str>) -> Listener;
 
-    /// Returns whether a test sets the time. If not, a dedicated thread, which no holder can block, calls
-    /// [`renew`](Self::renew) on another runtime than the other operations.
+    /// Returns whether a test controls the time. Otherwise [`renew`](Self::renew) is called by a dedicated thread that no holder
+    /// can block, on a different runtime from the other operations.
     fn is_simulated(&self) -> bool {
         false
     }
 }
 
-/// Returns whole microseconds, limited to the numbers that Lua represents exactly.
+/// Returns whole microseconds, capped at the largest integer Lua represents exactly.
 pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

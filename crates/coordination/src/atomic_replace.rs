@@ -1,4 +1,4 @@
-//! Replaces a list and its time to live in one step: readers see all of the old or all of the new list.
+//! Replaces a list and its time to live atomically: readers see either the whole old list or the whole new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::arbiter::{Answer, Arbiter, Error, Name, Token};
 use super::settings::{InvalidSetting, check_ttl};
 
-/// The maximum number of items of a list.
+/// Maximum number of items in a list.
 pub const ITEMS_MAX: usize = 1_000_000;
-/// The maximum bytes of all items of a list.
+/// Maximum total size of a list's items, in bytes.
 pub const LIST_BYTES_MAX: usize = 64 << 20;
 
-/// Lists that are replaced in one step.
+/// Lists that are replaced atomically.
 #[derive(Debug, Clone)]
 pub struct AtomicReplace {
     arbiter: Arc<dyn Arbiter>,
@@ -19,14 +19,15 @@ pub struct AtomicReplace {
 }
 
 impl AtomicReplace {
-    /// Returns lists that are kept for `ttl` (1 ms to 366 days) after they were replaced.
+    /// Returns lists that expire `ttl` (1 ms to 366 days) after they are replaced.
     pub fn new(arbiter: Arc<dyn Arbiter>, ttl: Duration) -> Result<Self, InvalidSetting> {
         check_ttl(ttl)?;
         Ok(Self { arbiter, ttl })
     }
 
-    /// Replaces the list by these items; without items it is removed. After an error it is the old or the new list.
-    /// With a lock's token, returns false, with no effect, if a greater one replaced it before (kept 10 minutes after expiry).
+    /// Replaces the list with these items, or removes it if there are none. After an error, either the old or the new list is
+    /// stored. With a lock's token, returns false, with no effect, if a greater token has already replaced the list. Tokens are
+    /// kept for 10 minutes after the list expires.
     pub async fn replace<T: AsRef<[u8]>>(
         &self,
         key: &str,
@@ -42,7 +43,7 @@ impl AtomicReplace {
         self.arbiter.replace(&name, &items, self.ttl, token).await
     }
 
-    /// Returns the items in their order; empty if there is no list.
+    /// Returns the items in order; empty if the list does not exist.
     pub async fn read(&self, key: &str) -> Answer<Vec<Vec<u8>>> {
         self.arbiter.list(&Name::of_list(key)?).await
     }

@@ -1,6 +1,6 @@
-//! Computes a value once for all callers, in any process: the first gets the lease to compute, and the others wait for the value.
-//! What is computed without the lease is not published. A computation is a task, see `flight`, that outlives its caller.
-//! With [`beta`](ComputeSettings::beta) a hot value is computed again before it expires, and no read waits.
+//! Computes a value once for all callers in all processes: the first caller gets the lease to compute it, and the others wait
+//! for the result. A value computed without the lease is not published. A computation runs in its own task (see `flight`) and
+//! outlives its caller. With [`beta`](ComputeSettings::beta), a hot value is recomputed before it expires, so reads never wait.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::flight::{Flights, Work};
 use super::settings::{ComputeSettings, InvalidSetting};
 use super::xfetch::{draw, is_due};
 
-/// Values that are computed once. Clones share them.
+/// Values that are computed once. Clones share the same values.
 #[derive(Debug, Clone)]
 pub struct ComputeOnce {
     flights: Arc<Flights>,
 }
 
 impl ComputeOnce {
-    /// Returns an error if a setting is out of bounds, or if the lease would live as long as the value.
+    /// Returns an error if a setting is out of bounds, or if the lease would last as long as the value.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         settings: ComputeSettings,
@@ -30,12 +30,12 @@ impl ComputeOnce {
         Ok(Self { flights: Flights::new(arbiter, settings.checked()?) })
     }
 
-    /// Returns the value of this key: an existing one, that of a running computation, or the output of `compute`: bytes or
-    /// [`Fresh`], or as an error anything that displays or [`Failure`]. A value that is due is returned, and computed again.
+    /// Returns the value for this key: an existing one, that of a running computation, or the output of `compute`: bytes or
+    /// [`Fresh`], or as an error [`Failure`] or anything that is `Display`. A value due for refresh is returned and recomputed.
     ///
-    /// `patience` limits the caller's wait. `compute` runs as a task of the caller's runtime and gets the token of its lease. It
-    /// is dropped halfway when the lease is lost, and may then be called again. Its panic is [`Error::Failed`]. If it blocks its
-    /// thread, a runtime of one thread answers no caller: use [`get_blocking`](Self::get_blocking).
+    /// `patience` limits the caller's wait. `compute` runs as a task on the caller's runtime and receives its lease's token. If
+    /// the lease is lost, the task is dropped midway and may be restarted. A panic becomes [`Error::Failed`]. If it blocks its
+    /// thread, use [`get_blocking`](Self::get_blocking), because on a single-threaded runtime it would block all callers.
     pub async fn get<C, F, V, E>(
         &self,
         key: &str,
@@ -59,7 +59,7 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// As [`get`](Self::get), by [`spawn_blocking`]: it runs to its end, even if its lease is lost or its time is up.
+    /// Like [`get`](Self::get), but runs with [`spawn_blocking`], and to completion even if its lease is lost or its time is up.
     pub async fn get_blocking<C, V, E>(
         &self,
         key: &str,
@@ -82,13 +82,13 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// Returns the value of this key, if it exists. Does not wait and creates no key.
+    /// Returns the value for this key if it exists, without waiting or creating a key.
     pub async fn peek(&self, key: &str) -> Answer<Option<Computed>> {
         let entry = self.flights.arbiter.peek(&Name::of_value(key)?).await?;
         Ok(entry.map(|entry| Computed { entry, origin: Origin::Kept }))
     }
 
-    /// Removes the value or error, and returns whether there was one. A running computation starts again for its callers.
+    /// Removes the value or error, and returns whether there was one. A running computation is restarted for its callers.
     pub async fn invalidate(&self, key: &str) -> Answer<bool> {
         self.flights.arbiter.invalidate(&Name::of_value(key)?).await
     }

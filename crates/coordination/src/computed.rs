@@ -1,4 +1,4 @@
-//! The value of a computation, before and after it is stored.
+//! The result of a computation, before and after it is stored.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 
 use super::arbiter::{Entry, Token};
 
-/// How a request got its value.
+/// How a request obtained its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// The value existed.
+    /// The value already existed.
     Kept,
-    /// The value existed, and this request started to compute a newer one.
+    /// The value already existed, and this request started computing a newer one.
     Refreshing,
     /// This request computed the value.
     Computed,
@@ -24,9 +24,9 @@ pub enum Origin {
 /// A value that was computed once for all callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Computed {
-    /// The value with its token and its times.
+    /// The value with its token and timestamps.
     pub entry: Entry,
-    /// How this request got it.
+    /// How this request obtained it.
     pub origin: Origin,
 }
 
@@ -37,31 +37,31 @@ impl Computed {
         &self.entry.value
     }
 
-    /// Returns the token of its computation, equal for all callers that got the same value.
+    /// Returns the token of its computation, which is the same for all callers that got the same value.
     #[must_use]
     pub fn token(&self) -> Token {
         self.entry.token
     }
 
-    /// Returns its age when it was read.
+    /// Returns its age at the time it was read.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_micros(self.entry.now_us.saturating_sub(self.entry.written_us))
     }
 
-    /// Returns its remaining time to live when it was read.
+    /// Returns its remaining time to live at the time it was read.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         Duration::from_micros(self.entry.expires_us.saturating_sub(self.entry.now_us))
     }
 
-    /// Returns the value that [`Fresh::json`] was given.
+    /// Deserializes the value that was passed to [`Fresh::json`].
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(self.bytes())
     }
 }
 
-/// The output of a computation, and how long it is kept.
+/// The output of a computation, and how long to keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept<T> {
     pub(super) output: T,
@@ -70,11 +70,11 @@ pub struct Kept<T> {
 
 /// A value.
 pub type Fresh = Kept<Vec<u8>>;
-/// The message of an error, made from anything that displays.
+/// An error message, made from anything that implements `Display`.
 pub type Failure = Kept<String>;
 
 impl<T> Kept<T> {
-    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time in [`ComputeSettings`](crate::ComputeSettings).
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time set in [`ComputeSettings`](crate::ComputeSettings).
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }

@@ -1,5 +1,5 @@
-//! A flight gets one value for all callers of this process: a task that asks for the lease, computes or waits, and publishes.
-//! A flight that computes outlives its callers; a flight that waits for another process ends with its last caller.
+//! A flight gets one value for all callers in this process: a task that requests the lease, then computes or awaits the value. A
+//! flight that computes also publishes the value and outlives its callers; one that waits ends with its last caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(super) type Work = Arc<dyn Fn(Token, OwnedSemaphorePermit) -> JoinHandle<Out
 
 #[derive(Debug, Default)]
 struct News {
-    /// The number of requests to the arbiter. The answer to a request may be older than a caller that boarded after it.
+    /// The number of requests sent to the arbiter. The reply to a request may predate a caller that boarded after it.
     asked: u64,
     obstacle: Option<Error>,
     outcome: Option<Outcome>,
@@ -46,11 +46,11 @@ impl Flights {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, watch::Sender<News>>> {
-        // No operation panics halfway.
+        // Nothing panics while holding this lock.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flight to refresh the value with the token `outdated` does not wait for other processes.
+    /// Boards the flight for this name. A flight to refresh the value with token `outdated` does not wait for other processes.
     pub(super) fn board(
         self: &Arc<Self>,
         name: &Name,
@@ -60,7 +60,7 @@ impl Flights {
         let mut under_way = self.under_way();
         let is_first = !under_way.contains_key(name);
         let news = under_way.entry(name.clone()).or_default().clone();
-        // A runtime that shuts down drops a new task at once, and dropping a flight takes the lock.
+        // A runtime that is shutting down drops a new task immediately, and dropping a flight takes this lock.
         drop(under_way);
         let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
         if is_first {
@@ -79,7 +79,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Returns the outcome; `None` if there is none, or if it may be older than the caller.
+    /// Returns the outcome; `None` if there is none, or if it may predate the caller.
     pub(super) async fn wait(mut self, deadline: Instant) -> Option<Outcome> {
         let landing = self.news.wait_for(|news| news.outcome.is_some());
         if let Ok(landed) = timeout_at(deadline, landing).await {
@@ -120,7 +120,7 @@ impl Flight {
             tracing::warn!(name, %error, "did not refresh a value; the old one stays");
         }
         let news = self.news.clone();
-        // After this, no caller boards it.
+        // From here on, no caller can board this flight.
         drop(self);
         if outcome.is_some() {
             news.send_modify(|news| news.outcome = outcome);
@@ -152,14 +152,14 @@ impl Flight {
                 Err(error) => return Some(Err(error)),
             };
             permit = self.wait(wait, &mut listener, permit.is_some()).await;
-            // A caller that boards now gets no outcome, and boards the next flight.
+            // A caller that boards now gets no outcome and boards the next flight.
             if self.news.receiver_count() == 0 {
                 return None;
             }
         }
     }
 
-    /// Asks for the lease to compute, or without a permit only for the value.
+    /// Requests the lease to compute, or only the value if there is no permit.
     async fn ask(&self, may_compute: bool) -> Answer<Begun> {
         self.news.send_modify(|news| news.asked += 1);
         let arbiter = &self.flights.arbiter;
@@ -183,7 +183,7 @@ impl Flight {
         begun
     }
 
-    /// Waits for at most `wait`, until the flight is woken, gets a permit, or has no callers.
+    /// Waits up to `wait`, or until the flight is woken, gets a permit, or has no callers left.
     async fn wait(
         &self,
         wait: Duration,
@@ -192,7 +192,7 @@ impl Flight {
     ) -> Option<OwnedSemaphorePermit> {
         let listener =
             listener.get_or_insert_with(|| self.flights.arbiter.listen(&self.name, None));
-        // Rounded up, so that the lease has lapsed at the next request.
+        // Rounded up, so that the lease has lapsed by the next request.
         let wait = wait.min(ASKED_AGAIN) + Duration::from_millis(1);
         tokio::select! {
             () = listener.woken() => None,
@@ -202,7 +202,7 @@ impl Flight {
         }
     }
 
-    /// Computes and publishes. Returns `None` if the lease was lost.
+    /// Computes and publishes the value. Returns `None` if the lease was lost.
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
         let Flights { arbiter, settings, .. } = &*self.flights;
         let name = self.name.as_str();
@@ -250,7 +250,7 @@ impl Flight {
         })
     }
 
-    /// Returns `None` if the runtime ends first. When this is dropped, the task ends at its next wait.
+    /// Returns `None` if the runtime shuts down first. If this is dropped, the task ends at its next await.
     async fn work(&self, token: Token, permit: OwnedSemaphorePermit) -> Option<Output> {
         let ComputeSettings { computation_max, value_bytes_max, .. } = self.flights.settings;
         let task = AbortOnDropHandle::new((self.work)(token, permit));

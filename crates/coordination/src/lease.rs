@@ -1,6 +1,6 @@
-//! A lease that is renewed while it is held, by a dedicated thread: a holder may block its own. A dropped lease is released.
-//! The holder measures from before its request, and a little less than the store, so it knows of the loss before the store
-//! grants the lease to another holder.
+//! A lease that is renewed while it is held. A dedicated thread renews it, because a holder may block its own thread. A dropped
+//! lease is released. The holder starts counting before it sends its request and assumes a slightly shorter lease than the store
+//! does, so it notices the loss before the store can grant the lease to another holder.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{Answer, Arbiter, Claim, Name, Token};
 
-/// The maximum wait until a waiter asks again, in case it missed a wake-up.
+/// How long a waiter waits before it asks again, in case it missed a wake-up.
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the arbiter was unavailable.
+/// How long to pause after the arbiter was unavailable.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const RENEWALS_PER_TTL: u32 = 3;
 const TRIES_PER_RENEWAL: u32 = 4;
@@ -30,28 +30,28 @@ static KEEPER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     runtime.inspect_err(report).ok()
 });
 
-/// Returns whether this is the thread that renews leases. A connection belongs to the runtime that made it.
+/// Returns whether this is the thread that renews leases. It needs a separate connection, which belongs to its runtime.
 #[cfg(feature = "redis")]
 pub(super) fn is_keeper() -> bool {
     std::thread::current().name() == Some(KEEPER_NAME)
 }
 
-/// 1 % and 2 ms less than its time to live, since clocks differ in speed and timers are late.
+/// Returns 1% and 2 ms less than the time to live, because clocks run at different speeds and timers fire late.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
 
-/// The lock was lost while it was held: it lapsed without an answer from the arbiter, or another holder has it.
+/// The lock was lost while it was held: it lapsed because the arbiter did not respond, or another holder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the lock was lost")]
 pub struct LockLost;
 
-/// An attempt to acquire a lease. It is released when this is dropped.
+/// An attempt to acquire a lease, which is released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Attempt {
     arbiter: Arc<dyn Arbiter>,
     pub(super) claim: Claim,
-    /// Whether the arbiter keeps no state of it.
+    /// Whether the arbiter holds no state for it.
     pub(super) is_settled: bool,
 }
 
@@ -61,7 +61,7 @@ impl Attempt {
         Self { arbiter: Arc::clone(arbiter), claim, is_settled: false }
     }
 
-    /// Returns the lease that was granted after `asked`. Returns the attempt if the answer came too late.
+    /// Returns the lease granted in response to a request sent at `asked`, or the attempt if the reply came too late.
     pub(super) fn granted(self, token: Token, asked: Instant) -> Result<Lease, Self> {
         if Instant::now() >= asked + relied_on(self.claim.ttl) {
             return Err(self);
@@ -79,7 +79,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Without a runtime, as at the end of a process, the lease lapses.
+        // Without a runtime, as when the process exits, the lease is left to lapse.
         if !self.is_settled
             && let Ok(runtime) = Handle::try_current()
         {
@@ -94,7 +94,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A lock, or the right to compute, that is renewed until this is dropped.
+/// A lock or a lease to compute, which is renewed until this is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) attempt: Attempt,
@@ -112,7 +112,7 @@ impl Lease {
         Ok(is_held)
     }
 
-    /// Returns false if it was lost before.
+    /// Returns false if it had already been lost.
     pub(super) async fn release(mut self) -> Answer<bool> {
         self.renewing.abort();
         let was_held = self.attempt.arbiter.release(&self.attempt.claim).await?;

@@ -1,4 +1,4 @@
-//! The arbiter of a single process: the operations of the Redis arbiter under one lock.
+//! The arbiter for a single process: the same operations as the Redis arbiter, under one lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,15 @@ use super::arbiter::{
 use super::wakes::{Listener, Wakes};
 
 const SWEEP_INTERVAL_US: u64 = 10_000_000;
-/// The approximate limit of all names. Beyond it, operations that need room are refused.
+/// Approximate size limit of all names together. Beyond it, operations that need room are rejected.
 const BYTES_MAX: usize = 256 << 20;
 const NAME_BYTES: usize = 512;
-/// The time for which a token outlives its lease, so that tokens grow even if the clock is set back.
+/// How long a token outlives its lease, so that tokens keep growing even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
 
-/// Time that a test sets.
+/// Time that a test controls.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Returns microseconds since 1970.
+    /// Returns microseconds since the epoch.
     fn now_us(&self) -> u64;
 }
 
@@ -31,7 +31,7 @@ impl Clock for AtomicU64 {
     }
 }
 
-/// Returns the system time at the first call, plus the monotonic time since then.
+/// Returns the system time at the first call plus the monotonic time elapsed since.
 fn steady_now_us() -> u64 {
     static BEGAN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
         (Instant::now(), micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()))
@@ -39,7 +39,7 @@ fn steady_now_us() -> u64 {
     BEGAN.1 + micros(BEGAN.0.elapsed())
 }
 
-/// Locks, values and lists in the memory of this process, up to 256 MiB.
+/// Locks, values and lists in this process's memory, up to 256 MiB.
 #[derive(Debug)]
 pub struct MemoryArbiter {
     clock: Option<Arc<dyn Clock>>,
@@ -51,25 +51,25 @@ pub struct MemoryArbiter {
 #[derive(Debug, Default)]
 struct Names {
     states: HashMap<Name, State>,
-    /// An upper bound of their bytes, exact after a sweep.
+    /// An upper bound on the memory in use, exact after a sweep.
     bytes: usize,
     swept_us: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last token; 0 if there was none.
+    /// The last token; 0 if none was granted.
     token: u64,
     holder: Option<String>,
-    /// The time at which the lease lapses; 0 when it was released.
+    /// When the lease lapses; 0 if it was released.
     until_us: u64,
     released: Option<String>,
-    /// Waiters, each with the time until which it keeps its place.
+    /// The waiters, each with the time until which it keeps its place.
     queue: VecDeque<(String, u64)>,
     value: Option<Entry>,
     failure: Option<(String, u64)>,
     list: Option<(Vec<Vec<u8>>, u64)>,
-    /// The greatest token that replaced the list.
+    /// The greatest token that has replaced the list.
     writer: Option<(Token, u64)>,
 }
 
@@ -144,7 +144,7 @@ impl Default for MemoryArbiter {
 }
 
 impl MemoryArbiter {
-    /// Returns an arbiter whose time a test sets. Leases are renewed by tasks of their holders' runtimes.
+    /// Returns an arbiter whose time is controlled by a test. Leases are renewed by tasks on their holders' runtimes.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock: Some(clock), ..Self::default() }
@@ -155,16 +155,16 @@ impl MemoryArbiter {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        // No operation panics halfway.
+        // Nothing panics while holding this lock.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the first waiter in the queue, or all waiters without a place if the queue is empty.
+    /// Wakes the first waiter in the queue, or all unqueued waiters if the queue is empty.
     fn wake(&self, name: &Name, first: Option<&str>) {
         self.wakes.wake(&channel(name, first));
     }
 
-    /// Carries out an operation, which may need room for a name and this many bytes.
+    /// Carries out an operation that may need room for a name and this many bytes.
     fn with<T>(
         &self,
         name: &Name,
@@ -196,7 +196,7 @@ impl MemoryArbiter {
 }
 
 impl Names {
-    /// Removes expired names, unless that was done less than `interval_us` ago. The clock may have been set back since.
+    /// Removes expired names, unless this was done less than `interval_us` ago. The clock may have been set back since then.
     fn sweep(&mut self, now: u64, interval_us: u64) {
         if now.abs_diff(self.swept_us) < interval_us {
             return;
@@ -234,7 +234,7 @@ impl Arbiter for MemoryArbiter {
             }
             let mut until_us = state.until_us;
             if !state.is_held(now) {
-                // It is another waiter's turn, which may have missed its wake-up.
+                // Another waiter is next and may have missed its wake-up.
                 self.wake(name, state.first());
                 until_us = state.queue.front().map_or(now, |(_, until)| *until);
             }

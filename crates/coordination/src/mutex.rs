@@ -1,5 +1,5 @@
-//! A named lock: at most one holder among all processes, until it is released or lapses.
-//! Waiters queue by arrival, and a release wakes the first. A waiter that dies loses its place after [`PRESENCE`].
+//! A named lock with at most one holder across all processes, until it is released or lapses. Waiters queue in order of arrival,
+//! and a release wakes the first one. A waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
-/// The time for which a place in the queue is kept until its waiter asks again.
+/// How long a waiter keeps its place in the queue without asking again.
 const PRESENCE: Duration = Duration::from_secs(3);
 
 /// A named lock.
@@ -24,7 +24,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Returns the lock of this name. A holder has it for `ttl` (10 ms to 24 h) after its process died or lost the arbiter.
+    /// Returns the lock with this name. A holder that dies or loses the arbiter blocks others for `ttl` (10 ms to 24 h).
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         name: &str,
@@ -47,7 +47,7 @@ impl Mutex {
         Ok(None)
     }
 
-    /// Acquires the lock in the order of arrival. Retries while the arbiter is unavailable. Dropping this gives up the place.
+    /// Acquires the lock in order of arrival. Retries while the arbiter is unavailable. Dropping the future leaves the queue.
     pub async fn acquire(&self, patience: Duration) -> Answer<Guard> {
         let (name, began) = (self.name.as_str(), Instant::now());
         let acquired = self.wait(began + patience).await;
@@ -90,14 +90,14 @@ impl Mutex {
             }
             let holder = Some(attempt.claim.holder.as_str());
             let listener = listener.get_or_insert_with(|| self.arbiter.listen(&self.name, holder));
-            // Rounded up, so that the lock has lapsed at the next request.
+            // Rounded up, so that the lock has lapsed by the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
             let _ = timeout_at(again.min(deadline), listener.woken()).await;
         }
     }
 }
 
-/// A lock that is held. Dropping it releases it in the background; that of a dead process lapses.
+/// A held lock. Dropping it releases the lock in the background; if the process dies, the lock lapses.
 #[derive(Debug)]
 pub struct Guard {
     lease: Lease,
@@ -105,25 +105,25 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Returns a number greater than that of every earlier holder. Pass it to the stores to which the holder writes.
+    /// Returns a number greater than that of any earlier holder. Pass it to the stores this holder writes to.
     #[must_use]
     pub fn token(&self) -> Token {
         self.lease.token
     }
 
-    /// Returns the number of failed tries. Above 0, another holder had it in between, and may have done the work of this one.
+    /// Returns the number of failed attempts. Above 0, another holder had the lock first and may have already done the work.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Returns a token that is cancelled when the lock is lost. Work that needs the lock must listen to it.
+    /// Returns a token that is cancelled when the lock is lost. Work that needs the lock must watch it.
     #[must_use]
     pub fn lost(&self) -> &CancellationToken {
         &self.lease.lost
     }
 
-    /// Runs some work, and drops it halfway when the lock is lost.
+    /// Runs a future, and drops it midway if the lock is lost.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, LockLost> {
         tokio::select! {
             biased;
@@ -132,12 +132,12 @@ impl Guard {
         }
     }
 
-    /// Extends the lock to its full time now; a task does this three times in that time. Returns false if the lock is lost.
+    /// Renews the lock now, in addition to its regular renewals. Returns false if the lock has been lost.
     pub async fn renew(&self) -> Answer<bool> {
         self.lease.renew().await
     }
 
-    /// Releases the lock. Returns false if it was lost before. After an error it is released in the background, or lapses.
+    /// Releases the lock. Returns false if it had already been lost. After an error, it is released in the background or lapses.
     pub async fn release(self) -> Answer<bool> {
         self.lease.release().await
     }

@@ -1,4 +1,4 @@
-//! Settings of the mechanisms and their bounds.
+//! The settings of coordination primitives, and their bounds.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::arbiter::Error;
 
 /// Renewing takes a few round trips.
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
-/// A dead holder blocks the others for this time.
+/// A dead holder blocks all others for this long.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const TTL_MIN: Duration = Duration::from_millis(1);
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const COMPUTATIONS_MAX: usize = 100_000;
 
-/// The reason why a setting would break a guarantee.
+/// Why a setting would break a guarantee.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSetting(pub(super) String);
@@ -26,19 +26,19 @@ impl From<Error> for InvalidSetting {
 /// The settings of [`ComputeOnce`](super::ComputeOnce).
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// The time to live of the lease to compute, 5 s by default: when a process dies, another one computes within this time.
+    /// Time to live of the lease to compute, 5 s by default: if a process dies, another one takes over within this time.
     pub lock_ttl: Duration,
-    /// The time to live of a value, 60 s by default, unless its computation [sets](super::Kept::kept_for) another.
+    /// Time to live of a value, 60 s by default, unless its computation [sets](super::Kept::kept_for) a different one.
     pub value_ttl: Duration,
-    /// The time to live of a computation's error, 1 s by default, unless it [sets](super::Kept::kept_for) another.
+    /// Time to live of a computation's error, 1 s by default, unless it [sets](super::Kept::kept_for) a different one.
     pub error_ttl: Duration,
-    /// The maximum size of a value in bytes, 1 MiB by default.
+    /// Maximum size of a value in bytes, 1 MiB by default.
     pub value_bytes_max: usize,
-    /// The time limit of a computation, 60 s by default. A longer one is stopped, and fails.
+    /// Time limit for a computation, 60 s by default, after which it is stopped and fails.
     pub computation_max: Duration,
-    /// The maximum number of concurrent computations of this process, 64 by default. Further ones wait.
+    /// Maximum number of concurrent computations in this process, 64 by default. Any more wait.
     pub computations_max: usize,
-    /// β of early refresh: 1 is optimal for steady costs, greater is earlier, and 0, the default, is no early refresh.
+    /// β for early refresh: 1 is optimal for steady costs, higher values refresh earlier, and 0, the default, disables it.
     pub beta: f64,
 }
 

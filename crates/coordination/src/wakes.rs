@@ -1,5 +1,5 @@
-//! Wakes the listeners of this process by channel. A wake-up is a hint to ask again. A listener is woken when its channel is
-//! first heard, and after each interruption, so a caller that listens, asks, and asks again when woken misses nothing.
+//! Wakes the listeners in this process by channel. A wake-up is a hint to ask again. A listener is also woken when its channel
+//! is subscribed and after each interruption, so a caller that listens, asks, and asks again when woken misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ struct State {
 
 impl Wakes {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No operation panics halfway.
+        // Nothing panics while holding this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -37,7 +37,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes all listeners, since earlier wake-ups may have been missed.
+    /// Wakes all listeners, since they may have missed earlier wake-ups.
     pub(super) fn hear(&self) {
         let mut state = self.state();
         state.is_heard = true;
@@ -46,14 +46,14 @@ impl Wakes {
         }
     }
 
-    /// Records that wake-ups may be missed until the next [`hear`](Self::hear).
+    /// Notes that wake-ups may be missed until the next [`hear`](Self::hear).
     #[cfg(feature = "redis")]
     pub(super) fn deafen(&self) {
         self.state().is_heard = false;
     }
 }
 
-/// Wakes a caller that should ask again. Other arbiters make it from a [`watch::Receiver`].
+/// Wakes a caller when it should ask again. Other arbiters build it from a [`watch::Receiver`].
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
@@ -67,10 +67,10 @@ impl From<watch::Receiver<()>> for Listener {
 }
 
 impl Listener {
-    /// Waits for the next wake-up, which may be spurious and in rare cases missing: limit the wait.
+    /// Waits for the next wake-up. Wake-ups may be spurious and, in rare cases, missed, so limit the wait.
     pub async fn woken(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // The sender is dropped, so there are no wake-ups.
+            // The sender has been dropped, so there will be no wake-ups.
             std::future::pending::<()>().await;
         }
     }
@@ -80,7 +80,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((wakes, channel)) = &self.ending {
             let mut state = wakes.state();
-            // Drops the receiver under the lock.
+            // Drops the receiver while holding the lock.
             self.receiver = watch::Sender::new(()).subscribe();
             if state.channels.get(channel).is_some_and(|sender| sender.receiver_count() == 0) {
                 state.channels.remove(channel);
@@ -106,7 +106,7 @@ mod tests {
             wakes.deafen();
         }
         wakes.hear();
-        // A second listener is woken at once, so that it asks at once.
+        // A second listener is woken immediately, so that it asks immediately.
         let mut second = wakes.listen("a".to_owned());
         assert!(second.woken().now_or_never().is_some());
         wakes.wake("b");

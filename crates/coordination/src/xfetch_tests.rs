@@ -1,11 +1,11 @@
-//! XFetch in numbers: the paper's formulas for the distance and the first refresh, within the sampling error.
+//! Tests XFetch against the paper's formulas for the gap and the first refresh, within sampling error.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
 
-/// γ of Euler and Mascheroni: the mean of the standard Gumbel distribution.
+/// The Euler–Mascheroni constant γ, the mean of the standard Gumbel distribution.
 const GAMMA: f64 = 0.577_215_664_9;
 
 fn random() -> SmallRng {
@@ -16,7 +16,7 @@ fn random() -> SmallRng {
 
 #[test]
 fn the_smallest_draw_gives_a_finite_gap() {
-    // The greatest number that a generator gives is 1 − ε/2.
+    // The greatest number the generator returns is 1 − ε/2.
     let longest = gap_us(Duration::from_secs(1), 1.0, f64::EPSILON / 2.0);
     assert!(longest.is_finite() && longest > 36e6, "{longest}");
     let shortest = gap_us(Duration::from_secs(1), 1.0, 1.0);
@@ -33,13 +33,13 @@ fn refresh_is_due_from_expiry_minus_the_gap() {
     // The gap is 2 Δ.
     assert!(!due(7_990));
     assert!(due(8_010) && due(10_000) && due(20_000));
-    // Without cost, or with β = 0, only at the expiry.
+    // With no cost, or with β = 0, only at expiry.
     assert!(!is_due(9_999, 10_000, Duration::ZERO, 1.0, u));
     assert!(!is_due(9_999, 10_000, cost, 0.0, u));
     assert!(is_due(10_000, 10_000, cost, 0.0, u));
 }
 
-/// Mean, variance and the share beyond 1, 2 and 3 means, each within 4 standard errors.
+/// Mean, variance, and the shares beyond 1, 2 and 3 means must each be within 4 standard errors.
 #[test]
 fn the_gap_is_exponential_with_mean_beta_delta() {
     let mut random = random();
@@ -53,7 +53,7 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
         assert!((average - 1.0).abs() < 4.0 / f64::from(count).sqrt(), "{average}");
         let squares = gaps.iter().map(|gap| (gap - 1.0).powi(2)).sum::<f64>();
         let variance = squares / f64::from(count);
-        // The variance of the variance is (μ4 − σ⁴)/n = 8/n.
+        // The variance of the sample variance is (μ4 − σ⁴)/n = 8/n.
         assert!((variance - 1.0).abs() < 4.0 * (8.0 / f64::from(count)).sqrt(), "{variance}");
         for times in [1.0, 2.0, 3.0_f64] {
             #[expect(clippy::cast_precision_loss, reason = "a small number")]
@@ -65,7 +65,7 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
     }
 }
 
-/// Reads that come by a Poisson process until one decides to refresh.
+/// Simulates reads that arrive as a Poisson process until one decides to refresh.
 fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f64) -> f64 {
     // Too early for a refresh.
     let from_s = cost_s * beta * ((reads_per_s * cost_s * beta).ln() + 14.0);
@@ -94,14 +94,14 @@ fn the_first_refresh_is_as_early_as_the_paper_says() {
         let mean = sum / f64::from(count);
         let scale: f64 = beta * cost_s;
         let expected = scale * ((reads_per_s * scale).ln() + GAMMA);
-        // A Gumbel distribution: its standard deviation is π/√6 scales.
+        // The standard deviation of a Gumbel distribution is its scale times π/√6.
         let error = scale * std::f64::consts::PI / 6.0_f64.sqrt() / f64::from(count).sqrt();
         eprintln!("first refresh {mean:.4} s before the expiry, by the paper {expected:.4} s");
         assert!((mean - expected).abs() < 4.0 * error, "{mean} {expected}");
     }
 }
 
-/// Ten thousand successive readers of a value that takes 50 ms to compute and lives 1 s.
+/// Ten thousand consecutive reads of a value that takes 50 ms to compute and lives for 1 s.
 #[test]
 fn ten_thousand_readers_see_no_miss() {
     let mut random = random();

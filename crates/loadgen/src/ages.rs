@@ -1,15 +1,15 @@
-//! Warnings of events that a node rejects for their time.
+//! Warnings about events that a node rejects because of their timestamps.
 
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 
-/// The default of `input.max_age`.
+/// Default of `input.max_age`.
 pub const MAX_AGE: Duration = Duration::from_secs(3600);
-/// The default of `input.max_future`.
+/// Default of `input.max_future`.
 pub const MAX_FUTURE: Duration = Duration::from_secs(60);
 
-/// `None` for lines that are not rejected or do not end with a timestamp.
+/// Returns `None` for lines that are not rejected or do not end with a timestamp.
 pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&byte| byte == b' ').next()?;

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-/// Several lines fit an Ethernet packet of 1500 bytes, with the headers of IPv6 and of a tunnel. A longer line is sent alone.
+/// Several lines fit in a 1500-byte Ethernet packet, along with IPv6 and tunnel headers. A longer line is sent alone.
 pub(super) const BYTES_MAX: usize = 1_400;
-/// The maximum length of a line that a datagram can hold, in bytes (UDP over IPv4).
+/// Maximum length of a line that fits in a datagram, in bytes (UDP over IPv4).
 pub(super) const LINE_BYTES_MAX: usize = 65_507;
 
 #[derive(Debug)]

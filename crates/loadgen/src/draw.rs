@@ -1,11 +1,11 @@
-//! Random numbers that depend only on the seed, the purpose and an index.
-//! They can be drawn in any order, so an event does not depend on the order of sending or on dropped copies. The algorithm is not
-//! taken from a library, because a seed in an old report must give the same bytes after every upgrade.
+//! Random numbers that depend only on the seed, the purpose and an index. They can be drawn in any order, so an event does not
+//! depend on sending order or on dropped copies. The algorithm does not come from a library, because a seed from an old report
+//! must produce the same bytes after every upgrade.
 
-/// The increment of `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// The increment used by `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The purpose of a draw. Draws for different purposes are independent.
+/// What a draw is for. Draws for different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
     Repeat = 1,
@@ -30,22 +30,22 @@ impl Draw {
         mix(self.0.wrapping_add(index.wrapping_mul(GOLDEN)))
     }
 
-    /// Returns the draw at this index, below the bound; 0 when the bound is 0.
+    /// Returns the draw at this index, below the bound; 0 if the bound is 0.
     pub(super) fn below<N: Into<u64> + TryFrom<u64> + Default>(self, index: u64, bound: N) -> N {
-        // In range: the product without its low 64 bits is below the bound.
+        // In range, because the product without its low 64 bits is below the bound.
         let scaled = (u128::from(self.at(index)) * u128::from(bound.into())) >> 64;
         let scaled = u64::try_from(scaled).unwrap_or_default();
         N::try_from(scaled).unwrap_or_default()
     }
 
     pub(super) fn falls_into(self, index: u64, share: f64) -> bool {
-        // In range: the upper half of a u64.
+        // In range, because this is the upper half of a u64.
         let upper = u32::try_from(self.at(index) >> 32).unwrap_or_default();
         f64::from(upper) < share * 4_294_967_296.0
     }
 }
 
-/// The finalizer of `SplitMix64`: a bijection in which each bit of the input moves half of the output.
+/// The `SplitMix64` finalizer: a bijection in which each input bit flips half of the output bits on average.
 const fn mix(input: u64) -> u64 {
     let input = input.wrapping_add(GOLDEN);
     let input = (input ^ (input >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

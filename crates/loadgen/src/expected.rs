@@ -1,12 +1,12 @@
-//! The exact counts that the service must write for the sent lines.
-//! They check the service, so this shares no code with it. It keeps every event, sorts the events and counts neighbours. It reads
-//! only the short form without escapes, and refuses all other lines.
+//! The exact counts that the service must write for the lines sent. They check the service, so this shares no code with it. It
+//! keeps every event, sorts the events and counts neighbours. It accepts only the short form without escapes and rejects all
+//! other lines.
 
 use std::collections::HashMap;
 
 use super::MINUTE_NANOS;
 
-/// The reason why the counts of a line are not certain.
+/// Why the counts for a line are uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSimple(&'static str);
@@ -18,7 +18,7 @@ const CHARACTER: NotSimple = NotSimple(
 const TAG: NotSimple = NotSimple("expected tags like `event_type=http-5xx,product=productA`");
 const REPEATED_TAG: NotSimple = NotSimple("a tag key is repeated");
 const USER: NotSimple = NotSimple("expected one field, `value=<user>`");
-/// Not a number, below zero, or beyond the year 2262.
+/// Not a number, negative, or beyond the year 2262.
 const TIMESTAMP: NotSimple = NotSimple("expected a timestamp in nanoseconds since the epoch");
 const TOO_MANY: NotSimple = NotSimple("there are more than 4294967295 series or users");
 
@@ -36,13 +36,13 @@ impl Event {
     }
 }
 
-/// Collects the events of lines, and counts them at the end.
+/// Collects the events parsed from lines, and counts them at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     spellings: HashMap<String, u32>,
     series: HashMap<String, u32>,
     users: HashMap<String, u32>,
-    /// The confirmed events, followed by those of the open datagram.
+    /// The confirmed events, followed by those in the open datagram.
     events: Vec<Event>,
     confirmed: usize,
 }
@@ -67,7 +67,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Counts the events of the open datagram, which was sent to at least one address.
+    /// Counts the events in the open datagram, which has been sent to at least one address.
     pub fn confirm(&mut self) {
         self.confirmed = self.events.len();
     }
@@ -76,7 +76,7 @@ impl Expected {
         self.events.truncate(self.confirmed);
     }
 
-    /// Returns the lines that the service must write for the confirmed events, sorted, each with a line end.
+    /// Returns the lines that the service must write for the confirmed events, sorted, each with a trailing newline.
     #[must_use]
     pub fn lines(mut self) -> String {
         self.discard();

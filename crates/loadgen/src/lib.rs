@@ -1,6 +1,6 @@
-//! A load generator for services that count events: lines from standard input or a seeded synthetic load, sent over UDP or Unix
-//! sockets, with a file of the exact counts that the service must write. It shares no code with the service, so that both do
-//! not have the same bug; callers pass the rules for lines as [`LineRules`].
+//! A load generator for services that count events. It sends lines from standard input, or a seeded synthetic load, over UDP or
+//! Unix sockets, and writes a file with the exact counts that the service must write. It shares no code with the service, so
+//! that the two cannot have the same bug; callers pass the rules for lines as [`LineRules`].
 
 mod ages;
 mod datagram;
@@ -29,10 +29,10 @@ pub use synthetic::{Event, Plan, Synthetic};
 use sender::Sender;
 use source::{Lines, Source, Stop};
 
-/// The rules of the service for lines.
+/// The service's rules for lines.
 #[derive(Debug, Clone, Copy)]
 pub struct LineRules {
-    /// Returns the length of the first line without its line end; `None` if more bytes are needed.
+    /// Returns the length of the first line without its newline; `None` if more bytes are needed.
     pub end: fn(&[u8]) -> Option<usize>,
     /// Returns whether a line is an event without a timestamp.
     pub lacks_timestamp: fn(&[u8]) -> bool,
@@ -40,7 +40,7 @@ pub struct LineRules {
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
-/// The reason why sending did not start, or stopped. Lines are numbered from 1.
+/// Why sending did not start or stopped early. Lines are numbered from 1.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum SendError {
@@ -52,27 +52,27 @@ pub enum SendError {
     Span,
     #[error("cannot read line {0}: {1}")]
     Input(u64, #[source] io::Error),
-    /// The lines before it were sent.
+    /// All earlier lines have been sent.
     #[error("line {0} has more than 65507 bytes, the maximum of a datagram")]
     LineTooLong(u64),
-    /// A thread or signal handler cannot be created.
+    /// A thread or signal handler could not be created.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// The file of expected counts is left empty.
+    /// The file for the expected counts is left empty.
     #[error("the counts of line {0} are not certain: {1}")]
     NotSimple(u64, #[source] NotSimple),
     #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
     Expected(PathBuf, #[source] io::Error),
 }
 
-/// Sends by these options until all is sent, or SIGINT or SIGTERM; a second signal ends the process. Without `events`, lines
-/// are read from standard input. Copies that cannot be sent are counted in the summary and are no error.
+/// Sends with these options until everything has been sent or SIGINT or SIGTERM arrives; a second signal exits immediately.
+/// Without `events`, reads lines from standard input. Copies that cannot be sent are counted in the summary, not errors.
 pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     send(options, io::stdin(), rules, is_typed, Stop::by_signals()?)
 }
 
-/// As [`run`], with lines from this input, and without signal handlers.
+/// Like [`run`], but reads lines from this input and installs no signal handlers.
 pub fn run_from(
     options: &Options,
     input: impl Read + Send + 'static,

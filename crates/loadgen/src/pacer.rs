@@ -1,18 +1,18 @@
-//! Limits the rate by a token bucket, stored as the time at which its debt is paid.
-//! Events are paid for after they are sent. A sleep lasts at least [`SLOT`], because a shorter sleep costs more than it waits. The
-//! next burst makes up for an overlong sleep, up to [`BURST`], so that the average rate is kept.
+//! Limits the rate with a token bucket, stored as the time at which its debt is paid off. Events are paid for after they are
+//! sent. A sleep lasts at least [`SLOT`], because a shorter one would cost more than the wait it provides. The next burst makes
+//! up for oversleeping, up to [`BURST`], which preserves the average rate.
 
 use std::time::{Duration, Instant};
 
 const SLOT: Duration = Duration::from_millis(1);
-/// The maximum time that one burst makes up for. More would overflow the receiver's buffer.
+/// The most oversleep that a burst makes up for. Any more would overflow the receiver's buffer.
 const BURST: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Pacer {
-    /// Events a second; 0 for no limit.
+    /// Events per second; 0 for no limit.
     rate: u64,
-    /// The time at which all sent events are paid for.
+    /// When all events sent so far are paid for.
     due: Instant,
 }
 
@@ -42,7 +42,7 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Sends for a second of a clock that oversleeps, and returns the number of events.
+    /// Sends for one second with a clock that oversleeps, and returns the number of events.
     fn sent_in_a_second(rate: u64, oversleep: Duration) -> usize {
         let start = Instant::now();
         let (mut now, mut events) = (start, 0);

@@ -17,7 +17,7 @@ use super::source::{LOOK_INTERVAL, Next, Source, Stop};
 use super::targets::{Target, wait_for_refusals};
 use super::{Options, SendError, Summary, ages, now_nanos};
 
-/// The interval of retries while no process listens at an address yet.
+/// How long to wait between retries while no process is listening at an address yet.
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const KNOWN_END: &str = "{wide_bar} {human_pos}/{human_len} events  {rate}  ETA {eta}";
@@ -28,11 +28,11 @@ pub(super) struct Sender<'a> {
     options: &'a Options,
     targets: Vec<Target>,
     datagram: Datagram,
-    /// The expected counts and their file, created at the start to report errors before anything is sent.
+    /// The expected counts and their file, which is created at startup to report errors before anything is sent.
     expected: Option<(Expected, File)>,
     drop_draw: Draw,
     pacer: Pacer,
-    /// The time of the first datagram. Addresses of this host may refuse copies for a while.
+    /// When the first datagram was sent. Addresses on this host may refuse copies for a while.
     tried_since: Option<Instant>,
     stop: Stop,
     progress: ProgressBar,
@@ -63,7 +63,7 @@ impl<'a> Sender<'a> {
         addresses.join(", ")
     }
 
-    /// Sends every line of the source, until a signal, and writes the expected counts. Shows no progress bar for typed lines.
+    /// Sends all lines from the source until a signal arrives, then writes the expected counts. Typed lines get no progress bar.
     pub(super) fn send_all(
         mut self,
         mut source: Source,
@@ -151,7 +151,7 @@ impl<'a> Sender<'a> {
             let mut is_reported = quiet;
             let is_stopped = || self.stop.code().is_some();
             let mut sent = target.send(&self.datagram.bytes, is_stopped);
-            // A node may be starting. A refused copy reached no node, so it is sent again.
+            // A node may still be starting. A refused copy reached no node, so it is resent.
             while sent.as_ref().is_err_and(|failed| failed.is_refused)
                 && !target.has_taken
                 && tried_since.elapsed() < wait
@@ -214,7 +214,7 @@ fn progress_bar(events: Option<u64>) -> ProgressBar {
     let template = if events.is_some() { KNOWN_END } else { UNKNOWN_END };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
-            // An incomplete display is no error.
+            // A display error is not reported.
             let _ = write!(out, "{}/s", HumanFloatCount(state.per_sec().round()));
         }));
     }

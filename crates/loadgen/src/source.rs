@@ -1,4 +1,4 @@
-//! The source of lines: an input or a synthetic load. And [`Stop`], which reports signals.
+//! The source of lines, which is an input or a synthetic load, and [`Stop`], which reports signals.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{LineRules, SendError, now_nanos};
 
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Signals, with the exit codes that a shell reports for them.
+/// Signals and the exit codes a shell reports for them.
 const SIGNALS: [(i32, u8); 2] = [(SIGINT, 130), (SIGTERM, 143)];
 
 /// Whether Ctrl-C or SIGTERM was received. A second signal ends the process.
@@ -26,7 +26,7 @@ impl Stop {
     pub(super) fn by_signals() -> io::Result<Self> {
         let (stop, stopping) = (Self::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in SIGNALS {
-            // In this order: the first signal sets the flag after it was checked, and the second finds it set.
+            // The order matters: the first signal sets the flag after it has been checked, and the second finds it set.
             flag::register_conditional_shutdown(signal, code.into(), Arc::clone(&stopping))?;
             flag::register(signal, Arc::clone(&stopping))?;
             flag::register_usize(signal, Arc::clone(&stop.0), code.into())?;
@@ -43,7 +43,7 @@ impl Stop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Line,
-    /// No line is available yet: send the previous lines.
+    /// No line is available yet, so send the pending lines.
     Pause,
     End,
 }
@@ -52,12 +52,12 @@ pub(super) enum Next {
 pub(super) enum Source {
     Lines(Lines),
     Synthetic(Synthetic),
-    /// A synthetic load whose events have the time of sending.
+    /// A synthetic load whose events are stamped when they are sent.
     Realtime(Synthetic),
 }
 
 impl Source {
-    /// Writes the next line to `line`, without its line end.
+    /// Writes the next line to `line`, without its newline.
     pub(super) fn next(&mut self, line: &mut Vec<u8>) -> Result<Next, SendError> {
         let event = match self {
             Self::Lines(lines) => return lines.next(line),
@@ -70,7 +70,7 @@ impl Source {
         Ok(Next::Line)
     }
 
-    /// Returns the number of the last line, from 1. Empty lines count.
+    /// Returns the number of the last line, counted from 1. Empty lines count.
     pub(super) const fn line_number(&self) -> u64 {
         match self {
             Self::Lines(lines) => lines.number,
@@ -79,25 +79,25 @@ impl Source {
     }
 }
 
-/// Splits an input into lines by the caller's rule, and skips empty lines.
+/// Splits an input into lines using the caller's rule, and skips empty lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     chunks: Receiver<io::Result<Vec<u8>>>,
     rules: LineRules,
-    /// Bytes that were read. Those before `taken` are consumed.
+    /// Bytes read so far. The first `taken` of them have been consumed.
     bytes: Vec<u8>,
     taken: usize,
     has_ended: bool,
     has_paused: bool,
-    /// The number of line ends before `taken`.
+    /// The number of newlines before `taken`.
     passed: u64,
     number: u64,
-    /// The last timestamp that was appended. Each is unique.
+    /// The last timestamp appended. Each is unique.
     stamped: i64,
 }
 
 impl Lines {
-    /// Starts a thread that reads the input, since a read of a terminal or a pipe may block indefinitely.
+    /// Starts a thread to read the input, because reading from a terminal or a pipe may block indefinitely.
     pub(super) fn read(
         mut input: impl Read + Send + 'static,
         rules: LineRules,
@@ -177,7 +177,7 @@ impl Lines {
         }
     }
 
-    /// A quoted field may contain a line end; without its closing quote in the maximum length, a line ends at its first `\n`.
+    /// A quoted field may contain newlines. Without a closing quote in the maximum length, the line ends at its first `\n`.
     fn line_length(&self) -> Option<usize> {
         let rest = &self.bytes[self.taken..];
         let rest = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];
@@ -200,7 +200,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// A rule like that of the service: a line ends at a `\n` that is in no quotes.
+    /// A rule like the service's: a line ends at an unquoted `\n`.
     fn unquoted(bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -214,7 +214,7 @@ mod tests {
 
     const RULES: LineRules = LineRules { end: unquoted, lacks_timestamp: |_| false };
 
-    /// Lines of an input that was read to its end.
+    /// Lines from an input that has been read to its end.
     fn lines(input: &[u8], rules: LineRules) -> Lines {
         let (sender, chunks) = sync_channel(1);
         sender.send(Ok(input.to_vec())).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         let unclosed = "a=1 value=\"u\nb=1 value=v\n\nc=1 value=w";
         let expected: Vec<_> = unclosed.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(all(unclosed).unwrap(), expected);
-        // The closing quote does not come within the longest line.
+        // The closing quote is beyond the maximum line length.
         let far = format!("a=1 value=\"\n{}\"", "\n".repeat(LINE_BYTES_MAX));
         assert_eq!(all(&far).unwrap()[0], "a=1 value=\"");
     }

@@ -1,23 +1,23 @@
-//! The result of sending.
+//! The result of a send.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The numbers of events and copies sent, dropped, refused and failed. Its `Display` is one line.
+/// The numbers of events and copies sent, dropped, refused and failed. `Display` prints them on one line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Lines, synthetic or read. A line counts once for all addresses.
+    /// Lines, synthetic or read. A line counts once, however many addresses it is sent to.
     pub events: u64,
-    /// Events of which every copy was dropped, refused or failed: they are not in the expected counts.
+    /// Events whose copies were all dropped, refused or failed, and which are not in the expected counts.
     pub events_unsent: u64,
     /// Datagrams, not counting copies.
     pub datagrams: u64,
-    /// Copies that the kernel accepted and did not report as refused at once.
+    /// Copies that the kernel accepted and did not immediately report as refused.
     pub copies_sent: u64,
-    /// Copies that were not sent because of the drop rate.
+    /// Copies dropped because of the drop rate.
     pub copies_dropped: u64,
     pub(super) copies_failed: u64,
-    /// Addresses at which no process listens, each with the number of refused copies. The network may not report all.
+    /// Addresses where no process is listening, with the number of copies refused. The network may not report all of them.
     pub(super) copies_refused: Vec<(String, u64)>,
     pub(super) events_untimely: u64,
     pub(super) retries: u64,
@@ -25,12 +25,12 @@ pub struct Summary {
     pub(super) elapsed: Duration,
     pub(super) seed: u64,
     pub(super) last_failure: Option<String>,
-    /// The exit code for the signal that stopped it; `None` if all was sent.
+    /// The exit code for the signal that stopped the send; `None` if everything was sent.
     pub stopped: Option<u8>,
 }
 
 impl Summary {
-    /// Returns whether no copy failed or is known to be refused.
+    /// Returns whether no copy failed or is known to have been refused.
     #[must_use]
     pub const fn is_well(&self) -> bool {
         self.copies_failed == 0 && self.copies_refused.is_empty()

@@ -1,5 +1,5 @@
-//! The synthetic load: a pure function from a plan and an index to an event.
-//! A repeat is an exact copy of an event shortly before it, so the receiver must count both once.
+//! The synthetic load: a pure function from a plan and an index to an event. A repeat is an exact duplicate of a slightly
+//! earlier event, so the receiver must count the pair once.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -8,34 +8,34 @@ use std::num::NonZeroU32;
 use super::draw::{Draw, Purpose};
 
 const REPEAT_DISTANCE_MAX: usize = 1_000;
-/// A repeat of a repeat is followed to its origin, which takes ten steps on average at this share.
+/// A repeat of a repeat is traced to its origin, which takes ten steps on average at this share.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
-/// The default of `--lines-per-datagram`: about a thousand bytes in the short form, one packet on any network.
+/// The default of `--lines-per-datagram`: about a thousand bytes in the short form, which fits in one packet on any network.
 const LINES_PER_DATAGRAM: usize = 15;
 
-/// The parameters of a synthetic load. Equal plans give equal bytes.
+/// The parameters of a synthetic load. Equal plans produce identical bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The seed of all draws.
+    /// The seed for all draws.
     pub seed: u64,
-    /// The number of events, repeats included.
+    /// The number of events, including repeats.
     pub events: u64,
-    /// The maximum number of series.
+    /// Maximum number of series.
     pub series: NonZeroU32,
-    /// The maximum number of users of a series.
+    /// Maximum number of users per series.
     pub users: NonZeroU32,
-    /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit an `i64`.
+    /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit in an `i64`.
     pub start_nanos: i64,
-    /// The time over which the events are spread evenly.
+    /// The time over which events are spread evenly.
     pub span_nanos: i64,
-    /// The share of events that repeat an event sent shortly before, from 0 to 1.
+    /// The share of events that repeat one sent shortly before, from 0 to 1.
     pub repeat: f64,
-    /// Whether events are sent in a random order instead of by time.
+    /// Whether events are sent in random order instead of by time.
     pub shuffle: bool,
 }
 
 impl Plan {
-    /// Returns the load as datagrams, with as many lines as `eds send` packs by default.
+    /// Returns the load as datagrams, each with as many lines as `eds send` packs by default.
     pub fn datagrams(self) -> impl Iterator<Item = Vec<u8>> {
         let mut events = Synthetic::new(self);
         std::iter::from_fn(move || {
@@ -54,18 +54,18 @@ impl Plan {
 /// An event of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
-    /// The number in the tag `event_type`.
+    /// The number in the `event_type` tag.
     pub kind: u32,
-    /// The number in the tag `product`.
+    /// The number in the `product` tag.
     pub product: u32,
-    /// The number of the user.
+    /// The user's number.
     pub user: u32,
     /// Nanoseconds since the epoch.
     pub nanos: i64,
 }
 
 impl Event {
-    /// Appends the event as an input line, without a line end.
+    /// Appends the event as an input line, without a newline.
     pub fn write_line(&self, line: &mut Vec<u8>) {
         let Self { kind, product, user, nanos } = self;
         // Writing to a vector cannot fail.
@@ -76,22 +76,22 @@ impl Event {
     }
 }
 
-/// The events of a plan, in the order in which they are sent.
+/// The events of a plan, in sending order.
 #[derive(Debug, Clone)]
 pub struct Synthetic {
     plan: Plan,
-    /// Each event has a slot of the span, so that no two have the same timestamp.
+    /// Each event has its own slot within the span, so that no two have the same timestamp.
     slot_nanos: u64,
     kinds: u32,
     order: Option<std::vec::IntoIter<u64>>,
     sent: u64,
-    /// The last timestamps of [`next_at`](Self::next_at), the newest first. A repeat takes one of them.
+    /// The last timestamps from [`next_at`](Self::next_at), newest first. A repeat reuses one of them.
     recent: VecDeque<i64>,
     newest: i64,
 }
 
 impl Synthetic {
-    /// Returns the events of this plan.
+    /// Returns the events for this plan.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         let series = plan.series.get();
@@ -113,7 +113,7 @@ impl Synthetic {
         }
     }
 
-    /// The time is increased if another event has it; a repeat keeps its own. The plan must not be shuffled.
+    /// The timestamp is advanced if another event already has it; a repeat keeps its original. The plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;
@@ -236,7 +236,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
         let near = shuffled.windows(2).filter(|pair| {
             pair[0].nanos.abs_diff(pair[1].nanos) < plan().span_nanos.unsigned_abs() / 100
         });
-        // By chance, 2 % of the neighbours are that near.
+        // By chance, 2% of neighbours are this close.
         let near = near.count();
         assert!(near < 400, "{near}");
         shuffled.sort_unstable_by_key(by_time);

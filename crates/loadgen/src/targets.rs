@@ -1,6 +1,6 @@
-//! The addresses that get a copy of each datagram, each with its socket.
-//! On this host UDP reports a missing listener at once; a refusal by another host arrives later, when the copy counts as sent.
-//! A Unix socket accepts what its node reads, or reports at once that no process listens. While it is full the sender waits.
+//! The addresses that get a copy of each datagram, each with its socket. On this host, UDP reports a missing listener
+//! immediately; a refusal from another host arrives later, after the copy has been counted as sent. A Unix socket accepts a copy
+//! for its node to read, or reports immediately that no process is listening. While it is full, the sender waits.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::SendError;
 use super::source::LOOK_INTERVAL;
 
-/// With a pause that doubles, eight tries wait a quarter of a second, in which a busy device drains.
+/// With a delay that doubles each time, eight tries take a quarter of a second, long enough for a busy device to drain.
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The time in which a refusal by another host arrives.
+/// How long to wait for a refusal from another host.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) name: String,
     socket: Socket,
-    /// Copies that were refused because no process listens. The network may not report all.
+    /// Copies refused because no process was listening. The network may not report all of them.
     pub(super) refused: u64,
     pub(super) retries: u64,
     pub(super) has_taken: bool,
@@ -33,7 +33,7 @@ enum Socket {
         socket: UdpSocket,
         is_local: bool,
     },
-    /// With its path: another process may listen there later.
+    /// Keeps the path, because a different process may listen there later.
     Unix(UnixDatagram, PathBuf),
 }
 
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// Sends a copy. While a Unix socket is full, waits until `is_stopped`.
+    /// Sends a copy. While a Unix socket is full, waits until `is_stopped` returns true.
     pub(super) fn send(
         &mut self,
         datagram: &[u8],
@@ -77,10 +77,10 @@ impl Target {
             if is_unix && source.kind() == ErrorKind::WouldBlock && !is_stopped() {
                 continue;
             }
-            // The path does not exist, or its process is closing it.
+            // The path does not exist, or the process is closing it.
             let is_closed = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::BrokenPipe);
             let is_refused = is_refusal(&source) || is_unix && is_closed;
-            // UDP reports the refusal of an earlier datagram.
+            // UDP is reporting that an earlier datagram was refused.
             self.refused += u64::from(is_refused && !is_unix);
             if tries == TRIES_MAX || !(is_refused || is_passing(&source)) {
                 return Err(Failed { is_refused: is_refused && is_unix, source });
@@ -102,7 +102,7 @@ pub(super) struct Failed {
 }
 
 fn resolve(to: &str) -> io::Result<SocketAddr> {
-    // `localhost` often resolves to ::1 first, while the service listens on 127.0.0.1.
+    // `localhost` often resolves to ::1 first, but the service listens on 127.0.0.1.
     let address = to.to_socket_addrs()?.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| ErrorKind::NotFound.into())
 }
@@ -135,7 +135,7 @@ pub(super) fn wait_for_refusals(targets: &mut [Target]) {
     }
 }
 
-/// Returns the refusal that the kernel has recorded for a UDP socket; on this host, that of the last datagram.
+/// Returns the refusal that the kernel has recorded for a UDP socket; on this host, it is for the last datagram.
 fn pending_refusal(socket: &UdpSocket) -> Option<io::Error> {
     socket.take_error().ok().flatten().filter(is_refusal)
 }
@@ -144,7 +144,7 @@ fn is_refusal(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Returns whether another try may succeed, because the device's queue is full.
+/// Returns whether a retry may succeed because the device's queue was full.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_closed_port_of_this_host_refuses_each_copy_at_once() {
-        // Bound and dropped, so that nothing listens there.
+        // Bound and dropped, so that nothing is listening there.
         let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut target = Target::open(&closed.to_string()).unwrap();
         let failed = target.send(b"x", || false).unwrap_err();
@@ -194,7 +194,7 @@ mod tests {
         let node = UnixDatagram::bind(&path).unwrap();
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
         let (mut sent, looks) = (0, std::cell::Cell::new(0));
-        // It waits for two checks, then fails.
+        // It checks twice whether to stop, then fails.
         let is_stopped = || looks.replace(looks.get() + 1) >= 2;
         let failed = loop {
             match target.send(b"x", is_stopped) {

@@ -1,4 +1,4 @@
-//! [`Fault`]: an error of Redis, with its kind.
+//! [`Fault`]: a Redis error and its kind.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ const CODES: [(&str, FaultKind); 9] = [
     ("LOADING", FaultKind::Loading),
 ];
 
-/// Parts of answers without a code. Of them, only a lack of rights changes more than a message.
+/// Parts of replies without a code. Of these, only a missing permission changes more than the message.
 const TEXTS: [(&str, FaultKind); 7] = [
-    // In a script, by Redis before 7.2, and by later versions and Valkey.
+    // In a script, from Redis before 7.2 and from later versions and Valkey.
     ("The user executing the script can't", FaultKind::Rights),
     ("ACL failure in script", FaultKind::Rights),
     ("cluster support disabled", FaultKind::NoCluster),
@@ -31,57 +31,57 @@ const TEXTS: [(&str, FaultKind); 7] = [
     ("unknown command 'HGETALL'", FaultKind::IsSentinel),
 ];
 
-/// The kind of a fault, which determines its remedy.
+/// The kind of a fault, which determines how to fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names are the description")]
 pub enum FaultKind {
     /// The server is down, slow or not ready. It may have carried out the command.
     Away,
-    /// The server is out of memory, and carries out no command that needs room.
+    /// The server is out of memory and rejects commands that need more.
     Full,
     Replica,
     TooFewReplicas,
     DiskFails,
-    /// No master serves some slots of the cluster.
+    /// Some slots of the cluster have no master.
     ClusterDown,
     Loading,
-    /// The server requires other credentials.
+    /// The server requires different credentials.
     Credentials,
-    /// The user lacks a right.
+    /// The user is missing a permission.
     Rights,
     /// The server's certificate is not trusted.
     ServerCertificate,
-    /// The server requires a certificate, or another one.
+    /// The server requires a certificate, or a different one.
     ClientCertificate,
-    /// The server ended a TLS connection at once, and may require a certificate: its alert is lost when the client is writing.
+    /// The server closed a TLS connection immediately and may require a certificate. A writing client does not see the alert.
     ClientCertificateMissing,
-    /// The server ended a connection without TLS at once, and may require TLS.
+    /// The server closed a non-TLS connection immediately, and may require TLS.
     IsTls,
-    /// The server does not answer a TLS connection, and may not support TLS.
+    /// The server does not respond on a TLS connection, and may not support TLS.
     NoTls,
-    /// The server's protocol is not TLS.
+    /// The server does not speak TLS.
     NotTls,
     NotRedis,
     Unreachable,
-    /// The server is not in cluster mode, although the address is that of a cluster; and so on.
+    /// The server's mode does not match the address, for example a cluster address for a server not in cluster mode.
     NoCluster,
     IsCluster,
     NoSentinel,
     IsSentinel,
-    /// No sentinel has a master of this name.
+    /// No sentinel knows a master with this name.
     MasterName,
-    /// The server has no database of this number.
+    /// The server has no database with this number.
     Database,
-    /// The server may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) returns this and [`Self::Unfit`].
+    /// The server may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) returns this or [`Self::Unfit`].
     Evicts,
-    /// The server does not meet the caller's needs.
+    /// The server does not meet the caller's requirements.
     Unfit,
 }
 
-/// An error of Redis. All texts are one line, with at most 512 bytes of a server's answer.
+/// A Redis error. Each text is one line, with at most 512 bytes of the server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The server; empty if unknown.
     pub server: String,
@@ -96,13 +96,13 @@ impl Fault {
         Self { kind, server: String::new(), reason: reason.into() }
     }
 
-    /// Returns a fault of the kind [`FaultKind::Away`].
+    /// Returns a [`FaultKind::Away`] fault.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::new(FaultKind::Away, reason)
     }
 
-    /// Returns whether the fault lasts until an operator changes something.
+    /// Returns whether the fault persists until an operator changes something.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(
@@ -118,7 +118,7 @@ impl Fault {
         )
     }
 
-    /// Returns the fault of an error, without the server.
+    /// Returns the fault for an error, without the server.
     #[must_use]
     pub fn of(error: &RedisError) -> Self {
         let answers = answers(error);
@@ -141,7 +141,7 @@ impl Fault {
         Self::new(kind, format!("{words} ({text})"))
     }
 
-    /// As [`Self::of`], for the first command of a connection, which may reveal a server of another kind.
+    /// Like [`Self::of`], but for the first command on a connection, which may reveal that the server is of a different kind.
     pub(crate) fn of_greeting(error: &RedisError, client: &Client) -> Self {
         let fault = Self::of(error);
         if fault.is_refusal() {
@@ -151,7 +151,7 @@ impl Fault {
         let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
         let has_ended = error.is_connection_dropped() && !error.is_connection_refusal();
         let kind = match error.kind() {
-            // The unexpected byte is of no use.
+            // The unexpected byte is not worth reporting.
             ErrorKind::Parse => {
                 return Self::new(FaultKind::NotRedis, "this does not answer like Redis");
             }
@@ -164,7 +164,7 @@ impl Fault {
         Self { kind, ..fault }
     }
 
-    /// Returns the fault with its server.
+    /// Returns the fault with this server.
     #[must_use]
     pub fn at(self, server: &impl fmt::Display) -> Self {
         Self { server: server.to_string(), ..self }
@@ -194,14 +194,14 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
             | Alert::CertificateExpired
             | Alert::CertificateUnknown
             | Alert::UnknownCA
-            // By an authority with the same name as the trusted one.
+            // The certificate was issued by an authority with the same name as the trusted one.
             | Alert::DecryptError,
         ) => Some(FaultKind::ClientCertificate),
         _ => None,
     }
 }
 
-/// Returns the TLS error that caused an error: behind an `Arc` in errors of Redis, and not the `source` of an `io::Error`.
+/// Returns the TLS error that caused an error. Redis errors keep it in an `Arc`, and it is not the `source` of an `io::Error`.
 #[must_use]
 pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref() {
@@ -216,7 +216,7 @@ pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Erro
     find_tls(error.source()?)
 }
 
-/// Returns the code and the text of an error; for a transaction, those of each command that prevented it.
+/// Returns the code and text of an error; for a transaction, those of each command that made it fail.
 fn answers(error: &RedisError) -> Vec<(String, String)> {
     let causes = error.clone().into_server_errors().filter(|causes| !causes.is_empty());
     causes.map_or_else(
@@ -230,7 +230,7 @@ fn answers(error: &RedisError) -> Vec<(String, String)> {
     )
 }
 
-/// Returns whether the connection is lost or late, or leads to a server that accepts no writes.
+/// Returns whether the connection is lost, has timed out, or leads to a server that accepts no writes.
 pub(crate) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
@@ -242,7 +242,7 @@ pub(crate) fn ends_connection(error: &RedisError) -> bool {
             .any(|(code, _)| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
-/// Returns whether another server may be responsible. A transaction has the code only in its message.
+/// Returns whether a different server may be responsible. A transaction error has the code only in its message.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"];
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
@@ -254,7 +254,7 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
 
 const BYTES_MAX: usize = 512;
 
-/// Returns at most 512 bytes of a text, with one space for each sequence of white space and control characters.
+/// Returns at most 512 bytes of a text, with each run of whitespace and control characters replaced by one space.
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();

@@ -1,6 +1,6 @@
-//! [`Flight`] limits the bytes in flight on a connection, because the time-out of an answer includes all commands before it.
-//! There is room for what a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and
-//! fast answers restore it. A large command waits for room, in order of arrival and without a time-out.
+//! [`Flight`] limits the bytes in flight on a connection, because the timeout for a reply covers all commands sent before it.
+//! The limit, its room, is what a [`SLOWEST_LINK`] link carries in a third of the timeout. A slow reply halves the room, and
+//! fast replies restore it. A large command waits for room, in order of arrival and without a timeout.
 
 use std::io;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use redis::RedisError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// The slowest supported link, in bytes a second.
+/// The slowest supported link, in bytes per second.
 const SLOWEST_LINK: usize = 1_000_000;
-/// Commands of fewer bytes do not wait.
+/// Commands smaller than this do not wait.
 const SMALL: usize = 4 << 10;
 /// The minimum room is the maximum divided by this.
 const ROOM_MIN_SHARE: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// The bytes that may be in flight, shared and adapted by all connections of a link.
+    /// The bytes that may be in flight, shared and adjusted by all connections of a link.
     room: Arc<AtomicUsize>,
     most: usize,
     slow: Duration,
-    /// One permit for each byte of the maximum room. With less room a byte takes several permits.
+    /// One permit per byte of the maximum room. When there is less room, a byte takes several permits.
     permits: Semaphore,
 }
 
@@ -32,7 +32,7 @@ impl Flight {
     pub(crate) fn new(response: Duration) -> Self {
         let slow = response / 3;
         let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
-        // A semaphore's permits are a u32.
+        // `acquire_many` takes a u32.
         let most =
             usize::try_from(bytes).unwrap_or(usize::MAX).clamp(SMALL, u32::MAX as usize >> 4);
         Self { room: Arc::new(AtomicUsize::new(most)), most, slow, permits: Semaphore::new(most) }
@@ -43,7 +43,7 @@ impl Flight {
         Self { room: Arc::clone(&self.room), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Commands that were in flight together change the room once.
+    /// Commands that were in flight at the same time change the room only once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
             (room / 2).max(self.most / ROOM_MIN_SHARE)
@@ -59,14 +59,14 @@ impl Flight {
         self.permits.close();
     }
 
-    /// Waits until there is room for a command. Fails if the connection is lost before.
+    /// Waits until there is room for a command. Fails if the connection is lost first.
     pub(crate) async fn enter(&self, bytes: usize) -> Result<Option<Seat<'_>>, RedisError> {
         if bytes < SMALL {
             return Ok(None);
         }
         let room = self.room.load(Ordering::Relaxed);
         let taken = bytes.saturating_mul(self.most) / room;
-        // A command that is larger than the room is sent alone.
+        // A command larger than the room is sent alone.
         let taken = u32::try_from(taken.min(self.most)).unwrap_or(u32::MAX);
         let permit = self.permits.acquire_many(taken).await.map_err(|_closed| {
             let reason = "the connection was lost before the command was sent";
@@ -85,7 +85,7 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Drop for Seat<'_> {
-    /// The command was answered, or timed out.
+    /// The command has been answered or has timed out.
     fn drop(&mut self) {
         self.flight.learn(self.room, self.bytes, self.sent.elapsed());
     }
@@ -106,7 +106,7 @@ mod tests {
         let room = || flight.next().room.load(Ordering::Relaxed);
         let most = room();
         assert_eq!(most, SLOWEST_LINK);
-        // Both were in flight together.
+        // Both were in flight at the same time.
         for _ in 0..2 {
             flight.learn(most, most / 2, RESPONSE / 2);
         }
@@ -115,7 +115,7 @@ mod tests {
             flight.learn(room(), most / 2, RESPONSE);
         }
         assert_eq!(room(), most / ROOM_MIN_SHARE);
-        // A command of a few bytes says nothing about many.
+        // A command of a few bytes says little about large ones.
         flight.learn(room(), 1, Duration::ZERO);
         assert_eq!(room(), most / ROOM_MIN_SHARE);
         for _ in 0..20 {

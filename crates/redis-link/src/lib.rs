@@ -25,26 +25,26 @@ pub use self::settings::{
 use self::topology::{LAST_SLOT, Slots};
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 
-/// The minimum interval of requests for the map of servers.
+/// Minimum time between requests for the map of servers.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Checks by its answer to INFO whether a server may be used. Called for every new connection, which may lead to another server.
+/// Decides, from an INFO reply, whether to use a server. Called for every new connection, as it may lead to a different server.
 pub type Check = Arc<dyn Fn(&str) -> Result<(), Fault> + Send + Sync>;
 
-/// The number of a connection to a server, from 0.
+/// The number of a connection to a server, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(pub usize);
 
 /// The number of connections to each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// The first lanes. If one is lost the generation changes. The replication id is checked at most once a second.
+    /// The first lanes. If one is lost, the generation changes. The replication ID is checked at most once per second.
     pub watched: usize,
-    /// The following lanes, connected by their first use.
+    /// The remaining lanes, which connect on first use.
     pub others: usize,
 }
 
-/// Connections to Redis, see the [crate]. One caller at a time asks for a new map of servers; the others use the known one.
+/// Connections to Redis; see the [crate]. Only one caller at a time requests a new map of servers; the others use the known one.
 pub struct Redis {
     settings: Arc<Settings>,
     lanes: Lanes,
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// Connects with the first command.
+    /// Connects on the first command.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
         let endpoint = settings.address.server().cloned();
         let redis = Self {
@@ -84,7 +84,7 @@ impl Redis {
             let server = redis.make_server(endpoint)?;
             redis.set_map(vec![(0..=LAST_SLOT, server)]);
         } else {
-            // Reports unusable certificates at the start.
+            // Reports unusable certificates at startup.
             redis.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
         }
         Ok(redis)
@@ -110,10 +110,10 @@ impl Redis {
         Some(Arc::clone(server))
     }
 
-    /// Returns the server of a slot.
+    /// Returns the server for a slot.
     pub async fn server(&self, slot: u16) -> Result<Arc<Server>, Fault> {
         if self.is_suspect() {
-            // One caller asks; the others use the known server, or wait if there is none.
+            // One caller requests the map; the others use the known server, or wait if there is none.
             match (self.asked.try_lock(), self.known(slot)) {
                 (Ok(mut asked), known) => {
                     if let Err(fault) = self.refresh(&mut asked).await {
@@ -182,20 +182,20 @@ impl Redis {
         servers
     }
 
-    /// Returns a number that changes when the server of this slot may have lost confirmed data; 0 for an unknown server.
+    /// Returns a number that changes when the server for this slot may have lost acknowledged data; 0 if the server is unknown.
     #[must_use]
     pub fn generation(&self, slot: u16) -> u64 {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
-    /// Changes the generation of the server of this slot, because it lacks confirmed data.
+    /// Changes the generation of the server for this slot, because acknowledged data is missing from it.
     pub fn forgot(&self, slot: u16) {
         if let Some(server) = self.known(slot) {
             server.forgot();
         }
     }
 
-    /// Requests the map of servers before the next command, because it may be outdated.
+    /// Requests the map of servers before the next command, because the known map may be outdated.
     pub fn suspect(&self) {
         if self.settings.address.server().is_none() {
             self.is_stale.store(true, Ordering::Release);
@@ -212,7 +212,7 @@ impl Redis {
         self.settings.address.to_string()
     }
 
-    /// Returns a client of the server with this number, modulo the number of servers: for connections that no slot binds.
+    /// Returns a client for the server with this number, modulo the number of servers, for connections not bound to a slot.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();
@@ -220,7 +220,7 @@ impl Redis {
         Ok(server.client().clone())
     }
 
-    /// Runs an idempotent command on the server of this slot. Repeats it within the time-out if another may be responsible.
+    /// Runs an idempotent command on this slot's server. If a different one may be responsible, retries within the timeout.
     pub async fn run<T, F>(
         &self,
         slot: u16,
@@ -250,7 +250,7 @@ impl Redis {
         }
     }
 
-    /// Runs a command on this server in this generation; 0 is any generation.
+    /// Runs a command on this server in this generation; 0 means any generation.
     pub async fn run_on<T, F>(
         &self,
         server: &Server,
@@ -265,7 +265,7 @@ impl Redis {
         if lane.0 >= self.lanes.watched {
             connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
-        // A connection of a watched lane is not replaced, so the command runs in this generation.
+        // A connection on a watched lane is not replaced, so the command runs in this generation.
         if generation != 0 && server.generation() != generation {
             return Err(Fault::unavailable(
                 "reconnected in between, so confirmed data may be lost",
@@ -280,7 +280,7 @@ impl Redis {
         })
     }
 
-    /// Returns a connection of the lane. On a watched lane, checks that the server still has its data.
+    /// Returns a connection for the lane. On a watched lane, checks that the server still has its data.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
         let link = server.link(lane);
         let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
@@ -299,7 +299,7 @@ impl Redis {
     }
 }
 
-/// Returns the slot of a key by the Redis Cluster specification: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384.
+/// Returns the slot of a key as Redis Cluster specifies it: CRC16 (XMODEM) of its hash tag, or of the whole key, modulo 16384.
 #[must_use]
 pub fn slot(key: &[u8]) -> u16 {
     let tag = || {
@@ -315,13 +315,13 @@ pub fn slot(key: &[u8]) -> u16 {
     crc % (LAST_SLOT + 1)
 }
 
-/// Returns a field of an answer to INFO.
+/// Returns a field from an INFO reply.
 #[must_use]
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Checks by an answer to INFO that a server has loaded its data: until then it answers INFO only, and slowly.
+/// Checks, from an INFO reply, that a server has loaded its data. Until then it replies only to INFO, and slowly.
 fn check_loaded(info: &str) -> Result<(), Fault> {
     match info_field(info, "loading").unwrap_or("0") {
         "0" => Ok(()),
@@ -329,7 +329,7 @@ fn check_loaded(info: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks by an answer to INFO that a server accepts writes and evicts no keys.
+/// Checks, from an INFO reply, that a server accepts writes and does not evict keys.
 pub fn check(info: &str) -> Result<(), Fault> {
     let field = |name, default| info_field(info, name).unwrap_or(default);
     if field("role", "master") == "slave" {

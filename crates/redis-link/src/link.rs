@@ -1,6 +1,6 @@
 //! A [`Link`] is a connection to Redis that is replaced when it is lost; a [`Connection`] then repeats idempotent commands.
-//! Every wait is bounded: connecting, each answer, and a vanished peer. One caller connects, and the others wait for the first
-//! attempt. After it has failed, one caller tries again after increasing pauses, and the others fail at once.
+//! Every wait is bounded: for connecting, for each reply, and for a peer that has vanished. One caller connects, and the others
+//! wait for its first attempt. If that fails, one caller retries after increasing pauses, and the others fail immediately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,11 @@ use crate::flight::Flight;
 use crate::settings::{Endpoint, Settings};
 use crate::{Check, Fault};
 
-/// The bytes that frame an argument.
+/// The framing overhead per argument, in bytes.
 const FRAMING: usize = 12;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The minimum interval of checks of the server's data.
+/// Minimum time between checks of the server's data.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
@@ -29,11 +29,11 @@ pub(crate) struct Link {
     check: Check,
     server: String,
     flight: Flight,
-    /// The number of lost connections: after each, the next one may lead to a Redis that was restarted or replaced.
+    /// The number of lost connections. After each loss, the next connection may lead to a restarted or different Redis.
     losses: AtomicU64,
-    /// Never locked across a wait.
+    /// Never locked across an await.
     state: Mutex<State>,
-    /// Held by the caller that connects.
+    /// Held by the caller that is connecting.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -79,11 +79,11 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of it panics halfway.
+        // Nothing panics while changing it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connection or the last fault; `None` when it is time to connect.
+    /// Returns the connection or the last fault; `None` if it is time to connect.
     fn known(&self) -> Option<Result<Connection, Fault>> {
         let state = self.state();
         match &state.connection {
@@ -104,7 +104,7 @@ impl Link {
         let _turn = if let Ok(turn) = self.connecting.try_lock() {
             turn
         } else {
-            // Another caller connects. Wait only for the first attempt.
+            // Another caller is connecting. Wait only for the first attempt.
             if let Some(fault) = self.failure() {
                 return Err(fault);
             }
@@ -157,7 +157,7 @@ impl Link {
         is_time
     }
 
-    /// Returns the fault of a command, and drops a connection that cannot be used any longer.
+    /// Returns the fault for a failed command, and drops a connection that is no longer usable.
     pub(crate) fn failed(&self, connection: &Connection, error: &RedisError) -> Fault {
         let fault = Fault::of(error).at(&self.server);
         if !ends_connection(error) {
@@ -176,18 +176,18 @@ impl Link {
     }
 }
 
-/// A connection to a server, see the [crate]. Clones share it.
+/// A connection to a server; see the [crate]. Clones share the connection.
 #[derive(Clone)]
 pub struct Connection {
     inner: MultiplexedConnection,
     flight: Arc<Flight>,
-    /// Whether it was made for this call, so that it was not idle.
+    /// Whether it was made for this call, so that it cannot have been idle.
     is_new: bool,
     pub(crate) repeats_by: Option<Arc<Link>>,
 }
 
 impl Connection {
-    /// Replaces a lost connection, once. Returns false if that is impossible, or the command must not be repeated.
+    /// Replaces a lost connection once. Returns false if that is impossible or the command must not be repeated.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {

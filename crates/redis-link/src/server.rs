@@ -1,4 +1,4 @@
-//! [`Server`]: a server and its connections, and whether it still has the data that it confirmed.
+//! [`Server`]: a server and its connections, and whether it still has the data it acknowledged.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings, SettingsError};
 use crate::{Check, Lane, Lanes, info_field};
 
-/// A server and its connections. Its `Display` names its endpoint.
+/// A server and its connections. `Display` shows its endpoint.
 pub struct Server {
-    /// A unique number from 1, so that another server has another generation.
+    /// A unique number, counted from 1, so that different servers have different generations.
     number: u64,
     endpoint: Endpoint,
     links: Vec<Arc<Link>>,
     watched: usize,
-    /// The last known replication id. Never locked across a wait.
+    /// The last known replication ID. Never locked across an await.
     replication_id: Mutex<Option<String>>,
     replaced: AtomicU64,
     forgets: AtomicBool,
@@ -63,13 +63,13 @@ impl Server {
         self.links.iter().any(|link| link.is_connected())
     }
 
-    /// Returns a number that changes when the server may have lost confirmed data, and differs between servers. Never 0.
+    /// Returns a number, never 0, that differs between servers and changes when this one may have lost acknowledged data.
     pub(crate) fn generation(&self) -> u64 {
         let losses: u64 = self.links.iter().take(self.watched).map(|link| link.losses()).sum();
         (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Returns whether it had no append-only file at the last check, and loses the data since its last snapshot when it ends.
+    /// Returns whether it had no append-only file at the last check and so loses all data since its last snapshot when it exits.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ impl Server {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A server that becomes a replica, even for a moment, gets the data of another, and its clients stay connected.
+    /// A server that becomes a replica, even briefly, takes over another server's data while its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,

@@ -1,4 +1,4 @@
-//! Settings of the connections to Redis.
+//! Connection settings for Redis.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,27 +15,27 @@ use redis::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// The idle time before a connection is probed, and the time between probes.
+/// How long a connection is idle before it is probed, and the time between probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Settings of the connections. `Debug` shows no secrets.
+/// Connection settings. `Debug` shows no secrets.
 #[derive(Clone)]
 pub struct Settings {
     /// The address.
     pub address: Address,
-    /// The certificates; `None` for no TLS, as for every Unix socket.
+    /// The certificates; `None` for no TLS, which includes every Unix socket.
     pub tls: Option<Tls>,
-    /// The number of the database.
+    /// The database number.
     pub database: u32,
     /// The Redis user.
     pub credentials: Credentials,
-    /// The time-outs.
+    /// The timeouts.
     pub timeouts: Timeouts,
     /// Replaces the network in tests.
     pub dial: Option<Dial>,
 }
 
-/// Makes the stream of each connection.
+/// Creates the stream for each connection.
 pub type Dial = Arc<dyn Fn() -> Box<dyn AsyncStream + Send + Unpin> + Send + Sync>;
 
 impl fmt::Debug for Settings {
@@ -51,7 +51,7 @@ impl fmt::Debug for Settings {
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Name, as in the server's certificate, or IP address, and port.
+    /// The name, as in the server's certificate, or IP address, and the port.
     Tcp(String, u16),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -73,14 +73,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The address of Redis. Its `Display` has no secrets.
+/// The address of Redis. `Display` shows no secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// One server.
     Server(Endpoint),
-    /// A Redis Cluster: some of its nodes, which name all nodes.
+    /// A Redis Cluster: some of its nodes, from which all others are discovered.
     Cluster(Vec<Endpoint>),
-    /// A server with replicas, watched by Redis Sentinel: the sentinels, which get no password, and the name of the master.
+    /// A server with replicas behind Redis Sentinel: the sentinels, which are sent no password, and the master's name.
     Sentinel(Vec<Endpoint>, String),
 }
 
@@ -108,12 +108,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// Time-outs, 2 s by default.
+/// Timeouts, 2 s by default.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For a connection, including name resolution and TLS.
+    /// For connecting, including name resolution and TLS.
     pub connect: Duration,
-    /// For each answer.
+    /// For each reply.
     pub response: Duration,
 }
 
@@ -123,7 +123,7 @@ impl Default for Timeouts {
     }
 }
 
-/// A user of Redis.
+/// A Redis user.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// `None` for the default user.
@@ -135,7 +135,7 @@ pub struct Credentials {
 /// Certificates for TLS, in PEM. Servers are always verified.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// The trusted authorities; `None` for those of the system.
+    /// The trusted authorities; `None` for the system's.
     pub ca: Option<Vec<u8>>,
     /// The certificate and key of this process.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
@@ -147,7 +147,7 @@ pub struct Tls {
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// Returns the settings for the first database at this address, without TLS and credentials.
+    /// Returns settings for the first database at this address, without TLS or credentials.
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl Settings {
         endpoint: &Endpoint,
         server: RedisConnectionInfo,
     ) -> Result<Client, SettingsError> {
-        // Setting the library's name needs the right to CLIENT, which can also pause the server.
+        // Setting the library name needs permission for CLIENT, which can also pause the server.
         let server = server.set_skip_set_lib_name();
         let tcp = TcpSettings::default()
             .set_nodelay(true)
@@ -211,7 +211,7 @@ impl Settings {
         let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
-        // The client accepts a file without a certificate, and then trusts no server.
+        // The client accepts a file that contains no certificate, and then trusts no server.
         let has_certificate = |pem: &Vec<u8>| {
             CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok())
         };

@@ -1,4 +1,4 @@
-//! Finds the server of each slot: the master that the sentinels name, or the masters of a Redis Cluster.
+//! Finds the server for each slot: the master reported by the sentinels, or the masters of a Redis Cluster.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) const LAST_SLOT: u16 = 16383;
 
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
-/// Each call starts with another server: a node that is isolated from the others returns an old map.
+/// Each call starts with a different server, because a node that is isolated from the others returns an old map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,
@@ -24,7 +24,7 @@ pub(crate) async fn find(
         Address::Cluster(nodes) => {
             let first = times % servers.len().max(1);
             servers.rotate_left(first);
-            // A server that does not answer takes a time-out.
+            // A server that is not responding costs a timeout.
             servers.sort_by_key(|server| !server.is_connected());
             let mut asked: Vec<_> = servers.iter().map(|server| server.endpoint()).collect();
             asked.extend(
@@ -47,7 +47,7 @@ pub(crate) async fn find(
                     Err(fault) => silent = Some(fault),
                 }
             }
-            // The name is refused only if every sentinel refuses it.
+            // The name is rejected only if every sentinel rejects it.
             failure = silent.unwrap_or(failure);
         }
         Address::Server(_) => {}
@@ -93,7 +93,7 @@ async fn ask<T: FromRedisValue>(
     asked.await.map_err(|error| Fault::of_greeting(&error, &client).at(&server))
 }
 
-/// Reads a range of `CLUSTER SLOTS`. A master without a name is the node that answers.
+/// Reads a range from `CLUSTER SLOTS`. A master without a name is the node that replied.
 fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(RangeInclusive<u16>, Endpoint)> {
     let mut parts = range.into_iter();
     let first = redis::from_redis_value(parts.next()?).ok()?;

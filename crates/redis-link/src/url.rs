@@ -1,4 +1,4 @@
-//! URLs of Redis. No error shows a possible password, see [`without_secrets`].
+//! Redis URLs. Errors never show anything that may be a password; see [`without_secrets`].
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::settings::{Address, Credentials, Endpoint, Settings, Tls};
 
-/// The forms of URLs, for messages.
+/// The URL forms, for use in messages.
 pub const URL_FORMS: &str = "redis://host:6379, rediss://host:6379, redis+unix:///path, \
      redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
 const SERVER: &str = "write redis://host:6379/0 or rediss://host:6379/0";
@@ -15,13 +15,13 @@ const SOCKET: &str = "write redis+unix:///run/redis/redis.sock";
 const CLUSTER: &str = "write redis+cluster://host1:6379,host2:6379";
 const SENTINEL: &str = "write redis+sentinel://host1:26379,host2:26379/mymaster";
 
-/// An invalid URL of Redis.
+/// An invalid Redis URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// The scheme is unknown: the URL without its secrets.
+    /// The scheme is unknown. Holds the URL without its secrets.
     #[error("{0:?} is not a URL of Redis; write {URL_FORMS}")]
     Scheme(String),
-    /// The URL is malformed: the URL without its secrets, the mistake, and what to write instead.
+    /// The URL is malformed. Holds the URL without its secrets, the mistake, and what to write instead.
     #[error("{0:?} {1}; {2}")]
     Invalid(String, String, &'static str),
 }
@@ -107,7 +107,7 @@ impl FromStr for Settings {
     }
 }
 
-/// Removes everything before the last `@`, since an unescaped password may have any character, and a `?` or `#` part.
+/// Removes everything before the last `@`, since an unescaped password may contain any character, and a `?` or `#` part.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');

@@ -1,4 +1,4 @@
-//! Several `[[output]]`.
+//! Multiple `[[output]]` sections.
 
 use super::*;
 

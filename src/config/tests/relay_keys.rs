@@ -1,12 +1,12 @@
-//! The configuration of a relay.
+//! Configuration of a relay.
 
 use super::*;
 use crate::relay::{EventRule, PassthroughSettings};
 
-/// One without mistakes.
+/// A relay configuration without mistakes.
 pub(super) const RELAY: &str = "[relay]\nto = [\"node-1:8094\", \"[::1]:8094\"]\n";
 
-/// Loads a relay's file with these variables.
+/// Loads a relay configuration with these variables.
 pub(super) fn load_relay_with(
     text: &str,
     variables: &[(&str, &str)],
@@ -140,7 +140,7 @@ fn unwise_relay_settings_cause_warnings() {
     }
 }
 
-/// Both may be started in the environment of one image.
+/// Both may be started in the same image's environment.
 #[test]
 fn variables_of_the_other_program_are_ignored() {
     load_relay_with(RELAY, &[("EDS_STORE__URL", "redis://h")]).unwrap();

@@ -1,4 +1,4 @@
-//! `[store]` and `[output]`: addresses, users, secrets, certificates.
+//! `[store]` and `[output]`: addresses, users, secrets and certificates.
 
 use redis_link::{Address, Endpoint, URL_FORMS};
 
@@ -8,7 +8,7 @@ use crate::secret::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
-/// Returns the configuration of these variables, or its problem.
+/// Returns the configuration from these variables, or its problem.
 fn load_variables(variables: &[(&str, &str)]) -> Result<Config, String> {
     load_with("", variables, Flags::default()).map(|(config, _)| config)
 }
@@ -158,7 +158,7 @@ EDS_OUTPUT__TOKEN_FILE=/nowhere
 => environment EDS_OUTPUT__TOKEN_FILE: output.token_file: requires output.api = "v2", but that is "v1"; remove this, or set output.api to "v2"
 "#,
     );
-    // An empty value, as in a file that lists all keys, is not refused.
+    // An empty value, as in a file that lists all keys, is not rejected.
     influxdb(&[
         ("EDS_OUTPUT__URL", "http://localhost"),
         ("EDS_OUTPUT__API", "v1"),
@@ -276,7 +276,7 @@ fn unused_keys_are_ignored() {
     assert!(load_file(text).is_ok());
 }
 
-/// The warnings of this store, output and UDP address.
+/// Returns the warnings for this store, output and UDP address.
 fn warnings(store: &str, output: &str, listen: &str) -> Vec<String> {
     let variables = [
         ("EDS_STORE__URL", store),

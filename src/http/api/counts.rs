@@ -9,14 +9,14 @@ use crate::http::problem::Problem;
 use crate::store::{Bucket, CountReader};
 
 pub(super) const ANSWER_MAX: usize = 10_000;
-/// The maximum number of counts read for an answer, including counts that do not match.
+/// Maximum number of counts read for a response, including counts that do not match.
 pub(super) const READ_MAX: u64 = 1_000_000;
-/// The most open minutes in an answer, which has the newest ones.
+/// Maximum number of open minutes in a response, which contains the newest.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
 pub(super) const SIZES_AT_ONCE: usize = 120;
 const SETS_AT_ONCE: usize = 500;
 
-/// Minute and series → unique, cumulative.
+/// Maps minute and series to the unique and cumulative counts.
 pub(super) type Counts = BTreeMap<(Minute, String), (u64, u64)>;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Passes the matching sealed counts of these minutes to `take`, by partition and minute.
+    /// Passes the matching sealed counts for these minutes to `take`, by partition and minute.
     pub(super) async fn sealed(
         &self,
         range: Range,
@@ -74,7 +74,7 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// The maximum of the unique counts, because a user may be in several, and the sum of the cumulative counts.
+    /// The maximum of the unique counts, because they may include the same user, and the sum of the cumulative counts.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
@@ -93,7 +93,7 @@ impl Source<'_> {
     async fn open(&self) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
         for partition in self.partitions.iter() {
-            // One more shows whether minutes are left out.
+            // One extra minute shows whether any are left out.
             let most = OPEN_MINUTES_MAX + 1;
             for minute in self.pace.ask(self.reading.open_minutes(partition, most)).await? {
                 open.entry(minute).or_default().push(partition);
@@ -128,7 +128,7 @@ impl Source<'_> {
         Ok(found)
     }
 
-    /// Returns the present counts of the open minutes, and whether older minutes are left out.
+    /// Returns the current counts of the open minutes, and whether older minutes are left out.
     pub(super) async fn live(&self) -> Result<(Counts, bool), Problem> {
         let (open, left_out) = self.open().await?;
         let (mut counts, mut read) = (Counts::new(), 0);

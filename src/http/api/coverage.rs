@@ -1,6 +1,5 @@
-//! The share of a minute's events that each node saw.
-//! A minute is included once it is counted in every partition, while its counts are kept: until then there are no counts to
-//! compare the nodes with. Late events are seen but not counted.
+//! The share of a minute's events that each node saw. A minute is included once it has been counted in every partition, as long
+//! as its counts are kept; without them there is nothing to compare the nodes with. Late events are seen but not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::store::{Bucket, Coverage};
 
 impl Source<'_> {
-    /// Returns the closed minutes of the range. Each has all nodes that saw an event of any of them.
+    /// Returns the closed minutes in the range. Each includes every node that saw an event in any of them.
     pub(super) async fn coverage(&self, range: Range) -> Result<Vec<Value>, Problem> {
         let mut counted: BTreeMap<(usize, Minute), u64> = BTreeMap::new();
         self.sealed(range, |partition, minute, found| {
@@ -41,7 +40,7 @@ impl Source<'_> {
                 }
             }
         }
-        // A series that is admitted and not recorded yet has no events.
+        // A series that has been admitted but not recorded yet has no events.
         covered.retain(|minute, (events, _)| *events > 0 && !open.contains(minute));
         let names: BTreeSet<_> = covered.values().flat_map(|(_, nodes)| nodes.keys()).collect();
         let minutes = covered.iter().map(|(minute, (all, seen))| {
@@ -65,14 +64,14 @@ impl Source<'_> {
     ) -> Result<Vec<Minute>, Problem> {
         let most = OPEN_MINUTES_MAX;
         let waiting = self.pace.ask(self.reading.open_minutes(partition, most)).await?;
-        // There may be more, all of them older.
+        // There may be more minutes, all of them older.
         let unknown = (waiting.len() >= most).then(|| waiting.last()).flatten();
         let mut open = Vec::new();
         for minute in minutes {
             if unknown.is_some_and(|oldest| minute < oldest) {
                 open.push(*minute);
             } else if waiting.contains(minute) {
-                // A sealed minute that an output lacks has no sets.
+                // A sealed minute that has not been sent to an output has no sets.
                 let bucket = Bucket { partition, minute: *minute };
                 let page = self.pace.ask(self.reading.open_page(bucket, 0)).await?;
                 if !page.items.is_empty() || page.next.is_some() {

@@ -1,6 +1,6 @@
-//! Keeps lists under a fixed number of names, for any number of requested lists. A value begins with its label. A list has a
-//! slot by its parameters; if that is taken, it has one of this node alone, or is computed for its request. By its id it has
-//! one of two slots; if both are taken, the newest list stays.
+//! Keeps lists under a fixed number of names, however many different lists are requested. A value begins with its label. A
+//! list's parameters determine its slot; if that is taken, it gets one on this node only, or is computed for its request. By its
+//! ID, it gets one of two slots; if both are taken, the newer list wins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::http::problem::Problem;
 
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
-/// The longest time for which a list can be requested by its id.
+/// How long a list can be requested by its ID.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
-/// The time after which another node computes if the computing node died.
+/// If the computing node dies, another one takes over after this time.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// The time for which a request waits for a computation, which continues for the next request.
+/// How long a request waits for a computation, which then continues for the next request.
 const PATIENCE: Duration = Duration::from_secs(12);
-/// The longest duration of a computation, including the wait for its turn.
+/// Maximum duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
-/// The number of slots of whole lists, of lists by positions, and of lists by ids.
+/// The number of slots for whole lists, for lists by position, and for lists by ID.
 const SLOTS: u64 = 256;
 
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// Lists that are requested as a whole. They are refreshed before they expire.
     whole: ComputeOnce,
-    /// Lists that are requested by positions. They are not refreshed, so that no client gets parts of two lists.
+    /// Lists that are requested by position. They are not refreshed early, so that no client gets parts of two lists.
     by_position: ComputeOnce,
     kept: ComputeOnce,
     shared: bool,
@@ -44,7 +44,7 @@ pub(super) struct Found {
 
 #[derive(Serialize, Deserialize)]
 struct Failure {
-    /// The hash of the list's parameters: others wait for another list of the slot.
+    /// The hash of the list's parameters, because the slot may have requests waiting for a different list.
     of: u64,
     problem: Problem,
 }
@@ -65,7 +65,7 @@ impl Lists {
         Ok(Self { whole, by_position, kept: once(KEPT_TTL, 0.0)?, shared })
     }
 
-    /// Returns the list, if this value is one of `label`. Its id is the token of its computation unless it is given.
+    /// Returns the list if this value has the label `label`. Its ID is the token of its computation unless one is given.
     fn found(&self, value: &Computed, label: &str, id: Option<&str>) -> Option<Found> {
         let list = value.bytes().strip_prefix(label.as_bytes())?.strip_prefix(b"\n")?;
         Some(Found {
@@ -100,7 +100,7 @@ impl Lists {
         Ok(None)
     }
 
-    /// Returns the current list of these parameters, computed if there is none; `None` if another list is in its slot.
+    /// Returns the current list for these parameters, computing it if needed; `None` if its slot holds a different list.
     pub(super) async fn get<F>(
         &self,
         key: &str,
@@ -130,7 +130,7 @@ impl Lists {
         }
     }
 
-    /// In its first slot if that is free, or else in its second, where it replaces an older list.
+    /// Uses the first slot if that is free, and otherwise the second, where it replaces an older list.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
@@ -147,7 +147,7 @@ impl Lists {
     }
 }
 
-/// Returns the two slots of an id. With one slot each, two of few lists would often share it.
+/// Returns the two slots for an ID. With only one slot each, even a few lists would often collide.
 fn kept_slots(id: &str) -> [String; 2] {
     let hash = xxh3_64(id.as_bytes());
     [hash, hash / SLOTS].map(|hash| format!("list:{}", hash % SLOTS))

@@ -1,4 +1,4 @@
-//! Lists that meet in a slot.
+//! Lists that collide in a slot.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ fn lists() -> Lists {
     Lists::new(&(Arc::new(MemoryArbiter::default()) as _), true).unwrap()
 }
 
-/// Two keys of one slot.
+/// Returns two keys with the same slot.
 fn neighbours(lists: &Lists) -> (String, String) {
     let key = |number: u64| format!("top:unique:{number}:5:{{}}");
     let slot = |number| lists.place(&key(number), true).1;

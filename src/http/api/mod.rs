@@ -1,5 +1,5 @@
-//! The queries below `/api/v1/`, as `docs/openapi.json` describes them. `parameters` parses them, `counts` reads the store, one
-//! request at a time by `turns`, and `top` has lists computed once for all nodes, which `lists` keeps.
+//! The queries below `/api/v1/`, as described in `docs/openapi.json`. `parameters` parses them, `counts` reads the store for one
+//! request at a time, coordinated by `turns`, and `top` computes lists once for all nodes, which `lists` keeps.
 
 mod counts;
 mod coverage;
@@ -38,7 +38,7 @@ use crate::telemetry::Metrics;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// The longest window in minutes, if the retention allows it.
 const WINDOW_MAX: i64 = 1440;
-/// The maximum product of a window's minutes and the partitions.
+/// Maximum number of minutes in a window times the number of partitions.
 const PLACES_MAX: i64 = 200_000;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Queries {
     reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
-    /// The lists of all nodes, and the lists of this node, for slots that are taken.
+    /// The lists shared by all nodes, and this node's own lists for slots that are taken.
     lists: [Lists; 2],
     turns: Turns,
     metrics: Arc<Metrics>,
@@ -84,7 +84,7 @@ impl Queries {
         })
     }
 
-    /// Seconds since the epoch.
+    /// Returns seconds since the epoch.
     fn now(&self) -> i64 {
         self.node.clock.now_nanos().div_euclid(1_000_000_000)
     }
@@ -172,7 +172,7 @@ async fn coverage(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
 }
 
-/// Needs no turn, because it must answer when nothing else does. The observer reads at most once a second.
+/// Needs no turn, because it must work when nothing else does. The observer reads at most once per second.
 async fn status(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
     let status = queries.observer.status().await;
@@ -210,14 +210,14 @@ fn tags(series: &str) -> BTreeMap<String, String> {
     crate::event::tags(series).into_iter().collect()
 }
 
-/// Returns the start of a minute: `2016-12-04T18:38:00Z`.
+/// Returns the start of a minute, such as `2016-12-04T18:38:00Z`.
 fn minute(epoch_minutes: i64) -> String {
     DateTime::from_timestamp(epoch_minutes.saturating_mul(60), 0)
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Returns a response that is `age` old, and may be reused until it is `max_age` old.
+/// Returns a response that is `age` old and may be reused until it is `max_age` old.
 fn respond(answer: &Value, max_age: Duration, age: Duration) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json".to_owned()),

@@ -1,4 +1,4 @@
-//! Parses the parameters of a request. Pure: the time is an argument.
+//! Parses request parameters. Pure: the time is an argument.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::http::problem::Problem;
 
 pub(super) const QUERY_BYTES_MAX: usize = 2048;
 pub(super) const TAGS_MAX: usize = 8;
-/// The maximum bytes of all tags together, which are a component of a key.
+/// Maximum total length of all tags in bytes, since they are part of a key.
 pub(super) const TAGS_BYTES_MAX: usize = 400;
 pub(super) const ITEMS_MAX: usize = 100;
 
@@ -31,7 +31,7 @@ pub(super) fn matches(filter: &Filter, series: &str) -> bool {
     filter.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
 }
 
-/// Epoch minutes, without the last.
+/// Epoch minutes, with an exclusive end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) from: i64,
@@ -67,7 +67,7 @@ impl By {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Top {
     pub(super) by: By,
-    /// Minutes.
+    /// In minutes.
     pub(super) window: i64,
     pub(super) n: usize,
     pub(super) filter: Filter,
@@ -76,7 +76,7 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Returns the identity of the list. It differs between versions whose lists differ in form.
+    /// Returns the identity of the list. It differs between versions whose lists have different formats.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
         format!("greatest:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
@@ -91,7 +91,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Reads a query string with these parameters; all others are tags. `window_max` is in minutes.
+    /// Parses a query string with these parameters; all others are tags. `window_max` is in minutes.
     pub(super) fn read(
         uri: &Uri,
         allowed: &[&'static str],

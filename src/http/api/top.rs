@@ -1,5 +1,5 @@
-//! Lists of the series with the highest numbers, each computed once for all nodes. A client that requests positions gets them
-//! from one list while it is current, and by its id for [`KEPT_TTL`] at most.
+//! Lists of the series with the highest counts, each computed once for all nodes. A client that requests positions gets them
+//! from the same list while it is current, and by the list's ID for at most [`KEPT_TTL`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 struct Ranked {
     from: i64,
     to: i64,
-    /// Each series with the highest number of users in one of its minutes, and the sum of its events.
+    /// Each series, with its highest number of users in any minute and its total number of events.
     items: Vec<(String, [u64; 2])>,
 }
 
@@ -74,7 +74,7 @@ async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem>
     Err(Problem::new(StatusCode::GONE, detail).of("list"))
 }
 
-/// Returns the current list of all nodes, or else of this node. If both slots have another list, it is computed for this request.
+/// Returns the shared current list, or else this node's. If both slots hold a different list, it is computed for this request.
 async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     let (key, is_whole) = (top.key(), top.position.is_none());
     let room = has_room(&*queries.reading).await;
@@ -90,7 +90,7 @@ async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
         };
         let found = match room {
             Ok(()) => Box::pin(lists.get(&key, is_whole, compute)).await?,
-            // Reading a kept list needs no room.
+            // Reading a kept list needs no extra memory.
             Err(_) => lists.peek(&key, is_whole).await?,
         };
         if let Some(found) = found {
@@ -115,7 +115,7 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
-/// Sorts the highest first; equals by the other number, then by name.
+/// Sorts by highest count first; ties by the other count, then by name.
 fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
     let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),

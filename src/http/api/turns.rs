@@ -1,4 +1,4 @@
-//! [`Turns`]: one request at a time over all nodes reads the counts, so that queries take a bounded share of Redis, and none
+//! [`Turns`]: only one request across all nodes reads counts at a time, so that queries take a bounded share of Redis, and none
 //! while Redis is short of memory.
 
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::http::problem::Problem;
 use crate::store::{CountReader, StoreError};
 
-/// The time after which another node has its turn if the reading node died.
+/// If the reading node dies, another one gets its turn after this time.
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const TURN_WITHIN: Duration = Duration::from_secs(4);
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// The pause after an answer, as a multiple of its duration: queries use at most a quarter of a core of Redis.
+/// How long to pause after a reply, as a multiple of its duration, so that queries use at most a quarter of a core of Redis.
 const RESTS: u64 = 3;
-/// In microseconds: more than three times what any answer takes Redis. A longer answer was delayed by the network.
+/// In microseconds: more than three times what any reply takes Redis. A slower reply was delayed by the network.
 const REST_MAX_US: u64 = 2000;
-/// Pauses are added up to this many microseconds, because a shorter sleep would take longer than requested.
+/// Pauses accumulate to this many microseconds, because a shorter sleep would take longer than requested.
 const SLEEP_MIN_US: u64 = 20_000;
 
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// One request of each node waits in Redis.
+    /// Only one request per node waits in Redis.
     own: Semaphore,
     all: Mutex,
 }
@@ -60,7 +60,7 @@ impl Turns {
     }
 }
 
-/// Returns an error unless the store has memory for more than events.
+/// Returns an error if the store has only enough memory left for events.
 pub(super) async fn has_room(reader: &dyn CountReader) -> Result<(), Problem> {
     match reader.shortage().await? {
         None => Ok(()),
@@ -74,7 +74,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Sends a small request to the store, and pauses in proportion to its duration.
+    /// Sends a small request to the store, then pauses in proportion to its duration.
     pub(super) async fn ask<T>(
         &self,
         asking: impl Future<Output = Result<T, StoreError>>,

@@ -56,7 +56,7 @@ fn losses_of_one_cause_are_one_finding_with_all_nodes_and_minutes() {
     ]);
     let words = ["nodes a, b", "10 events", "20161204:1118 to 20161204:1120"];
     seen.finds("node-drops", Critical, &words);
-    // Of a version that knows more.
+    // From a newer version.
     let unknown = Seen::with_losses(&[("20161204:1118|new_cause|b#1", 5)]).status();
     assert_eq!(unknown.is_anything_lost.answer, Answer::Yes);
 }
@@ -93,7 +93,7 @@ fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
     assert!(lost.sentence.contains("10 of 1000"), "{}", lost.sentence);
     rejecting(9).finds("rejects-few", Note, &["9 of 1000", "page.views:1|c"]);
     assert_eq!(rejecting(9).status().is_anything_lost.answer, Answer::No);
-    // A reason of another version.
+    // A reason from a different version.
     let unknown = Seen::with(|it| {
         (it.details.recent.received, it.details.recent.rejected) = (1, 1);
         it.details.rejected =

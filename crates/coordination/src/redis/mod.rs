@@ -1,5 +1,5 @@
-//! The arbiter that many processes share: Redis 7.0 or newer, as one server, behind Sentinel, or as a cluster.
-//! Each operation is a Lua script on the keys of one name, and uses the clock of the server that has them.
+//! The arbiter for many processes, on Redis 7.0 or newer: a single server, a master behind Sentinel, or a cluster. Each
+//! operation is a Lua script that accesses the keys of one name and uses the clock of the server that holds them.
 
 mod wake_ups;
 
@@ -19,16 +19,16 @@ use super::lease::is_keeper;
 use super::settings::InvalidSetting;
 use super::wakes::{Listener, Wakes};
 
-/// The thread that renews leases has its own connection: a connection belongs to the runtime that made it.
+/// The thread that renews leases has its own connection, because a connection belongs to the runtime that made it.
 const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
-/// The maximum number of items of one script, so that it does not block the server for long.
+/// Maximum number of items per script, so that it does not block the server for long.
 const PIECE_ITEMS: usize = 5000;
-/// The maximum bytes of one script. A single item may be larger.
+/// Maximum size of a script's items, in bytes. A single item may be larger.
 const PIECE_BYTES: usize = 1 << 20;
-/// The time for which the token of a writer outlives its list.
+/// How long a writer's token outlives its list.
 const TOKEN_KEPT_MS: u64 = 600_000;
-/// The time to live of a piece that its writer does not continue.
+/// Time to live of a piece whose writer sends no more.
 const STAGED_MS: u64 = 60_000;
 
 macro_rules! scripts {
@@ -39,7 +39,7 @@ macro_rules! scripts {
     )*};
 }
 
-// Operations that end or extend something add no key, and run without memory: a lock that stays would block all callers.
+// Operations that end or extend something add no keys and run even without memory, as a stuck lock would block all callers.
 scripts! {
     BEGINS = "" "name.lua";
     ENDS = " flags=allow-oom" "name.lua";
@@ -47,7 +47,7 @@ scripts! {
     WRITES_LIST = "" "list.lua";
 }
 
-/// Locks, values and lists in Redis, shared by all processes with the same prefix. It belongs to the runtime of its first call.
+/// Locks, values and lists in Redis, shared by all processes with the same prefix. Belongs to the runtime that first calls it.
 #[derive(Debug)]
 pub struct RedisArbiter {
     prefix: String,
@@ -58,7 +58,7 @@ pub struct RedisArbiter {
 }
 
 impl RedisArbiter {
-    /// Connects with the first call. The prefix of keys must have a character, and no brace, which would be taken for a hash tag.
+    /// Connects on the first call. The key prefix must not be empty or contain braces, which Redis would take for a hash tag.
     pub fn new(settings: Settings, prefix: &str) -> Result<Self, InvalidSetting> {
         if prefix.is_empty() || prefix.contains(['{', '}']) {
             let message = "must have a character and no brace";
@@ -82,7 +82,7 @@ impl RedisArbiter {
         Self::new(Settings { timeouts, ..settings }, prefix)
     }
 
-    /// All keys of a name have one hash tag, so that they are in one slot of a Redis Cluster.
+    /// All keys of a name share a hash tag, so that they map to the same Redis Cluster slot.
     fn key(&self, name: &Name, what: &str) -> String {
         format!("{{{}:{}}}:{what}", self.prefix, name.as_str())
     }
@@ -127,7 +127,7 @@ impl RedisArbiter {
         redis_link::slot(self.key(name, "").as_bytes())
     }
 
-    /// Sends the text of a script only to a server that lacks it.
+    /// Sends the text of a script only to servers that do not have it yet.
     async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<T> {
         let request = Arc::new(request);
         let send = || {
@@ -204,7 +204,7 @@ impl Arbiter for RedisArbiter {
         self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
-    /// Sends a large list in pieces to a key of the writer, which the last piece renames.
+    /// Sends a large list in pieces to a key of the writer; the last piece renames that key.
     async fn replace(
         &self,
         name: &Name,
@@ -266,7 +266,7 @@ fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {
     pieces
 }
 
-/// A reply of `name.lua`: its kind, a value or a message, and numbers.
+/// A reply from `name.lua`: its kind, a value or message, and numbers.
 type Reply = (String, Vec<u8>, Vec<u64>);
 
 fn entry(reply: Reply) -> Answer<Entry> {
@@ -315,7 +315,7 @@ mod tests {
         let arbiter = RedisArbiter::new(settings, "app").unwrap();
         let key = |name, what| arbiter.key(&Name::of_mutex(name).unwrap(), what);
         assert_eq!(key("a", "lock"), "{app:mutex:a}:lock");
-        // A brace in the name makes the tag shorter for all keys alike, and never empty.
+        // A brace in the name shortens the tag equally for all keys, and the tag is never empty.
         assert_eq!(key("}x{", "lock"), "{app:mutex:}x{}:lock");
     }
 }

@@ -1,5 +1,5 @@
-//! The task that receives the wake-ups of all names with its prefix over a dedicated connection.
-//! When the connection is lost, it connects to the next server, subscribes and wakes every listener.
+//! The task that receives wake-ups for all names with its prefix over a dedicated connection. If the connection is lost, it
+//! connects to the next server, resubscribes and wakes every listener.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn hear(redis: Arc<Redis>, timeouts: Timeouts, wakes: Arc<Wakes>, prefix: String) {
-    // An ACL allows only a pattern with the same spelling.
+    // An ACL permits a pattern only if it is spelled the same way.
     let patterns = ["mutex", "once"].map(|kind| {
         let prefix: String = prefix
             .chars()

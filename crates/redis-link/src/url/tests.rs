@@ -1,4 +1,4 @@
-//! URLs that name a Redis, and invalid ones.
+//! Valid and invalid Redis URLs.
 
 use super::*;
 

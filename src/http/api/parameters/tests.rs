@@ -1,4 +1,4 @@
-//! What requests are read as.
+//! How requests are parsed.
 
 use super::*;
 
