@@ -1,4 +1,4 @@
-//! [`Batch`]: events of one partition, by minute and series: a command costs the store more than an event. [`OpenBatch`] grows.
+//! [`Batch`]: events of one partition, grouped by minute and series, as the store's cost is per command. [`OpenBatch`] fills one.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{Minute, Partition, Partitions};
 
-/// The approximate bytes of a group without its text and its events.
+/// Approximate size of a group in bytes, excluding its series and events.
 const GROUP_BYTES: usize = 128;
-/// The bytes of an event without its user's name.
+/// Size of an event in bytes, excluding the user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
-/// Makes the hashes of a series in two minutes differ in all their bits.
+/// Makes the hashes of a series in two different minutes differ in all bits.
 const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Events of one partition, in one text and one list a group, so that an event needs no allocation.
+/// The events of one partition. All user names share one string, and each group has one list, so events need no allocations.
 #[derive(Debug, Default)]
 pub struct Batch {
     groups: Vec<Group>,
@@ -48,17 +48,17 @@ pub struct Occurrence {
     user_len: u32,
 }
 
-/// An event that is not in its group yet.
+/// An event that has not been moved to its group yet.
 #[derive(Debug, Clone, Copy)]
 struct Arrived {
     timestamp: i64,
-    /// Its user's name ends where that of the next event begins.
+    /// The user's name ends where the next event's name begins.
     user_start: u32,
     group: u32,
 }
 
 impl Batch {
-    /// Adds an event. Returns false, and adds nothing, without room: a batch holds at most 4 GiB of users' names.
+    /// Adds an event. Returns false and adds nothing if there is no room: a batch holds at most 4 GiB of user names.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
         let Some(user_start) = room_for(self.users.len(), user.len()) else {
             return false;
@@ -81,7 +81,7 @@ impl Batch {
         self.bytes += OCCURRENCE_BYTES + user_bytes;
     }
 
-    /// Returns the index of a group, which may be new.
+    /// Returns the index of a group, creating it if necessary.
     fn group_of(&mut self, minute: Minute, series: &str) -> Option<u32> {
         let Self { groups, index, .. } = self;
         let minutes = minute.epoch_minutes().cast_unsigned();
@@ -113,7 +113,7 @@ impl Batch {
         });
     }
 
-    /// Returns the groups, in order of their first event.
+    /// Returns the groups, ordered by their first event.
     #[must_use]
     pub const fn groups(&self) -> &[Group] {
         self.groups.as_slice()
@@ -149,7 +149,7 @@ impl Batch {
     }
 }
 
-/// The group of the series' last event, which is likely to be that of the next one.
+/// The group of the last event in this series, which the next event is likely to share.
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
     minute: Minute,
@@ -165,7 +165,7 @@ impl Default for Hint {
 }
 
 impl Hint {
-    /// Returns the partition of the series in a minute. A hint must always be used with the same partitions.
+    /// Returns the partition of the series in a minute. A hint must always be used with the same [`Partitions`].
     pub(crate) fn partition(
         &mut self,
         partitions: &Partitions,
@@ -183,15 +183,15 @@ impl Hint {
     }
 }
 
-/// A batch that grows, event by event. Memory outside the processor's caches costs most, so it touches little: the events stay in
-/// order of arrival, and go into their groups when the batch is closed.
+/// A batch that is being filled. Cache misses dominate the cost, so adding an event touches little memory: events stay in
+/// order of arrival and are moved to their groups when the batch is closed.
 #[derive(Debug)]
 pub struct OpenBatch {
-    /// Unique in the life of the process.
+    /// Unique within the process.
     id: u64,
     /// The groups, without their users and events.
     batch: Batch,
-    /// The names of the users of all events, without separators.
+    /// The user names of all events, without separators.
     users: Vec<u8>,
     arrived: Vec<Arrived>,
 }
@@ -205,7 +205,7 @@ impl Default for OpenBatch {
 }
 
 impl OpenBatch {
-    /// Adds an event; the user's name is UTF-8. Returns false, and adds nothing, without room, as [`Batch::push`] does.
+    /// Adds an event; the user's name must be UTF-8. Returns false and adds nothing if there is no room, like [`Batch::push`].
     pub fn push(
         &mut self,
         minute: Minute,
@@ -229,7 +229,7 @@ impl OpenBatch {
         true
     }
 
-    /// Returns the batch with all events in their groups.
+    /// Returns the batch, with every event in its group.
     #[must_use]
     pub fn close(self) -> Batch {
         let Self { mut batch, users, arrived, .. } = self;
@@ -270,7 +270,7 @@ impl OpenBatch {
     }
 }
 
-/// Returns where a name begins behind `names` bytes of others, if there is room for its `name` bytes.
+/// Returns the offset of a name of `name` bytes that follows `names` bytes of other names, if there is room for it.
 fn room_for(names: usize, name: usize) -> Option<u32> {
     let end = u32::try_from(names + name);
     end.and(u32::try_from(names)).ok()
@@ -337,12 +337,12 @@ mod tests {
     }
 
     proptest! {
-        /// Hints change nothing: with hints of any minutes and batches, every batch has the same events as without hints.
+        /// Hints never change the result: whatever minutes and batches they come from, batches have the same events as without.
         #[test]
         fn hints_change_nothing(
             events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-cé]{0,2}", 0..12_u8), 0..60),
         ) {
-            // A series has another partition in each of the minutes.
+            // The series has a different partition in each minute.
             let partitions = Partitions::new(std::num::NonZeroU16::new(5).unwrap());
             let partitions = partitions.with_before(Minute::from_epoch_minutes(1).unwrap(), &[5, 6]);
             let mut hints = [Hint::default(); 3];

@@ -1,18 +1,18 @@
-//! Datagrams: one or more lines from a socket. A line ends at a `\n`, but not at one inside a quoted field, where an application
-//! may put any text. In a measurement and in tags a quote is an ordinary character.
+//! Datagrams: one or more lines from a socket. A line ends at a `\n`, unless it is inside a quoted field, where an
+//! application may put any text. In measurements and tags, a quote is an ordinary character.
 
 use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
 /// A piece of a datagram that counts as one event, whether or not it can be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A whole line, without its end.
+    /// A whole line, without its line ending.
     Line(&'a [u8]),
-    /// The last line of a datagram that did not fit the buffer.
+    /// The last line of a datagram that did not fit in the buffer.
     Truncated,
 }
 
-/// Splits a datagram into lines, without blank lines, comments (`#`) and byte order marks. If `truncated`, the last line is lost.
+/// Splits a datagram into lines, dropping blank lines, comments (`#`) and byte order marks. If `truncated`, the last is lost.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
@@ -36,25 +36,25 @@ fn is_skipped(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'#'))
 }
 
-/// Returns the length of the first line, without its end; `None` when more bytes are needed to know it.
+/// Returns the length of the first line, without its line ending; `None` if more bytes are needed to determine it.
 pub(crate) fn first_line(bytes: &[u8]) -> Option<usize> {
     let end = Quotes::of(bytes).line_end(bytes, true);
     (end < bytes.len()).then_some(end)
 }
 
-/// Written before UTF-8 by some editors and libraries.
+/// Some editors and libraries write it before UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 static TAGS_END: Stops = stops(b"\\ \n");
 static KEY_ENDS: Stops = stops(b"\\=, \n");
 static VALUE_ENDS: Stops = stops(b"\\, \n");
 
-/// Finds line ends in a datagram, with regard to quotes.
+/// Finds line ends in a datagram, taking quotes into account.
 struct Quotes {
     any: bool,
-    /// The bytes of the datagram before the present line.
+    /// Number of bytes in the datagram before the current line.
     before: usize,
-    /// The last search for a closing quote, start and result: any start finds the same quotes, so one search serves all.
+    /// The start and result of the last search for a closing quote. Searches from anywhere in between find the same quote.
     closing: Option<(usize, Option<usize>)>,
 }
 
@@ -63,8 +63,8 @@ impl Quotes {
         Self { any: memchr::memchr(b'"', datagram).is_some(), before: 0, closing: None }
     }
 
-    /// Returns the end of the first line: the first `\n` in no quoted field. A quote that is not closed, or whose field does not
-    /// end behind the closing quote, does not count, unless the datagram was cut: then it may end behind it.
+    /// Returns the end of the first line: the first `\n` outside quoted fields. A quote is ignored if it is not closed, or if its
+    /// field does not end right after the closing quote. If the datagram was truncated, an unclosed quote extends to its end.
     fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
         let newline_from = |at: usize| {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
@@ -80,7 +80,7 @@ impl Quotes {
         if line.trim_ascii_start().first() == Some(&b'#') {
             return newline_from(0);
         }
-        // The fields begin where the parser finds them. In a line with a bad field no quote counts.
+        // Looks for fields where the parser does. After a malformed field, quotes are ignored.
         let end_of = |at, ends| scan_until(bytes, at, ends).unwrap_or(bytes.len());
         let mut at = skip_spaces(bytes, bytes.len() - line.len());
         at = end_of(at, &TAGS_END);
@@ -121,7 +121,7 @@ impl Quotes {
     }
 }
 
-/// Returns the end of a line in the common case, without parsing: quotes in pairs, of which the second closes or opens no field.
+/// Returns the end of a line in the common case, without parsing: quotes in pairs, whose second is not after `=` or a backslash.
 fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     let mut open = false;
     let mut at = 0;
@@ -139,7 +139,7 @@ fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether the bytes behind a closing quote end its field.
+/// Returns whether the field ends right after its closing quote, given the bytes that follow.
 fn ends_field(rest: &[u8]) -> bool {
     matches!(rest, [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..])
 }
@@ -202,7 +202,7 @@ event_type=paid value=mallory
         for line in [&br#"a=1 value="u"#[..], br#"a=1 note="x",value="u\""#] {
             let next = &b"b=1 value=v"[..];
             check(&[line, next].join(&b'\n'), false, &[Line(line), Line(next)]);
-            // The next quote is of another line, and does not end a field.
+            // The next quote belongs to a different line and does not end a field.
             let next = &b"b=1 value=\"v\""[..];
             check(&[line, next].join(&b'\n'), false, &[Line(line), Line(next)]);
         }
@@ -215,7 +215,7 @@ event_type=paid value=mallory
         check(cut, true, &[Line(b"a=1 value=u"), Truncated]);
     }
 
-    /// A search to the end of the datagram for each of them would take minutes.
+    /// Searching to the end of the datagram for each of them would take minutes.
     #[test]
     fn unclosed_quotes_take_linear_time() {
         let began = std::time::Instant::now();

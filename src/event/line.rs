@@ -1,6 +1,6 @@
-//! An input line: `[measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]`. A backslash takes a comma, an
-//! equals sign or a space literally, and is itself elsewhere, so the escaped form of a tag is unique: the tags as written, sorted
-//! by key, are the canonical series. Two backslashes before such a character are refused in tags: InfluxDB's parsers disagree.
+//! An input line: `[measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]`. A backslash escapes a comma, an
+//! equals sign or a space, and is literal elsewhere, so the escaped form of a tag is unique: the tags as written, sorted by key,
+//! are the canonical series. In tags, two backslashes before such a character are rejected: InfluxDB's parsers disagree.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use super::scan::{
 };
 use super::{Precision, Rejection};
 
-/// The approximate limit of the memory for heads, since senders choose them. All are dropped when it is reached.
+/// Approximate limit on the memory for heads, since senders choose them. When it is reached, all heads are dropped.
 const HEADS_BYTES_MAX: usize = 16 << 20;
-/// The approximate bytes of a head without its text.
+/// Approximate size of a head in bytes, excluding its text.
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
-/// The maximum lengths of the parts of a line, in bytes.
+/// Maximum lengths of the parts of a line, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct LineLimits {
-    /// The whole line, without its end.
+    /// The whole line, without its line ending.
     pub line: usize,
     /// All tags together, in canonical form.
     pub series: usize,
@@ -39,14 +39,14 @@ impl LineLimits {
         Self { line: usize::MAX, series: usize::MAX, tag: usize::MAX, user: usize::MAX };
 }
 
-/// The rules of a valid line, beyond the grammar.
+/// What a line must satisfy beyond the grammar.
 #[derive(Debug, Clone)]
 pub struct LineRules {
-    /// The field that holds the user.
+    /// The field that contains the user.
     pub user_field: String,
     /// The unit of timestamps.
     pub precision: Precision,
-    /// The tag key for a measurement; `None` leaves it out of the series.
+    /// The tag key to use for the measurement; `None` leaves the measurement out of the series.
     pub measurement_tag: Option<String>,
     /// The limits of the parts.
     pub limits: LineLimits,
@@ -71,17 +71,17 @@ pub struct Line<'a> {
     pub series: &'a str,
     /// The user, decoded. Never parsed as a number.
     pub user: &'a str,
-    /// Nanoseconds since the epoch; `None` where the line has none.
+    /// Nanoseconds since the epoch; `None` if the line has no timestamp.
     pub timestamp: Option<i64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct HintedLine<'a> {
     pub(crate) series: &'a str,
-    /// It is UTF-8, but not checked yet: that is cheaper for many users at once.
+    /// It has not been validated as UTF-8 yet: validating many users at once is cheaper.
     pub(crate) user: &'a [u8],
     pub(crate) timestamp: Option<i64>,
-    /// The hint of the series, to be updated with the place of this event.
+    /// The hint of the series, to be updated with the group of this event.
     pub(crate) hint: &'a mut Hint,
 }
 
@@ -94,17 +94,17 @@ pub struct Parser {
     precision: Precision,
     limits: LineLimits,
     heads: Heads,
-    /// The tags of the present line; kept for the capacity.
+    /// The tags of the current line; kept to reuse the allocation.
     tags: Vec<Tag>,
-    /// The series of the present line, if its tags are not in order.
+    /// The series of the current line, if its tags are not sorted.
     series: Vec<u8>,
-    /// The user of the present line, if it has escapes.
+    /// The user of the current line, if it contains escapes.
     user: Vec<u8>,
 }
 
 #[derive(Debug, Clone)]
 struct Tag {
-    /// `None`: the tag of the measurement.
+    /// `None` for the measurement.
     key: Option<Range<usize>>,
     value: Range<usize>,
 }
@@ -125,7 +125,7 @@ impl Parser {
         }
     }
 
-    /// Parses one line, without its end.
+    /// Parses one line, without its line ending.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
         let line = self.parse_hinted(line)?;
         Ok(Line {
@@ -142,9 +142,9 @@ impl Parser {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
-        // Tags are learned without spaces before them.
+        // Tags are cached without leading spaces.
         let line = &line[skip_spaces(line, 0)..];
-        // A known head has no space in it and one behind it, so it has all tags, and only the end of the line is parsed.
+        // A known head contains no space and is followed by one, so it holds all tags, and only what follows is parsed.
         let space = memchr::memchr(b' ', line);
         let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
         let usual = known.and_then(|(head, space)| {
@@ -166,7 +166,7 @@ impl Parser {
         if controls > 0 {
             return Err(Rejection::ControlCharacter);
         }
-        // All parts are cut at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
+        // All parts are cut at ASCII bytes, so these checks cannot fail. A bug here would cost one line.
         let cut = |range| text.get(range).ok_or(Rejection::NotUtf8);
         let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
         let timestamp = cut(skip_spaces(line, fields_end)..line.len())?;
@@ -198,7 +198,7 @@ impl Parser {
         Ok(HintedLine { series, user: user.as_bytes(), timestamp, hint })
     }
 
-    /// Finds the tags; returns their end.
+    /// Finds the tags and returns where they end.
     fn scan_tags(&mut self, line: &[u8]) -> Result<usize, Rejection> {
         self.tags.clear();
         let mut at = 0;
@@ -227,7 +227,7 @@ impl Parser {
         if self.tags.is_empty() { Err(Rejection::TagsMissing) } else { Ok(at) }
     }
 
-    /// Adds the tag whose key is from `start` to `equals`; returns where its value ends.
+    /// Adds the tag whose key spans `start` to `equals`, and returns where its value ends.
     fn scan_tag(&mut self, line: &[u8], start: usize, equals: usize) -> Result<usize, Rejection> {
         if equals == start {
             return Err(Rejection::TagKeyEmpty);
@@ -253,7 +253,7 @@ impl Parser {
         if bytes > self.limits.tag { Err(Rejection::TagTooLong) } else { Ok(()) }
     }
 
-    /// Sorts the tags. Returns the series as a range of the line if it is in order there; otherwise it is in `self.series`.
+    /// Sorts the tags. Returns the series as a range of the line if it is sorted there; otherwise it is in `self.series`.
     fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
         let Self { tags, measurement_tag, series, .. } = self;
         let key = |tag: &Tag| match &tag.key {
@@ -282,7 +282,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Returns the user and the end. Takes from `controls` the control characters in other quoted fields, which are skipped.
+    /// Returns the user and the end. Subtracts from `controls` the control characters in other quoted fields, which are ignored.
     fn scan_fields(
         &mut self,
         line: &[u8],
@@ -325,18 +325,18 @@ impl Parser {
     }
 }
 
-/// The tags of recent lines and their series, which need not be parsed and sorted again.
+/// The tags of recent lines with their series, which need not be parsed and sorted again.
 #[derive(Debug)]
 struct Heads {
-    /// By a fingerprint of 128 bits with a random key, which neither chance nor a sender repeats: texts would cost a cache miss.
+    /// Keyed by a randomly seeded 128-bit fingerprint; senders cannot cause collisions. Comparing texts would cost a cache miss.
     known: HashTable<Head>,
     seed: u64,
     series_bytes: usize,
-    /// The hint of tags that are not learned.
+    /// The hint for tags that are not cached.
     no_hint: Hint,
 }
 
-/// Fits one line of a processor's cache: with two an event would wait for both.
+/// Fits in one cache line, so that an event does not have to wait for two.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Head {
@@ -378,7 +378,7 @@ impl Heads {
         Some((&head.series, &mut head.hint))
     }
 
-    /// Learns the series of tags that end at the first space of their line; without tags nothing.
+    /// Caches the series of tags that end at the first space of their line. Caches nothing if `tags` is `None`.
     fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
         let Some(tags) = tags else {
             self.no_hint = Hint::default();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The defaults, but without measurements.
+/// The defaults, but measurements are left out of the series.
 fn rules() -> LineRules {
     LineRules { measurement_tag: None, ..LineRules::default() }
 }
@@ -14,7 +14,7 @@ fn accept(line: &str, series: &str, user: &str, timestamp: impl Into<Option<i64>
     let mut parser = Parser::new(&rules());
     let timestamp = timestamp.into();
     let expected = Line { series, user, timestamp };
-    // The second time it knows the tags.
+    // The second time, the tags are cached.
     for _ in 0..2 {
         assert_eq!(parser.parse(line.as_bytes()), Ok(expected), "{line}");
     }
@@ -121,7 +121,7 @@ fn several_spaces_are_accepted() {
     accept("  a=1   value=u   5  ", "a=1", "u", 5);
 }
 
-/// It was cut off, so that the line meant another user than the same line with a timestamp behind it.
+/// If the escaped space were trimmed, the line would mean a different user than the same line followed by a timestamp.
 #[test]
 fn trailing_escaped_space_belongs_to_the_user() {
     accept(r"a=1 value=x\ 5", "a=1", "x 5", None);
@@ -174,7 +174,7 @@ fn parts_of_the_maximum_length_are_accepted() {
     let long = |n: usize| "x".repeat(n);
     let (tag, user) = (format!("{}={}", long(256), long(256)), long(256));
     accept(&format!("{tag} value={user}"), &tag, &user, None);
-    // 1024 bytes, with the commas.
+    // 1024 bytes, including the commas.
     let tags = [253, 253, 253, 254].map(long);
     let tags: Vec<_> = (0..).zip(tags).map(|(n, tag)| format!("{n}={tag}")).collect();
     let series = tags.join(",");
@@ -236,8 +236,7 @@ fn a_measurement_can_be_made_a_tag() {
     assert_eq!(series(r"m,from\ app=1 value=u"), Err(Rejection::TagKeyRepeated));
 }
 
-/// Text that a tag can hold: anything but control characters, not empty, no backslash at the end or before
-/// a character that is escaped.
+/// Text that a tag can hold: not empty, no control characters, and no backslash at the end or before an escaped character.
 fn tag_text() -> impl Strategy<Value = String> {
     "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| {
         !(text.ends_with('\\') || [r"\ ", r"\,", r"\="].iter().any(|end| text.contains(end)))
@@ -277,7 +276,7 @@ proptest! {
         pairs.sort();
         let series: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let quoted = user.replace('\\', "\\\\").replace('"', "\\\"");
-        // A measurement in front, since a first tag that begins with `#` or a space is read otherwise.
+        // Starts with a measurement, since a first tag that begins with `#` or a space would be read differently.
         let line = format!("m,{} value=\"{quoted}\" {timestamp}", tags.join(","));
         let mut parser = Parser::new(&rules());
         let expected =
@@ -287,7 +286,7 @@ proptest! {
         }
     }
 
-    /// On lines that are strict line protocol both parsers see the same tags, user and timestamp.
+    /// On lines that are strict line protocol, both parsers see the same tags, user and timestamp.
     #[test]
     fn agrees_with_the_reference_parser(
         tags in prop::collection::btree_map("[a-zA-Z0-9 ,=._-]{1,8}", "[a-zA-Z0-9 ,=._-]{1,8}", 1..5),
@@ -335,7 +334,7 @@ fn the_memory_of_heads_is_bounded() {
 }
 
 proptest! {
-    /// Whatever lines a parser has seen, it reads the next one as a new parser does.
+    /// Whatever lines a parser has seen, it reads the next one like a new parser.
     #[test]
     fn known_tags_change_nothing(
         lines in prop::collection::vec(" ?(a=x|(m,)?[ab]=[xy\\\\,= ]{1,3}) (value=[u\"\\\\,= \u{80}é\u{7f}]{0,3})?( {1,2}(-?0?1|2e|9{19}|9{20})? ?)?", 1..8),

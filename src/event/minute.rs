@@ -1,4 +1,4 @@
-//! Epoch minutes in UTC, the unit of counting. A name has the date, so that the same minute of two days never shares a key.
+//! Epoch minutes in UTC, the unit of counting. Names include the date, so the same minute of two days never shares a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ const NANOS_PER_MINUTE: i64 = 60_000_000_000;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 const MINUTES_PER_DAY: i64 = 1440;
 
-/// A minute since 1970-01-01T00:00Z whose start fits an `i64` of nanoseconds (1677-09-21 to 2262-04-11).
+/// A minute, counted from 1970-01-01T00:00Z, whose start fits in an `i64` of nanoseconds (1677-09-21 to 2262-04-11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct Minute(i64);
@@ -21,13 +21,13 @@ impl Minute {
     /// The last minute that exists.
     pub const MAX: Self = Self::of_nanos(i64::MAX);
 
-    /// Returns the minute of an instant in nanoseconds since the epoch.
+    /// Returns the minute that contains an instant, given in nanoseconds since the epoch.
     #[must_use]
     pub const fn of_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(NANOS_PER_MINUTE))
     }
 
-    /// Returns the minute with this number since the epoch; `None` outside the range of [`Minute`].
+    /// Returns the minute with this number since the epoch, or `None` outside the range of [`Minute`].
     #[must_use]
     pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
         let exists = Self::MIN.0 <= minutes && minutes <= Self::MAX.0;
@@ -40,13 +40,13 @@ impl Minute {
         self.0
     }
 
-    /// Returns the minute's first instant in nanoseconds since the epoch; for [`Minute::MIN`] the first instant that an `i64` has.
+    /// Returns the start of the minute in nanoseconds since the epoch; for [`Minute::MIN`], the smallest `i64`.
     #[must_use]
     pub const fn start_nanos(self) -> i64 {
         self.0.saturating_mul(NANOS_PER_MINUTE)
     }
 
-    /// Returns the first instant after the minute, in milliseconds since the epoch.
+    /// Returns the end of the minute (exclusive), in milliseconds since the epoch.
     pub(crate) const fn end_millis(self) -> i64 {
         (self.0 + 1) * MILLIS_PER_MINUTE
     }
@@ -58,7 +58,7 @@ impl Minute {
         u16::try_from(self.0.rem_euclid(MINUTES_PER_DAY)).unwrap_or_default()
     }
 
-    /// Returns the earliest minute of these names. Only one of them is parsed as a date, since there may be many.
+    /// Returns the earliest of the minutes with these names. Parses only one of them as a date, since there may be many.
     pub(crate) fn earliest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let in_order = |name: &&'a str| {
             let (date, minute) = name.split_once(':').unwrap_or((name, ""));
@@ -67,7 +67,7 @@ impl Minute {
         names.into_iter().min_by_key(in_order)?.parse().ok()
     }
 
-    /// Returns the name for people, with four digits for the minute of the day: `20161204:0007`. It parses as the key does.
+    /// Returns the name shown to people, with four digits for the minute of the day: `20161204:0007`. It can also be parsed.
     pub(crate) fn shown(self) -> String {
         let minute = self.minutes_since_midnight();
         format!("{}:{minute:04}", self.start().format("%Y%m%d"))
@@ -92,14 +92,14 @@ impl From<Minute> for i64 {
     }
 }
 
-/// The name in keys, `20161204:1118`: the date and the minutes since midnight, both UTC. `shown` returns the name for people.
+/// The name in keys, `20161204:1118`: the date and the minutes since midnight, in UTC. `shown` returns the name for people.
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())
     }
 }
 
-/// A name that is not a date and a minute of that day.
+/// The name is not a date followed by a minute of that day.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} does not name a minute; a minute is named like 20161204:1118")]
 pub struct ParseMinuteError(String);

@@ -1,5 +1,5 @@
-//! Events. Pure: no I/O, no clock, no tokio. [`datagram`] splits datagrams into lines, [`Parser`] makes a [`Line`] of each,
-//! [`Window`] judges its age, and an [`OpenBatch`] collects the events of one [`Partition`]; closed, it is a [`Batch`].
+//! Events. Pure: no I/O, no clock, no tokio. [`datagram`] splits datagrams into lines, [`Parser`] turns each into a [`Line`],
+//! [`Window`] checks its age, and an [`OpenBatch`] collects the events of one [`Partition`] until it becomes a [`Batch`].
 
 mod batch;
 pub mod datagram;

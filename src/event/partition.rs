@@ -1,5 +1,5 @@
-//! Partitions: how the series are spread over the store; and the overflow series of each, for events of series beyond the cap. It
-//! names its partition, `eds_overflow=series,partition=3`, so that no two partitions write the same point.
+//! Partitions: how series are distributed across the store. Each partition has an overflow series for events in series beyond the
+//! cap. Its name includes the partition, `eds_overflow=series,partition=3`, so that no two partitions write the same point.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Minute;
 
-/// The number of a partition, below the count of [`Partitions`].
+/// The number of a partition, less than the count of [`Partitions`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(u16);
 
@@ -20,8 +20,8 @@ impl Partition {
     }
 }
 
-/// The division of the series into partitions, the same on every node: a series in two of them would be counted twice. While the
-/// number changes there are two divisions: one for the minutes before an instant, and one for those from it on.
+/// How series are assigned to partitions: the same on every node, because a series in two partitions would be counted twice.
+/// While the partition count changes there are two assignments: for minutes before the change, and for later ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -35,21 +35,21 @@ struct Before {
 }
 
 impl Partitions {
-    /// Divides every minute into this number of partitions.
+    /// Divides every minute into this many partitions.
     #[must_use]
     pub const fn new(count: NonZeroU16) -> Self {
         Self { count, before: None }
     }
 
-    /// Divides the minutes before `from` into as many parts as there are places. A place below the count is also a partition of later
-    /// minutes; the others have the next numbers, without gaps. Without places nothing changes.
+    /// Divides minutes before `from` into as many partitions as there are places. A place below the count is also a partition
+    /// of later minutes; the others have the numbers that follow, without gaps. An empty list changes nothing.
     pub(crate) fn with_before(self, from: Minute, places: &[u16]) -> Self {
         let places: Arc<[_]> = places.iter().copied().map(Partition).collect();
         let before = (!places.is_empty()).then_some(Before { from, places });
         Self { before, ..self }
     }
 
-    /// Returns the number of partitions, including partitions of earlier minutes.
+    /// Returns the number of partitions, including those that only earlier minutes have.
     #[must_use]
     pub fn count(&self) -> u16 {
         let places = self.before.iter().flat_map(|before| before.places.iter());
@@ -64,14 +64,14 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions of the minutes before a change, and the first minute after it, if there is a change.
+    /// Returns the partition count before a change, and the first minute after it, if there is a change.
     pub(crate) fn before(&self) -> Option<(u16, Minute)> {
         let before = self.before.as_ref()?;
         let count = u16::try_from(before.places.len()).unwrap_or(u16::MAX);
         Some((count, before.from))
     }
 
-    /// Returns the partition of a canonical series in a minute: XXH3 modulo the minute's count. Changing it needs a new format.
+    /// Returns the partition of a canonical series in a minute: XXH3 modulo the minute's count. A change needs a new format.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a u16")]
     pub fn of(&self, series: &str, minute: Minute) -> Partition {
@@ -85,7 +85,7 @@ impl Partitions {
         }
     }
 
-    /// Returns the part of a minute that a partition is, before and after the change of the number.
+    /// Returns the number of a partition within a minute, before and after a change of the partition count.
     pub(crate) fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
         let places = self.before.iter().flat_map(|before| before.places.iter());
         let before = (0..).zip(places).find(|(_, place)| **place == partition);
@@ -101,24 +101,24 @@ impl Partitions {
     }
 }
 
-/// The tag key that only overflow series have.
+/// A tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// Returns whether lines with a tag of this key are rejected: it is ours, or some InfluxDB refuses it as a tag of our points:
-/// version 1 `time`, version 2 `_field` and `_measurement`, version 3 `value`, the name of a field.
+/// Returns whether lines with this tag key are rejected. The key is either ours or one that some InfluxDB version rejects as a
+/// tag of our points: `time` (version 1), `_field` and `_measurement` (version 2), and `value`, the name of a field (version 3).
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     key == OVERFLOW_TAG.as_bytes()
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
-/// Returns the overflow series of a partition of a minute, in canonical form.
+/// Returns the overflow series of a partition in a minute, in canonical form.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
 }
 
-/// The overflow series of a partition. It has another name in the minutes before a change of the number, the same on every node.
+/// The overflow series of a partition. Its name differs in minutes before a change of the partition count; all nodes agree on it.
 #[derive(Debug, Clone)]
 pub struct OverflowSeries {
     from: Option<Minute>,
@@ -142,7 +142,7 @@ impl OverflowSeries {
     }
 }
 
-/// Returns a hash of a canonical series, the same on every node, which distinguishes its events in the overflow series.
+/// Returns a hash of a canonical series, the same on every node, which distinguishes its events within the overflow series.
 #[must_use]
 pub fn series_fingerprint(series: &str) -> u128 {
     xxh3_128(series.as_bytes())
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn each_minute_has_one_number_of_partitions() {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
-        // Of two parts before, the second is the first of the three, and the first has another place.
+        // Of the two earlier partitions, the second is the first of the three new ones, and the first has a different place.
         let both = three.clone().with_before(minute(10), &[3, 0]);
         assert_eq!(both.iter().map(Partition::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!((both.count_in(minute(9)), both.count_in(minute(10))), (2, 3));
@@ -200,7 +200,7 @@ mod tests {
                 assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
             }
         }
-        // Keys that only look like it are keys like any other.
+        // Keys that merely resemble a reserved key are ordinary keys.
         for key in [
             "eds_overflow2",
             "eds_probe",

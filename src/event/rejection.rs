@@ -1,8 +1,8 @@
-//! Why a line is not counted. Every reason is a label of `eds_events_rejected_total`.
+//! Why a line was not counted. Every reason is a label value of `eds_events_rejected_total`.
 
 macro_rules! rejections {
     ($($variant:ident => $label:literal, $message:literal, $remedy:literal;)*) => {
-        /// Why a line is not counted.
+        /// Why a line was not counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
         #[expect(missing_docs, reason = "each reason has a message")]
         pub enum Rejection {

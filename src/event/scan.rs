@@ -1,4 +1,4 @@
-//! The ends of the parts of a line: the grammar below tags and fields.
+//! Finds where the parts of a line end: the grammar below the level of tags and fields.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) const fn is_special(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ')
 }
 
-/// Returns whether a tag has a backslash right before an escaping backslash.
+/// Returns whether a tag has a backslash directly before an escaping backslash.
 pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     memchr::memchr(b'\\', tag).is_some_and(|first| {
         let mut triples = tag[first..].windows(3);
@@ -28,13 +28,13 @@ pub(super) fn is_ambiguous(tag: &[u8]) -> bool {
     })
 }
 
-/// The place of a line's user: in the input as it is, or in the parser's buffer.
+/// Where the user of a line is: in the input as is, or in the parser's buffer.
 pub(super) enum User {
     Literal(Range<usize>),
     Decoded,
 }
 
-/// The bytes at which a scan stops: one entry for each byte, since a look-up costs less than four comparisons.
+/// The bytes at which a scan stops, as a table indexed by byte, since a lookup is cheaper than four comparisons.
 pub(super) type Stops = [bool; 256];
 
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
@@ -62,7 +62,7 @@ pub(super) const fn stops(bytes: &[u8]) -> Stops {
     stops
 }
 
-/// Returns the first unescaped byte from `at` on that is in `ends`, or the end of the line.
+/// Returns the position of the first unescaped byte at or after `at` that is in `ends`, or the end of the line.
 pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, Rejection> {
     let mut at = at;
     loop {
@@ -78,7 +78,7 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
     }
 }
 
-/// Returns the measurement, with an empty key, and the tags of a line, escaped, until the first part that is neither.
+/// Returns the measurement (with an empty key) and the tags of a line, escaped, up to the first part that is neither.
 pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let start = skip_spaces(line, 0);
     let mut next = Some(start);
@@ -99,8 +99,8 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Returns the user and the timestamp of the usual end of a line, from the space behind its tags: one field with an unquoted user of
-/// ASCII without escapes, and digits. `before` is the text before the user. `None`: the end needs the full parser.
+/// Parses the usual end of a line, starting with the space after its tags: one field with an unquoted user in ASCII without
+/// escapes, and a timestamp of digits. `before` is the text before the user. Returns `None` if the end needs the full parser.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
@@ -117,7 +117,7 @@ pub(super) fn usual_end<'a>(
     (!user.is_empty()).then_some((user, timestamp))
 }
 
-/// Reads a field value from `start` on, decoded into `keep` if it is the user's and has escapes. Returns its end.
+/// Reads the field value at `start`. If it is the user and contains escapes, it is decoded into `keep`. Returns its end.
 pub(super) fn scan_value(
     line: &[u8],
     start: usize,
@@ -128,7 +128,7 @@ pub(super) fn scan_value(
         let close = closing_quote(line, start + 1).ok_or(Rejection::QuoteUnclosed)?;
         (start + 1..close, close + 1)
     } else {
-        // A backslash at the very end is literal: it has nothing to escape.
+        // A backslash at the very end is literal, because there is nothing to escape.
         let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
         (start..end, end)
     };
@@ -146,7 +146,7 @@ pub(super) fn scan_value(
     }
 }
 
-/// Returns the quote that closes the one before `from`.
+/// Returns the position of the quote that closes the one before `from`.
 pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -158,7 +158,7 @@ pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Appends `raw` to `text` without the backslashes that escape.
+/// Appends `raw` to `text`, dropping the escaping backslashes.
 fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
     let mut bytes = raw.iter().copied().peekable();
     while let Some(byte) = bytes.next() {
@@ -172,7 +172,7 @@ fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
     }
 }
 
-/// Returns a line without the spaces around it. An escaped space belongs to the line.
+/// Trims the spaces around a line, but keeps an escaped space at its end.
 pub(super) fn without_outer_spaces(text: &str) -> &str {
     let text = text.trim_start_matches(' ');
     let trimmed = text.trim_end_matches(' ');
@@ -184,7 +184,7 @@ pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
 }
 
 pub(super) fn control_characters(text: &str) -> usize {
-    // The common case first, in a form that the compiler turns into vector code.
+    // Checks for the common case first, in a form that the compiler can vectorize.
     let (ascii, beyond) = text.bytes().fold((0_u8, 0_u8), |(ascii, beyond), byte| {
         let control = u8::from(byte < 0x20) | u8::from(byte == 0x7f);
         (ascii | control, beyond | u8::from(byte >= 0x80))
@@ -195,7 +195,7 @@ pub(super) fn control_characters(text: &str) -> usize {
     text.chars().filter(|character| character.is_control()).count()
 }
 
-/// Returns the decoded tags of a canonical series, in its order. A part without an equals sign is a key with an empty value.
+/// Returns the decoded tags of a canonical series, in order. A part without an equals sign becomes a key with an empty value.
 #[must_use]
 pub fn tags(series: &str) -> Vec<(String, String)> {
     let decoded = |raw: Option<&[u8]>| {
@@ -210,7 +210,7 @@ pub fn tags(series: &str) -> Vec<(String, String)> {
     if series.is_empty() { Vec::new() } else { all.collect() }
 }
 
-/// Returns a test of successive bytes for one without a backslash before it.
+/// Returns a predicate over successive bytes that matches `end` unless a backslash precedes it.
 fn is_unescaped(end: u8) -> impl FnMut(&u8) -> bool {
     let mut before = 0;
     move |&byte| std::mem::replace(&mut before, byte) != b'\\' && byte == end

@@ -1,4 +1,4 @@
-//! Timestamps: their unit in the input, and the span of time in which events are accepted.
+//! Timestamps: their unit in the input, and the time range in which events are accepted.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp as nanoseconds since the epoch; `None` if the text is empty.
+    /// Reads a timestamp as nanoseconds since the epoch. Returns `None` if the text is empty.
     pub(super) fn read(self, text: &str) -> Result<Option<i64>, Rejection> {
         if text.is_empty() {
             return Ok(None);
         }
-        // Rust's numbers may have a plus sign, and are otherwise as ours.
+        // Rust accepts a plus sign; otherwise its integers have the same syntax as ours.
         let number = digits(text.as_bytes())
             .or_else(|| text.parse().ok().filter(|_| !text.starts_with('+')))
             .ok_or(Rejection::TimestampInvalid)?;
@@ -47,13 +47,13 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp of digits alone; `None`: only [`Self::read`] can tell.
+    /// Reads a timestamp that consists of digits only. Returns `None` if [`Self::read`] has to decide.
     pub(super) fn read_digits(self, text: &[u8]) -> Option<i64> {
         let number = digits(text).filter(|_| !text.is_empty())?;
         number.checked_mul(self.nanos())
     }
 
-    /// Names the likely unit of a rejected timestamp, if it is another: from 2001 to 2286 the number of digits tells them apart.
+    /// Returns the likely unit of a rejected timestamp if it differs: from 2001 to 2286, the number of digits determines it.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),
@@ -66,7 +66,7 @@ impl Precision {
     }
 }
 
-/// Reads a number of at most 19 digits, 8 at a time; `None` for any other text.
+/// Parses a number of at most 19 digits, 8 at a time; `None` for any other text.
 fn digits(text: &[u8]) -> Option<i64> {
     if text.len() > 19 {
         return None;
@@ -79,7 +79,7 @@ fn digits(text: &[u8]) -> Option<i64> {
         if (digits | digits.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080 != 0 {
             return None;
         }
-        // Neighbours become numbers of two, four and eight digits.
+        // Combines neighbors into numbers of two, four and eight digits.
         let twos = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
         let fours = (twos * 100 + (twos >> 16)) & 0x0000_ffff_0000_ffff;
         let eight = (fours * 10_000 + (fours >> 32)) & 0xffff_ffff;
@@ -95,7 +95,7 @@ fn digits(text: &[u8]) -> Option<i64> {
     number.try_into().ok()
 }
 
-/// Accepts events from `max_age` before now to `max_future` after it.
+/// Accepts events up to `max_age` before now and up to `max_future` after now.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     max_age_nanos: i64,
@@ -103,14 +103,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates a window of these two spans around now. Spans beyond 292 years are unbounded.
+    /// Creates a window from these two limits. Limits beyond 292 years are unbounded.
     #[must_use]
     pub fn new(max_age: Duration, max_future: Duration) -> Self {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
         Self { max_age_nanos: nanos(max_age), max_future_nanos: nanos(max_future) }
     }
 
-    /// Judges an event's timestamp by the clock, both in nanoseconds since the epoch.
+    /// Checks an event's timestamp against the clock; both are in nanoseconds since the epoch.
     pub const fn judge(&self, timestamp: i64, now: i64) -> Result<(), Rejection> {
         if timestamp < now.saturating_sub(self.max_age_nanos) {
             Err(Rejection::TooOld)
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As by Rust, but for the plus sign.
+        /// Like Rust's parser, except for the plus sign.
         #[test]
         fn numbers_are_read(
             text in prop_oneof!["-?[0-9]{1,20}", "[0-9]{0,18}[ -~][0-9]{0,18}", any::<i64>().prop_map(|number| number.to_string())],

@@ -1,4 +1,4 @@
-//! [`Clock`], [`Rng`] and [`Throttle`]. Clock and random numbers are passed in, so that a simulation is repeatable.
+//! [`Clock`], [`Rng`] and [`Throttle`]. The clock and the random numbers are injected, so that simulations are repeatable.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +12,7 @@ use super::lock;
 
 const UNKNOWN_MS: i64 = i64::MIN;
 
-/// The wall clock of a node, for timestamps and ages; minutes are closed by the store's clock.
+/// The wall clock of a node, used for timestamps and ages. Minutes are closed by the store's clock.
 pub struct Clock {
     now_nanos: Box<dyn Fn() -> i64 + Send + Sync>,
     store_ahead_ms: AtomicI64,
@@ -59,7 +59,7 @@ impl Clock {
         self.store_ms_at(self.now_nanos())
     }
 
-    /// Converts a time of this clock to a time of the store's clock, in ms since the epoch.
+    /// Converts a time on this clock to the store's clock, in ms since the epoch.
     pub(crate) fn store_ms_at(&self, nanos: i64) -> i64 {
         let ahead_ms = self.store_ahead_ms.load(Ordering::Relaxed);
         nanos.div_euclid(1_000_000).saturating_add(ahead_ms)
@@ -70,7 +70,7 @@ impl Clock {
     }
 }
 
-/// The random numbers of a node.
+/// The random number generator of a node.
 #[derive(Debug)]
 pub struct Rng(Mutex<StdRng>);
 
@@ -81,13 +81,13 @@ impl Default for Rng {
 }
 
 impl Rng {
-    /// Creates a generator that is determined by the seed.
+    /// Creates a generator from a seed, which determines all its numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(StdRng::seed_from_u64(seed)))
     }
 
-    /// Returns a random factor from 0.5 to 1 for a pause, so that nodes do not retry in step.
+    /// Returns a random factor from 0.5 to 1 for a pause, so that nodes do not retry in lockstep.
     pub(crate) fn jitter(&self) -> f64 {
         lock(&self.0).random_range(0.5..1.0)
     }
@@ -106,12 +106,12 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Creates a throttle that is due at once, and then at most once per interval.
+    /// Creates a throttle that is due immediately, and then at most once per interval.
     pub(crate) const fn new(interval: Duration) -> Self {
         Self { interval, last: None }
     }
 
-    /// Returns whether it is due, and if so, begins the next interval.
+    /// Returns whether it is due and, if so, starts the next interval.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.last.is_none_or(|at| at.elapsed() >= self.interval);
         if is_due {
@@ -120,7 +120,7 @@ impl Throttle {
         is_due
     }
 
-    /// Makes it due at once. Returns whether it was due since the last reset.
+    /// Makes it due immediately. Returns whether it has been due since the last reset.
     pub(crate) const fn reset(&mut self) -> bool {
         self.last.take().is_some()
     }

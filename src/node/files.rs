@@ -1,5 +1,5 @@
-//! Private files of this process. They contain names of users, so no other user may read them, or redirect this process to
-//! another file.
+//! Private files of this process. They contain user names, so other users must not be able to read them or redirect this
+//! process to a different file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 const ROOT: u32 = 0;
 
-/// Opens a directory, and creates it if it is missing. Fails if other users could put files into it.
+/// Opens a directory, creating it if it is missing. Fails if other users could put files into it.
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     let directory = File::open(path)?;
@@ -46,7 +46,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically, also with regard to a power cut.
+/// Replaces a file atomically, even if the machine loses power.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
@@ -60,7 +60,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Opens a regular file of this process' user without hard links. Does not follow a symbolic link.
+/// Opens a regular file that belongs to this process's user and has no further hard links. Does not follow symlinks.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // O_NONBLOCK: opening a pipe must not block.
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -121,7 +121,7 @@ mod tests {
         assert_refused(open_lock(&hard), "a hard link");
         assert_refused(read(&hard), "a hard link");
         assert_eq!((fs::read(&target).unwrap(), mode(&target)), (b"kept".to_vec(), 0o644));
-        // The file of an earlier attempt is replaced: its link is not followed.
+        // The file left by an earlier attempt is replaced, and a symlink is not followed.
         symlink(&target, link.with_extension("new")).unwrap();
         replace(&link, b"new").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"kept");
@@ -163,7 +163,7 @@ mod tests {
         open_directory(&path).unwrap();
     }
 
-    /// Only root can give files away.
+    /// Only root can change the owner of a file.
     #[test]
     fn files_of_another_user_are_refused() {
         if own_user() != ROOT {

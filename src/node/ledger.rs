@@ -1,5 +1,5 @@
-//! The ledger: received = recorded + rejected + dropped + queued, always. Each change is one step under a lock, once per batch,
-//! so no reader sees an event in two states or in none.
+//! The ledger: received = recorded + rejected + dropped + queued, at all times. Each change is a single step under a lock,
+//! once per batch, so no reader sees an event in two states or in none.
 
 use std::sync::Mutex;
 
@@ -7,28 +7,28 @@ use super::lock;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
 
-/// The number of events in each state. All but `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
+/// The number of events in each state. All except `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerTotals {
     /// Events read from the sockets, valid or not, and events that an earlier process left on disk.
     pub received: u64,
-    /// Events that the store confirmed.
+    /// Events that the store has acknowledged.
     pub recorded: u64,
-    /// Recorded events that are counted under an overflow series.
+    /// Recorded events that are counted in an overflow series.
     pub overflowed: u64,
-    /// Distinct recorded events that were lost with the process before they were published; 0 until its end.
+    /// Distinct recorded events that were lost with the process before they were published; 0 until the process exits.
     pub unpublished: u64,
     /// Rejected lines, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
     /// Dropped events, by cause.
     pub dropped: ByCause,
-    /// Events that wait for the store, in memory or on disk.
+    /// Events waiting for the store, in memory or on disk.
     pub queued: u64,
-    /// Queued events that are on disk, or are being written there.
+    /// Queued events that are on disk or are being written to it.
     pub spooled: u64,
-    /// Spooled events that are being written.
+    /// Spooled events that are still being written.
     pub unwritten: u64,
-    /// The approximate memory of the other queued events, in bytes.
+    /// Approximate memory used by the other queued events, in bytes.
     pub queued_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ impl LedgerTotals {
         self.received == self.recorded + rejected + dropped + self.queued
     }
 
-    /// Returns the totals at the end of the process: events that are not on disk are dropped.
+    /// Returns the totals on exit, when events that are not on disk are dropped.
     pub(crate) const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
         self.dropped[LossCause::Shutdown as usize] += self.queued.saturating_sub(on_disk);
@@ -59,12 +59,12 @@ impl LedgerTotals {
     }
 }
 
-/// The lines that one thread read since its last update of the ledger.
+/// The lines that one thread has read since it last updated the ledger.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Intake {
     /// Events in batches for the store.
     pub queued: u64,
-    /// The memory of these, in bytes.
+    /// The memory used by these batches, in bytes.
     pub queued_bytes: u64,
     /// Events in batches for the spool.
     pub spooled: u64,
@@ -79,13 +79,13 @@ pub struct Intake {
 pub struct Ledger(Mutex<LedgerTotals>);
 
 impl Ledger {
-    /// Returns a consistent copy of the totals.
+    /// Returns a consistent snapshot of the totals.
     #[must_use]
     pub fn totals(&self) -> LedgerTotals {
         *lock(&self.0)
     }
 
-    /// Adds lines that were read, and returns the new totals.
+    /// Adds lines that have been read, and returns the new totals.
     pub fn take_in(&self, intake: &Intake) -> LedgerTotals {
         let mut totals = lock(&self.0);
         totals.received +=
@@ -101,7 +101,7 @@ impl Ledger {
         *totals
     }
 
-    /// Moves queued events to the recorded ones, `overflowed` of them in an overflow series.
+    /// Moves events from queued to recorded; `overflowed` of them are in an overflow series.
     pub fn recorded(&self, events: usize, overflowed: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
@@ -121,14 +121,14 @@ impl Ledger {
         totals.dropped[reason as usize] += events as u64;
     }
 
-    /// Marks queued events as to be spooled; their memory is released separately.
+    /// Marks queued events as about to be spooled. Their memory is released separately.
     pub(crate) fn to_be_spooled(&self, events: usize) {
         let mut totals = lock(&self.0);
         totals.spooled += events as u64;
         totals.unwritten += events as u64;
     }
 
-    /// Returns events from the spool to it; their memory is released separately.
+    /// Puts events that were read from the spool back into it. Their memory is released separately.
     pub(crate) fn stay_spooled(&self, events: usize) {
         lock(&self.0).spooled += events as u64;
     }
@@ -157,14 +157,14 @@ impl Ledger {
         totals.spooled += events;
     }
 
-    /// Moves events from the spool to memory, where they take `bytes`.
+    /// Moves events from the spool to memory, where they use `bytes`.
     pub(crate) fn unspooled(&self, events: u64, bytes: usize) {
         let mut totals = lock(&self.0);
         totals.spooled -= events;
         totals.queued_bytes += bytes as u64;
     }
 
-    /// Releases memory of the queue.
+    /// Releases memory used by the queue.
     pub fn released(&self, bytes: usize) {
         lock(&self.0).queued_bytes -= bytes as u64;
     }
@@ -201,7 +201,7 @@ mod tests {
         let totals = ledger.totals();
         assert_eq!((totals.queued, totals.spooled), (17, 9));
         assert_eq!(totals.in_memory(), 8);
-        // The next process reads the events on disk, so they are not lost.
+        // The next process reads the events that are on disk, so they are not lost.
         let ended = totals.at_end(4);
         assert!(ended.is_balanced());
         assert_eq!((ended.queued, ended.lost()), (8, 1 + 9 + 4));

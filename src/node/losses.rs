@@ -1,4 +1,4 @@
-//! [`Losses`]: the losses of this process by minute and cause: totals that only grow, so recording them again changes nothing.
+//! [`Losses`]: the losses of this process by minute and cause. Totals only grow, so re-recording them changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,10 +7,10 @@ use super::lock;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
 
-/// The maximum number of entries. Beyond it the oldest ones are merged, and later losses of their minutes have no minute.
+/// Maximum number of entries. Beyond it, the oldest are merged, and later losses in their minutes are kept without a minute.
 const ENTRIES_MAX: usize = 256;
 
-/// The minute of lost events, or, if unknown, of the loss (`None`: an earlier one), and the cause.
+/// The minute of the lost events or, if that is unknown, of the loss (`None`: an earlier one), and the cause.
 type Entry = (Option<Minute>, LossCause);
 
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Losses(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<Entry, Amount>,
-    /// The newest minute whose entry was merged.
+    /// The newest minute whose entry has been merged.
     given_up: Option<Minute>,
     totals: ByCause,
     unacknowledged: ByCause,
@@ -28,7 +28,7 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Amount {
     lost: u64,
-    /// The part of it that is in the record.
+    /// The part that is in the loss record.
     recorded: u64,
 }
 
@@ -37,7 +37,7 @@ impl Losses {
         lock(&self.0).add(cause, minute, amount);
     }
 
-    /// Adds the increase of a counter since the last call as a loss in this minute. Nothing else adds losses of this cause.
+    /// Adds the increase of a counter since the last call as a loss in this minute. Must be the only source of this cause.
     pub(crate) fn count(&self, cause: LossCause, total: u64, minute: Minute) {
         let mut state = lock(&self.0);
         let before = state.totals[cause as usize];
@@ -48,7 +48,7 @@ impl Losses {
         lock(&self.0).totals
     }
 
-    /// Returns the entries that the record lacks, completely or in part, with their total amounts.
+    /// Returns the entries that are missing from the loss record, in whole or in part, with their total amounts.
     pub(crate) fn unrecorded(&self) -> Vec<(Entry, u64)> {
         let state = lock(&self.0);
         let unrecorded = state.entries.iter().filter(|(_, amount)| amount.lost > amount.recorded);
@@ -90,7 +90,7 @@ impl State {
         if self.entries.len() <= ENTRIES_MAX {
             return;
         }
-        // Entries without a minute sort first, and stay.
+        // Entries without a minute sort first and are kept.
         let Some(&(oldest, cause)) = self.entries.keys().find(|(minute, _)| minute.is_some())
         else {
             return;

@@ -1,4 +1,4 @@
-//! [`Node`]: the state that the parts of one node share. `telemetry` reports it; no decision depends on a metric.
+//! [`Node`]: the state shared by the parts of a node. `telemetry` reports it; no decision depends on a metric.
 
 mod clock;
 pub(crate) mod files;
@@ -42,7 +42,7 @@ pub struct Node {
     pub progress: Progress,
     pub(crate) rounded: Rounded,
     pub(crate) unstamped: Unstamped,
-    /// The number of receiving threads whose socket cannot be read.
+    /// Number of receiving threads whose socket cannot be read.
     pub(crate) listeners_failing: AtomicUsize,
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
     pub(crate) name_taken: AtomicBool,
@@ -55,7 +55,7 @@ impl Node {
         Self { clock, rng, ..Self::default() }
     }
 
-    /// Logs certain losses, each cause at most once a minute.
+    /// Logs losses that are certain, each cause at most once a minute.
     pub(crate) fn log_losses(&self) {
         let totals = LossCause::ALL.into_iter().zip(self.losses.totals());
         for (cause, total) in totals.filter(|(cause, _)| cause.is_certain()) {
@@ -64,24 +64,24 @@ impl Node {
     }
 }
 
-/// Locks a mutex, also after a panic, for state that is valid between any two statements.
+/// Locks a mutex even after a panic, for state that is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartitionState {
-    /// Whether this node has events that are not in the store, so that no minute of the partition is idle.
+    /// Whether this node has events that are not in the store yet, so that no minute of the partition counts as idle.
     pub(crate) lags: bool,
-    /// The number of events that the store confirmed to this process.
+    /// The number of events that the store has acknowledged to this process.
     pub(crate) recorded: u64,
-    /// The number of recorded events that this process can record again.
+    /// The number of recorded events that this process can re-record.
     pub(crate) kept: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct PartitionStates {
-    /// Whether there are events on disk, which may belong to every partition.
+    /// Whether there are events on disk, which may belong to any partition.
     is_spooling: AtomicBool,
     states: Mutex<BTreeMap<usize, PartitionState>>,
 }

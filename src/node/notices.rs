@@ -1,5 +1,5 @@
-//! [`Notices`]: refused lines and losses of a process, for its log and its status. Each cause, a label of a metric, is logged at
-//! once, and then at most once a minute, with the number since the last time.
+//! [`Notices`]: rejected lines and losses of a process, for its log and its status. Each cause, a metric label, is logged
+//! immediately and then at most once a minute, with the count since the last message.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,12 +12,12 @@ use crate::event::Rejection;
 
 const EXAMPLE_BYTES: usize = 120;
 
-/// A refused line.
+/// A rejected line.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The source address that it claims, if known.
+    /// The source address it claims, if known.
     pub source: Option<SocketAddr>,
-    /// The beginning of the line, escaped.
+    /// The start of the line, escaped.
     pub line: String,
 }
 
@@ -27,7 +27,7 @@ impl Example {
     }
 }
 
-/// Returns the beginning of a line or a datagram, escaped for the log.
+/// Returns the start of a line or datagram, escaped for the log.
 pub(crate) fn beginning(bytes: &[u8]) -> impl Display {
     bytes.get(..EXAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
@@ -38,7 +38,7 @@ pub(crate) struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 #[derive(Debug, Default)]
 struct Notice {
     due: Throttle,
-    /// The total that was logged last.
+    /// The total when it was last logged.
     logged: u64,
     example: Option<Example>,
 }
@@ -60,7 +60,7 @@ impl Notices {
         all.iter().filter_map(|(cause, notice)| Some((*cause, notice.example.clone()?))).collect()
     }
 
-    /// Keeps a line as the example of its cause, and logs it if due; `total` lines were refused for this cause.
+    /// Keeps a line as the example of its cause, and logs it if due; `total` lines have been rejected for this cause.
     pub(crate) fn refused(&self, cause: &'static str, message: &str, total: u64, example: Example) {
         let (source, line) = (example.source.map(tracing::field::display), &example.line);
         if let Some(lines) = self.due(cause, total) {
@@ -77,7 +77,7 @@ impl Notices {
         self.refused(reason.label(), &message, total, example);
     }
 
-    /// Logs a loss if due; `total` were lost for this cause. Must be called repeatedly, also without new losses.
+    /// Logs a loss if due; `total` have been lost for this cause. Must be called repeatedly, even if there are no new losses.
     pub(crate) fn lost(&self, cause: LossCause, total: u64) {
         if let Some(amount) = self.due(cause.label(), total) {
             let reason = cause.label();

@@ -1,4 +1,4 @@
-//! Heartbeats: each worker beats in every round of its loop, and the watchdog is fed only while all of them do.
+//! Heartbeats: each worker beats in every iteration of its loop, and the watchdog is fed only while all of them do.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// The interval of heartbeats while a worker waits for other work.
+/// Interval of heartbeats while a worker waits for other work.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The heartbeat of one worker, which is watched until this is dropped.
@@ -17,7 +17,7 @@ pub struct Heartbeat(Arc<Worker>);
 #[derive(Debug)]
 struct Worker {
     name: String,
-    /// `None`: it is not watched until the next beat.
+    /// `None` if the worker is not watched until its next beat.
     last: Mutex<Option<Instant>>,
 }
 
@@ -26,7 +26,7 @@ struct Worker {
 pub struct Progress(Arc<Mutex<Vec<Weak<Worker>>>>);
 
 impl Progress {
-    /// Begins to watch a worker of this name.
+    /// Starts watching a worker with this name.
     #[must_use]
     pub fn watch(&self, name: impl Into<String>) -> Heartbeat {
         let last = Mutex::new(Some(Instant::now()));
@@ -47,12 +47,12 @@ impl Progress {
 }
 
 impl Heartbeat {
-    /// Suspends the watch until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
+    /// Suspends watching until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
     pub(crate) fn rest(&self) {
         *lock(&self.0.last) = None;
     }
 
-    /// Beats while it waits for work that has its own time limits.
+    /// Beats while waiting for work that has its own time limits.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);

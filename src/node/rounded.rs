@@ -1,6 +1,6 @@
-//! [`Rounded`]: detects timestamps so coarse that different events of a user count as one. Events that the store has already do
-//! not indicate it: copies are usual. Three successive events of one user and timestamp hardly are copies, and a nanosecond clock
-//! returns a whole millisecond once in a million times. Microseconds are fine: a user's events hardly coincide there.
+//! [`Rounded`]: detects timestamps so coarse that distinct events of a user count as one. Events already in the store are no
+//! evidence, since duplicates are common. Three consecutive events with the same user and timestamp are rarely duplicates,
+//! and a nanosecond clock returns a whole millisecond once in a million times. Microseconds are fine: events rarely coincide.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::event::Precision;
 const MILLISECOND: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
-/// The number of rounded events that indicates coarse timestamps.
+/// Number of rounded events that indicates coarse timestamps.
 pub(crate) const ROUNDED_MIN: u64 = 100;
-/// The number of coinciding events that indicates a loss.
+/// Number of coinciding events that indicates a loss.
 pub(crate) const COINCIDING_MIN: u64 = 10;
 const SERIES_CHARS: usize = 80;
 
@@ -25,24 +25,24 @@ pub(crate) struct Rounded(Mutex<Collected>);
 
 #[derive(Debug, Default)]
 struct Collected {
-    /// Due when a minute has passed, after which the events are counted from zero.
+    /// Due once a minute has passed, after which counting restarts from zero.
     minute: Throttle,
     found: Found,
     warned: [Option<Instant>; 2],
-    /// The unit of the timestamps and the series of the last event that was found.
+    /// The timestamp unit and the series of the last event found.
     example: Option<(&'static str, String)>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Events with whole milliseconds, although the input has a finer unit.
+    /// Events at whole milliseconds, although the input uses a finer unit.
     pub(crate) rounded: u64,
-    /// Events with the user and timestamp of the two events before.
+    /// Events with the same user and timestamp as the two events before.
     pub(crate) coinciding: u64,
 }
 
 impl Found {
-    /// Examines consecutive events of a series; `is_same_user` compares one with the previous. Also returns their coarse unit.
+    /// Examines consecutive events of a series; `is_same_user` compares one to the previous. Also returns their coarse unit.
     pub(crate) fn look(
         timestamps: impl Iterator<Item = i64>,
         is_same_user: impl Fn(usize) -> bool,
@@ -76,7 +76,7 @@ impl Found {
 }
 
 impl Rounded {
-    /// Adds numbers of a series, and warns when there are enough. Returns whether it warned.
+    /// Adds the counts of a series, and warns if they are high enough. Returns whether it warned.
     pub(crate) fn add(&self, found: Found, unit: &'static str, series: &str) -> bool {
         if found == Found::default() {
             return false;
@@ -162,10 +162,10 @@ mod tests {
             (0, 99, 0, false),
             (1, 1, 0, true),
             (1, 1000, 9, false),
-            // Coinciding events are another kind.
+            // Coinciding events are a different kind.
             (1, 0, 1, true),
             (97, 99, 9, false),
-            // Of the minute before nothing is left.
+            // Nothing is left from the previous minute.
             (3600, 99, 9, false),
             (1, 0, 1, true),
         ] {

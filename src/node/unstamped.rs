@@ -1,6 +1,6 @@
-//! [`Unstamped`]: a sample of recent lines without a timestamp. Each node gives them the time of arrival, so copies at two nodes
-//! are two events; by the samples nodes detect that they receive the same lines. A sample has the lines with the lowest hashes,
-//! so that nodes choose the same ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
+//! [`Unstamped`]: a sample of recent lines without a timestamp. Nodes stamp them on arrival, so duplicates at two nodes count
+//! as two events; by comparing samples, nodes detect that they receive the same lines. A sample has the lines with the lowest
+//! hashes, so nodes choose the same ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,17 +13,17 @@ use super::lock;
 
 pub(crate) const WINDOW_MS: i64 = 5000;
 const LINES_MAX: usize = 32;
-/// Fewer common lines of two nodes may be chance.
+/// Fewer lines in common between two nodes may be chance.
 const COMMON_MIN: usize = 3;
-/// The number of bits of a hash that are dropped.
+/// Number of bits of a hash that are dropped.
 const LEFT_OUT: u32 = 40;
 
-/// The hash of a line, and the second of its arrival, since the epoch.
+/// The hash of a line and its arrival time in seconds since the epoch.
 type Seen = (u32, i64);
 
 #[derive(Debug, Default)]
 pub(crate) struct Unstamped {
-    /// The window number, and in the lower half the highest hash in its sample. Most lines are skipped by this alone.
+    /// The window number and, in the lower half, the highest hash in its sample. This alone is enough to skip most lines.
     edge: AtomicU64,
     windows: Mutex<Windows>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Sample {
 }
 
 impl Unstamped {
-    /// Adds a line that arrived at `at_ms` by the store's clock, in ms since the epoch.
+    /// Adds a line that arrived at `at_ms` on the store's clock, in ms since the epoch.
     pub(crate) fn add(&self, series: &str, user: &[u8], at_ms: i64) {
         let hash = xxh3_64(user) ^ xxh3_64(series.as_bytes()).rotate_left(32);
         let hash = u32::try_from(hash >> LEFT_OUT).unwrap_or(u32::MAX);
@@ -81,9 +81,9 @@ impl Unstamped {
 }
 
 impl Windows {
-    /// Begins a window, but never returns to a past one: another thread may have read the clock earlier.
+    /// Starts a window, but never goes back to a past one, since another thread may have read the clock earlier.
     fn turn_to(&mut self, number: i64) {
-        // By a larger difference the clock was set back.
+        // A larger difference means that the clock was set back.
         let is_past = number < self.number && self.number - number < 12;
         if number == self.number || is_past {
             return;
@@ -95,13 +95,13 @@ impl Windows {
 }
 
 impl Sample {
-    /// Limits a sample of another node to the maximum length.
+    /// Limits a sample from another node to the maximum length.
     pub(crate) fn fit(mut self) -> Self {
         self.lines.truncate(LINES_MAX);
         self
     }
 
-    /// Returns the number of lines that another node received within a second, unless it may be chance.
+    /// Returns the number of lines that another node also received within a second, unless that may be chance.
     pub(crate) fn common(&self, other: &Self) -> Option<usize> {
         let theirs: BTreeSet<Seen> = other.lines.iter().copied().collect();
         let is_common = |&&(hash, second): &&Seen| {
@@ -119,7 +119,7 @@ impl Sample {
 mod tests {
     use super::*;
 
-    /// The beginning of a window.
+    /// The start of a window.
     const AT: i64 = 1_480_876_705_000;
 
     fn sample(lines: impl Iterator<Item = (u64, i64)>) -> Option<Sample> {

@@ -1,5 +1,5 @@
-//! [`Directory`]: the numbered segment files of one node, and their size limit. A file never changes once the next one exists. A
-//! lock keeps other processes out. All calls block; only the keeper's thread makes them.
+//! [`Directory`]: the numbered segment files of one node, and their size limit. A file never changes once the next one
+//! exists. A lock keeps other processes out. All calls block, so only the keeper's thread makes them.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
@@ -12,18 +12,18 @@ use super::segment::{self, Frame, MAGIC};
 use crate::event::Batch;
 use crate::node::files;
 
-/// The size at which a new segment is begun. A segment is read into memory as a whole.
+/// Size at which a new segment is started. A segment is read into memory as a whole.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// The minimum number of segments within the size limit, so that space is freed before all events are read.
+/// Minimum number of segments within the size limit, so that space is freed before all events have been read.
 const SEGMENTS_MIN: u64 = 4;
 const EXTENSION: &str = "spool";
-/// The extension of a segment that could not be read completely, and is ignored.
+/// The extension of a segment that could not be read completely. Such segments are ignored.
 const DAMAGED: &str = "damaged";
 const LOCK: &str = "lock";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpoolSettings {
-    /// The directory, which no other node uses.
+    /// The directory, which no other node may use.
     pub(crate) directory: PathBuf,
     pub(crate) bytes_max: u64,
 }
@@ -31,7 +31,7 @@ pub(crate) struct SpoolSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) path: PathBuf,
-    /// The number of events that this process wrote into it; `None` if an earlier process wrote it.
+    /// Number of events that this process wrote to the segment; `None` if an earlier process wrote it.
     pub(crate) events: Option<u64>,
     bytes: u64,
 }
@@ -56,17 +56,17 @@ pub(super) struct Directory {
     next: u64,
     growing: Option<(File, Segment)>,
     closed: VecDeque<Segment>,
-    /// The number of segments whose events are being recorded.
+    /// Number of segments whose events are being recorded.
     taken: usize,
     is_unsynced: bool,
     sync_failed: Option<io::Error>,
-    /// Kept open, so that a sync needs no further descriptor.
+    /// Kept open so that a sync does not need another file descriptor.
     opened: File,
     _lock: File,
 }
 
 impl Directory {
-    /// Opens and locks the directory, with the segments of earlier processes.
+    /// Opens and locks the directory, including segments left by earlier processes.
     pub(super) fn open(settings: &SpoolSettings) -> anyhow::Result<Self> {
         let path = settings.directory.clone();
         let shown = path.display();
@@ -91,14 +91,14 @@ impl Directory {
             let Some(number) = number(&found) else {
                 continue;
             };
-            // A damaged segment counts, too: a new one of its number would replace it.
+            // Damaged segments count as well, because a new segment with the same number could replace them.
             last = last.max(number);
             if found == path_of(&path, number) {
                 let bytes = entry.metadata().map_err(failed)?.len();
                 closed.push(Segment { path: found, events: None, bytes });
             }
         }
-        // The numbers have the same length.
+        // The numbers all have the same length.
         closed.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(Self {
             bytes_max: settings.bytes_max,
@@ -120,7 +120,7 @@ impl Directory {
         self.bytes
     }
 
-    /// Returns whether there is no segment, not even one whose events are being recorded.
+    /// Returns whether there are no segments, not even one whose events are being recorded.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_more() && self.taken == 0
     }
@@ -129,7 +129,7 @@ impl Directory {
         self.growing.is_some() || !self.closed.is_empty()
     }
 
-    /// Appends as much of a batch as the limit permits. `again`: whether to retry a write that failed for a shortage.
+    /// Appends as much of a batch as the limit permits. `again`: whether to retry a write that failed due to a shortage.
     pub(super) fn append(
         &mut self,
         batch: &Batch,
@@ -172,7 +172,7 @@ impl Directory {
             self.bytes += bytes;
             segment.events = segment.events.map(|events| events + frame.events as u64);
         } else {
-            // A partial frame would hide all frames behind it.
+            // A partial frame would hide all frames after it.
             let _ = file.set_len(segment.bytes);
         }
         self.is_unsynced = true;
@@ -186,7 +186,7 @@ impl Directory {
         let path = path_of(&self.path, self.next);
         let file = files::create(&path)?;
         self.next += 1;
-        // Without a sync of the directory the file may be gone after a crash of the machine.
+        // Unless the directory is synced, the file may be gone after a machine crash.
         self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
         Ok((file, Segment { path, events: Some(0), bytes: 0 }))
     }
@@ -194,7 +194,7 @@ impl Directory {
     fn close(&mut self) {
         if let Some((file, segment)) = self.growing.take() {
             if segment.bytes == 0 {
-                // A full disk may have room for new files, and for no event.
+                // A full disk may have room for new files but not for any events.
                 let _ = fs::remove_file(segment.path);
                 return;
             }
@@ -204,7 +204,7 @@ impl Directory {
         }
     }
 
-    /// Makes the written events outlive a crash of the machine. Returns the first sync error since the last call.
+    /// Makes the written events survive a machine crash. Returns the first sync error since the last call.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if let (Some((file, _)), true) = (&self.growing, self.is_unsynced) {
             self.is_unsynced = false;
@@ -239,7 +239,7 @@ impl Directory {
     }
 }
 
-/// Returns whether a temporary shortage of the process or the system caused the error, and not the disk.
+/// Returns whether the error was caused by a temporary shortage in the process or the system rather than by the disk.
 fn is_shortage(error: &io::Error) -> bool {
     let codes = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))

@@ -1,4 +1,4 @@
-//! When new events go behind those on disk, and when no longer.
+//! When new events are queued behind those on disk, and when they no longer are.
 
 use tempfile::TempDir;
 
@@ -7,7 +7,7 @@ use crate::diagnosis::LossCause;
 use crate::event::Minute;
 use crate::node::{Intake, Node};
 
-/// A keeper that runs, and its spool.
+/// A running keeper and its spool.
 struct Running {
     home: TempDir,
     node: Arc<Node>,
@@ -24,7 +24,7 @@ impl Running {
         Self { home, node, spool }
     }
 
-    /// Gives an event to the disk, as a listener does that has no room in memory.
+    /// Sends an event to the disk, like a listener that has no room in memory.
     async fn overflow(&self) {
         let mut batch = Batch::default();
         assert!(batch.push(Minute::of_nanos(0), "a=1", "user", 0));
@@ -33,7 +33,7 @@ impl Running {
         self.spool.reserve().await.unwrap().keep(batch);
     }
 
-    /// Takes a segment as the unspooler does.
+    /// Takes a segment, like the unspooler.
     async fn take_what_arrived(&self) -> Option<Segment> {
         let arrived = tokio::time::timeout(Duration::from_secs(30), self.spool.arrived());
         arrived.await.expect("the notification is missing");

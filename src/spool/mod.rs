@@ -1,6 +1,6 @@
-//! Events on disk, for which memory has no room while the store is unavailable. A `Keeper` is a thread that owns the directory;
-//! all others use it through a [`Spool`]. A segment is deleted only when all its events are recorded. The keeper waits for orders
-//! and the disk, never for the store, and stops when the last [`Spool`] is dropped and all orders are executed and synced.
+//! Events on disk, for which there is no room in memory while the store is unavailable. A `Keeper` is a thread that owns the
+//! directory; all others use it through a [`Spool`]. A segment is deleted only once all its events have been recorded. The keeper
+//! never waits for the store, and exits when the last [`Spool`] has been dropped and all orders are executed and synced.
 
 mod directory;
 pub mod segment;
@@ -21,7 +21,7 @@ use crate::telemetry::{Metrics, gauge};
 
 const ORDERS: usize = 8;
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long writes are retried without a free descriptor or memory; afterwards events are dropped at once, until one succeeds.
+/// How long writes are retried without free descriptors or memory. After that, events are dropped until a write succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -35,11 +35,11 @@ pub(crate) struct Keeper {
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     logged: Throttle,
-    /// The beginning of a shortage of descriptors or memory.
+    /// When the shortage of descriptors or memory began.
     short_since: Option<Instant>,
 }
 
-/// A handle of the spool.
+/// A handle to the spool.
 #[derive(Debug, Clone)]
 pub struct Spool {
     orders: mpsc::Sender<Order>,
@@ -56,7 +56,7 @@ struct State {
 type Order = Box<dyn FnOnce(&mut Keeper) + Send>;
 
 impl Keeper {
-    /// Opens the directory, which no other process may use.
+    /// Opens the directory, which no other process may be using.
     pub(crate) fn open(
         settings: &SpoolSettings,
         node: Arc<Node>,
@@ -87,7 +87,7 @@ impl Keeper {
         Ok((keeper, spool))
     }
 
-    /// Executes orders until all handles are dropped. Blocks; must be called inside a tokio runtime.
+    /// Executes orders until all handles are dropped. Blocks, and must be called inside a tokio runtime.
     pub(crate) fn run(mut self) {
         let runtime = Handle::current();
         let mut synced = Instant::now();
@@ -95,7 +95,7 @@ impl Keeper {
             self.heartbeat.beat();
             let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
             let order = runtime.block_on(next);
-            // A disk that hangs blocks no other thread, and a restart because of it would lose the events in memory.
+            // A hanging disk does not block any other thread, and a restart because of it would lose the events in memory.
             self.heartbeat.rest();
             match order {
                 Ok(Some(order)) => {
@@ -116,7 +116,7 @@ impl Keeper {
     fn take(&mut self) -> Option<Segment> {
         let taken = self.directory.take();
         if !self.directory.has_more() {
-            // Batches still in the queue are the last ones of this overflow. Waiting for an empty queue could take forever, if
+            // Batches still in the queue are the last ones of this overflow. Waiting for an empty queue could take forever if
             // events arrive faster than the disk syncs.
             self.state.is_spilling.store(false, Ordering::Relaxed);
         }
@@ -152,7 +152,7 @@ impl Keeper {
         self.node.ledger.refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
-        // Also when nothing was kept: the unspooler then finds no segment, which ends spilling, so that events go to memory
+        // Even if nothing was kept: the unspooler then finds no segment, which ends spilling, so that events go to memory
         // while the disk is full.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
@@ -177,12 +177,12 @@ impl Keeper {
 }
 
 impl Spool {
-    /// Returns whether new events must go to the disk, behind the events there.
+    /// Returns whether new events must go to disk, behind the events already there.
     pub(crate) fn is_spilling(&self) -> bool {
         self.state.is_spilling.load(Ordering::Relaxed)
     }
 
-    /// Sends new events to the disk until all segments are taken.
+    /// Sends new events to disk until all segments have been taken.
     pub(crate) fn begin_spilling(&self) {
         self.state.is_spilling.store(true, Ordering::Relaxed);
     }
@@ -191,7 +191,7 @@ impl Spool {
         self.orders.try_reserve().ok().map(Place)
     }
 
-    /// Waits for a place in the queue of the disk. Returns `None` if there is no keeper.
+    /// Waits for a slot in the disk queue. Returns `None` if there is no keeper.
     pub(crate) async fn reserve(&self) -> Option<Place<'_>> {
         self.orders.reserve().await.ok().map(Place)
     }
@@ -199,7 +199,7 @@ impl Spool {
     /// Takes the oldest segment. Spilling ends with the last one.
     pub(crate) async fn take(&self) -> Option<Segment> {
         let (answer, taken) = oneshot::channel();
-        // The receiver is dropped only at the end of the node; then the next one takes the segment.
+        // The receiver is dropped only when the node exits; the next process then takes the segment.
         let order: Order = Box::new(|keeper| drop(answer.send(keeper.take())));
         self.orders.send(order).await.ok()?;
         taken.await.ok()?
@@ -210,19 +210,19 @@ impl Spool {
         self.state.arrived.notified().await;
     }
 
-    /// Deletes a segment whose events are recorded, or renames it if `keep` is set because some of it is unreadable.
+    /// Deletes a segment whose events have been recorded, or renames it if `keep` is set because part of it is unreadable.
     pub(crate) async fn done(&self, segment: Segment, keep: bool) {
-        // Without a keeper the segment stays, and recording it again changes nothing.
+        // Without a keeper, the segment stays, and re-recording it does not change anything.
         let _ = self.orders.send(Box::new(move |keeper| keeper.done(&segment, keep))).await;
     }
 }
 
-/// A place in the queue of the disk.
+/// A slot in the disk queue.
 #[derive(Debug)]
 pub(crate) struct Place<'a>(mpsc::Permit<'a, Order>);
 
 impl Place<'_> {
-    /// Writes a batch to the disk. Its events must be spooled in the ledger.
+    /// Writes a batch to disk. Its events must already be marked as spooled in the ledger.
     pub(crate) fn keep(self, batch: Batch) {
         self.0.send(Box::new(move |keeper| keeper.keep(&batch)));
     }
@@ -230,7 +230,7 @@ impl Place<'_> {
 
 #[cfg(test)]
 impl Keeper {
-    /// Opens a spool of one MiB, for tests.
+    /// Opens a 1 MiB spool for tests.
     pub(crate) fn of_a_mib(
         directory: &std::path::Path,
         node: &Arc<Node>,

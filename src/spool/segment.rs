@@ -1,19 +1,19 @@
-//! The format of a segment file, pure: [`MAGIC`], then frames: the length of the payload (4 bytes), the xxh3-64 of that and the
-//! payload (8 bytes), both little-endian, and the payload: events by series, in postcard. The reader skips truncated frames,
-//! zeros after a crash of the machine, and wrong checksums; only a corrupt length hides the frames behind it.
+//! The format of a segment file, without I/O: [`MAGIC`], then frames: the length of the payload (4 bytes), the xxh3-64 of
+//! length and payload (8 bytes), both little-endian, and the payload (events by series, in postcard). The reader skips
+//! truncated frames, zeros left by a machine crash, and wrong checksums; only a corrupt length hides the frames after it.
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::event::Batch;
 
-/// The header of a segment; the digit is the version of the format.
+/// The header of a segment; the digit is the format version.
 pub const MAGIC: &[u8] = b"eds spool 1\n";
 const HEADER: usize = 12;
-/// The approximate size at which a payload is closed.
+/// Approximate size at which a payload is closed.
 const PAYLOAD_BYTES: usize = 512 * 1024;
-/// The maximum size of a payload: one event more than [`PAYLOAD_BYTES`], whose names have at most 64 KiB each.
+/// Maximum size of a payload: [`PAYLOAD_BYTES`] plus one event, whose names have at most 64 KiB each.
 const PAYLOAD_MAX: usize = PAYLOAD_BYTES + 256 * 1024;
-/// The approximate size of an event without its user's name.
+/// Approximate size of an event, excluding the user's name.
 const EVENT_BYTES: usize = 12;
 
 type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
@@ -23,18 +23,18 @@ type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
 pub struct Frame {
     /// The header and the payload.
     pub bytes: Vec<u8>,
-    /// The number of its events.
+    /// The number of events in it.
     pub events: usize,
 }
 
 /// The result of reading a segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The number of events that were read.
+    /// The number of events read.
     pub events: u64,
     /// The number of corrupt frames.
     pub damaged: u64,
-    /// The number of bytes after the last frame.
+    /// The number of bytes after the last complete frame.
     pub torn_bytes: u64,
 }
 
@@ -94,7 +94,7 @@ fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
     Some(header)
 }
 
-/// Reads a segment of any bytes, and calls `each` with the series, user and nanoseconds since the epoch of every event.
+/// Reads a segment of arbitrary bytes, and calls `each` with the series, user and timestamp in nanoseconds of every event.
 pub fn read<'a>(
     segment: &'a [u8],
     mut each: impl FnMut(&'a str, &'a str, i64),
@@ -138,7 +138,7 @@ pub fn read<'a>(
     Ok(contents)
 }
 
-/// Returns whether all bytes are zero: the file system allocated them before the machine crashed.
+/// Returns whether all bytes are zero, because the file system had allocated them when the machine crashed.
 fn is_unwritten(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }

@@ -1,4 +1,4 @@
-//! The form of a segment file, held against damage of every kind.
+//! The format of a segment file, tested with every kind of damage.
 
 use proptest::prelude::*;
 

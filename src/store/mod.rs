@@ -1,9 +1,9 @@
-//! The stores of open minutes and of their counts, by the roles of their users.
+//! The stores of open minutes and of their counts, by the role of the caller.
 //!
-//! Every role has a [`Store`]. Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators
-//! [`Survey`] and the [`Registry`]. Only [`RedisStore`](redis::RedisStore) lets operators read, requeue and drop quarantined counts.
+//! Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators [`Survey`] and the [`Registry`].
+//! With [`RedisStore`](redis::RedisStore), operators can also read, requeue and drop quarantined counts.
 //!
-//! The life of a series in a minute; each output has its own states after `sealed`:
+//! The life of a series in a minute. After `sealed`, each output has its own state:
 //!
 //! ```text
 //!         record      finished        compact        acknowledge
@@ -13,25 +13,25 @@
 //!                                                   ╰───────────────────────────╯
 //! ```
 //!
-//! A lapsed claim is taken over in any state. An event is late when its series has sealed counts: its minute is claimed once more, and
-//! no count changes. `tests/store_contract/life.rs` has every event in every state.
+//! A lapsed claim is taken over in any state. An event is late if its series has sealed counts: its minute is claimed once more,
+//! but no count changes. `tests/store_contract/life.rs` tests every transition in every state.
 //!
-//! A minute of a partition goes through these steps, and every node may do any of them:
+//! A minute of a partition goes through these steps, each of which any node may perform:
 //!
-//! 1. [`admit`](Recording::admit) decides which series are recorded under their own names; those beyond the cap share the overflow
-//!    series. [`record`](Recording::record) adds users and events; a repeated call changes nothing.
+//! 1. [`admit`](Recording::admit) decides which series are recorded under their own names; those beyond the cap share the
+//!    overflow series. [`record`](Recording::record) adds users and events; repeating the call does not change anything.
 //! 2. [`claim`](Draining::claim) takes minutes that are finished and idle, each with a token and a lease. A lapsed claim is taken
 //!    over with a new token.
-//! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. With the last series the
-//!    claim ends, and the node gets a claim for each output, to send the counts.
-//! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not confirmed.
+//! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. With the last series, the claim ends, and
+//!    the node gets a claim per output to send the counts.
+//! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not acknowledged.
 //! 5. [`announce`](Draining::announce) tells the other nodes that the counts are about to be written, which closes the minute.
-//! 6. [`acknowledge`](Draining::acknowledge) marks counts as confirmed, and ends the claim with the last of them.
+//! 6. [`acknowledge`](Draining::acknowledge) marks counts as acknowledged, and ends the claim with the last of them.
 //!    [`extend`](Draining::extend) renews a lease, or lets it lapse sooner.
 //!
-//! All nodes know which minutes are closed: a node learns it from its [check-in](Draining::check_in), and [attests](Draining::attest)
-//! it to a store that forgets. Every step after a claim checks its token, so a node that slept through
-//! its lease changes nothing.
+//! All nodes know which minutes are closed: they learn it from their [check-ins](Draining::check_in), and
+//! [attest](Draining::attest) to it if a store has lost data. Every step after a claim checks the token, so a node that slept
+//! through its lease cannot change anything.
 
 mod draining;
 pub mod memory;
@@ -68,16 +68,16 @@ pub enum StoreError {
     /// The store is unreachable, slow, or not ready. The call may have taken effect.
     #[error("store is unavailable: {}", .0.reason())]
     Unavailable(Diagnosis),
-    /// The store is out of memory. Draining still works, and makes room.
+    /// The store is out of memory. Draining still works, and frees memory.
     #[error("store is full: {}", .0.reason())]
     Full(Diagnosis),
-    /// The store does not serve this node until an operator acts.
+    /// The store does not serve this node until an operator intervenes.
     #[error("store cannot be used: {}", .0.reason())]
     Refused(Diagnosis),
-    /// The store lacks what this node has seen in it; the call had no effect. The node has to [`attest`](Draining::attest) first.
+    /// The store has lost something this node has seen; the call had no effect. The node must [`attest`](Draining::attest) first.
     #[error("the store lost data or was replaced")]
     Forgot,
-    /// The claim is no longer this node's; the call had no effect.
+    /// This node no longer holds the claim. The call had no effect.
     #[error("the claim was taken over by another node")]
     ClaimLost,
 }
@@ -86,7 +86,7 @@ pub enum StoreError {
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 impl StoreError {
-    /// An error without a known cause.
+    /// Creates an error without a known cause.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable(Diagnosis::new(Cause::RedisDown, why))
     }
@@ -114,72 +114,71 @@ pub struct Bucket {
     pub minute: Minute,
 }
 
-/// Differences between stores.
+/// How stores differ from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether nodes share the store: it may forget confirmed events, and each call takes a while. Otherwise it ends with the
-    /// process.
+    /// Whether nodes share the store. If so, it may lose acknowledged events, and each call takes a while; otherwise the
+    /// store ends with the process.
     pub is_remote: bool,
-    /// Whether the store finds new users itself, so that recorders need not name them.
+    /// Whether the store detects new users itself, so that recorders need not list them.
     pub finds_new_users: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store that nodes share, and that recorders tell of new users.
+    /// The capabilities of a store that nodes share, and that recorders tell about new users.
     pub const SHARED: Self = Self { is_remote: true, finds_new_users: false };
-    /// Capabilities of the memory of this process.
+    /// The capabilities of this process's own memory.
     pub const IN_PROCESS: Self = Self { is_remote: false, finds_new_users: true };
 }
 
-/// The common part of all roles.
+/// What the roles of a node have in common.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Checks that the store is available and fit for this node, for start-up and readiness. Every call makes its necessary checks.
+    /// Checks that the store is available and usable for this node, for startup and readiness. Calls make their own checks.
     async fn check(&self) -> Result<()>;
 
-    /// Returns how this node's settings differ from the cluster-wide settings. A node
-    /// that differs may record events, but neither close minutes nor send.
+    /// Returns how this node's settings differ from the cluster-wide settings. If they do, the node may record events, but
+    /// must neither close minutes nor send counts.
     async fn difference(&self) -> Result<Option<Diagnosis>> {
         Ok(None)
     }
 
-    /// Returns a number that changes whenever the store may have forgotten confirmed events: with the connection. 0 before the first
-    /// connection, and for a store that does not forget.
+    /// Returns a number that changes whenever the store may have lost acknowledged events, that is, with each connection. It
+    /// is 0 before the first connection, and for a store that never loses any.
     fn generation(&self, _partition: Partition) -> u64 {
         0
     }
 
-    /// Returns how this store differs from others.
+    /// Returns how this store differs from other kinds.
     fn capabilities(&self) -> Capabilities {
         Capabilities::SHARED
     }
 
-    /// Returns the memory of open minutes and unsent counts in this process, and its limit, in
-    /// bytes; 0 for a shared store.
+    /// Returns the memory used by open minutes and unsent counts in this process, and its limit, in bytes; both 0 if shared.
     fn memory(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// Returns the number of different events in open minutes and unsent counts that would be lost if the process ended now.
+    /// Returns the number of distinct events in open minutes and unsent counts that would be lost if the process exited now.
     fn unpublished(&self) -> u64 {
         0
     }
 
-    /// Notes that no more events are received. A store that ends with the process then closes no unfinished minute, since its counts
-    /// would be incomplete.
+    /// Notes that no more events will be received. A store that ends with the process then stops closing unfinished minutes,
+    /// since their counts would be incomplete.
     fn stopping(&self) {}
 
-    /// Returns the warnings of the last calls for operators; no event is lost yet.
+    /// Returns warnings for operators from the last calls. No events have been lost yet.
     fn warnings(&self) -> Vec<Diagnosis> {
         Vec::new()
     }
 
-    /// Looks for minutes and counts outside the partitions of this node, for [`Store::warnings`]. Slow.
+    /// Searches for minutes and counts outside this node's partitions, for [`Store::warnings`]. Slow.
     async fn look_for_leftovers(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the address of the store for the log, without secrets.
+    /// Returns the store's address for the log, without secrets.
     fn describe(&self) -> String;
 }
 

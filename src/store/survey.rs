@@ -1,4 +1,4 @@
-//! The [`Survey`] role: what operators see of a store and its nodes, also when nodes disagree or the store is unfit for events.
+//! The [`Survey`] role: what operators see of a store and its nodes, even if nodes disagree or the store is unusable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,49 +11,49 @@ use super::{Backlog, Coverage, Result, Store, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 
-/// The retention of a node's last report. Until then a node that died, hangs or is cut off is shown as silent.
+/// How long a node's last report is kept. Until then, a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
 pub(super) const REPORT_BYTES_MAX: usize = 32_768;
-/// The most reports that are read, the latest first.
+/// Maximum number of reports that are read, latest first.
 pub(super) const REPORTS_MAX: usize = 256;
 
 /// The last report of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     pub(crate) name: String,
-    /// Name and number of the process.
+    /// The process's name and number.
     pub(crate) identity: String,
     pub(crate) version: String,
-    /// The age of the report, by the store's clock.
+    /// The age of the report, according to the store's clock.
     pub(crate) ago: Duration,
     /// The report, unchecked, at most 32 KiB.
     pub(crate) text: String,
 }
 
-/// The retention of a loss after its last growth, acknowledged or not.
+/// How long a loss is kept after its last increase, acknowledged or not.
 pub const LOSS_KEPT: Duration = Duration::from_secs(30 * 86_400);
-/// The most losses that the record keeps apart. Beyond it the oldest are added up by cause.
+/// Maximum number of losses that are recorded separately. Beyond that, the oldest are added up by cause.
 pub const LOSSES_MAX: usize = 1024;
-/// The minute of losses that are added up.
+/// Used in place of the minute for losses that have been added up.
 const EARLIER: &str = "earlier";
 
-/// The loss of a process in a minute for one cause.
+/// The loss of a process in a minute from one cause.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
-    /// The minute; `None`: several.
+    /// The minute; `None` for several.
     pub minute: Option<Minute>,
     /// The cause, as in the metrics.
     pub cause: String,
-    /// Name and number of the process; empty: several.
+    /// The process's name and number; empty for several.
     pub process: String,
-    /// The number of events, or datagrams.
+    /// The number of events or datagrams.
     pub amount: u64,
     /// The part of the amount that an operator has acknowledged.
     pub acknowledged: u64,
 }
 
 impl Loss {
-    /// The key in the record: one for each minute, cause and process.
+    /// The key in the loss record, unique per minute, cause and process.
     #[must_use]
     pub fn key(&self) -> String {
         let minute = self.minute.map(|minute| minute.to_string());
@@ -61,7 +61,7 @@ impl Loss {
         format!("{minute}|{}|{}", self.cause, self.process)
     }
 
-    /// The loss of a key, not acknowledged; `None`: not a key.
+    /// Parses a key into an unacknowledged loss of this amount; `None` if it is not a key.
     #[must_use]
     pub fn of_key(key: &str, amount: u64) -> Option<Self> {
         let mut parts = key.splitn(3, '|');
@@ -79,13 +79,13 @@ impl Loss {
         })
     }
 
-    /// The part of the amount that is not acknowledged.
+    /// The part of the amount that has not been acknowledged.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.amount.saturating_sub(self.acknowledged)
     }
 
-    /// The name of the node or relay; empty: several.
+    /// The name of the node or relay; empty for several.
     #[must_use]
     pub fn node(&self) -> &str {
         let name = self.process.rsplit_once('#').map(|(name, _)| name);
@@ -108,9 +108,9 @@ pub(crate) struct ServerFound {
     pub(crate) version: String,
     /// `master` or `slave`.
     pub(crate) role: String,
-    /// Bytes in use, as compared with `maxmemory`.
+    /// Bytes used, as compared with `maxmemory`.
     pub(crate) used_memory: u64,
-    /// 0: no limit.
+    /// 0 if there is no limit.
     pub(crate) maxmemory: u64,
     /// The `maxmemory-policy`.
     pub(crate) policy: String,
@@ -139,12 +139,12 @@ fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok,
 /// The result of a survey.
 #[derive(Debug, Clone)]
 pub struct Surveyed {
-    /// Empty where the store is this process' memory.
+    /// Empty if the store is this process's memory.
     pub(crate) servers: Vec<ServerSeen>,
     pub(crate) reports: Result<Vec<Reported>>,
     pub(crate) relays: Result<Vec<Reported>>,
     pub(crate) backlogs: Result<Vec<Backlog>>,
-    /// The number of events that each process (`name#number`) saw of each requested minute.
+    /// The number of events that each process (`name#number`) has seen of each requested minute.
     pub(crate) seen: Result<BTreeMap<Minute, Coverage>>,
     pub(crate) losses: Result<Vec<Loss>>,
     /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the format.
@@ -170,7 +170,7 @@ impl Surveyed {
         }
     }
 
-    /// The result of a store without servers and other processes.
+    /// The result for a store without servers and other processes.
     pub(super) const fn empty() -> Self {
         Self {
             servers: Vec::new(),
@@ -186,18 +186,18 @@ impl Surveyed {
     }
 }
 
-/// The reports and losses of all processes that share a store. By default there are no other processes.
+/// The reports and losses of all processes that share a store. By default, there are no other processes.
 #[async_trait]
 pub trait Registry: Send + Sync + std::fmt::Debug {
     /// The name of this process in the store: `name#number`.
     fn identity(&self) -> &str;
 
-    /// Keeps the report of this process for [`REPORT_KEPT`]. Returns whether another process reports under the same name.
+    /// Stores this process's report for [`REPORT_KEPT`]. Returns whether another process reports under the same name.
     async fn report(&self, _report: &str) -> Result<bool> {
         Ok(false)
     }
 
-    /// Removes the report at an orderly end of the process.
+    /// Removes the report on an orderly exit of the process.
     async fn withdraw(&self) -> Result<()> {
         Ok(())
     }
@@ -207,12 +207,12 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Adds these losses to the record; a repeated call changes nothing. Returns false without a record.
+    /// Adds these losses to the loss record; repeating the call does not change anything. Returns false if there is no record.
     async fn lose(&self, _losses: &[Loss]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Reads the record of losses.
+    /// Reads the loss record.
     async fn losses(&self) -> Result<Vec<Loss>> {
         Ok(Vec::new())
     }
@@ -224,6 +224,6 @@ pub trait Survey: Store {
     /// Returns the registry of the processes that share the store.
     fn registry(&self) -> Arc<dyn Registry>;
 
-    /// Surveys the whole store, with the coverage of these minutes, and the number of waiting minutes before `old_before`.
+    /// Surveys the whole store, including the coverage of these minutes and the number of waiting minutes before `old_before`.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;
 }

@@ -1,5 +1,5 @@
-//! The store of a single node: sets in this process, lost with it. A claim is only a deadline after which the worker gets it
-//! again: work that was not renewed by then has failed.
+//! The store of a single node: sets in this process, which are lost when it exits. A claim is only a deadline. Work that has
+//! not been renewed by then has failed, and the worker gets the claim again.
 
 mod draining;
 mod sets;
@@ -24,7 +24,7 @@ use crate::event::{Minute, Partition, Partitions};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// Sets in this process.
+/// Sets in the memory of this process.
 #[derive(Debug)]
 pub struct MemoryStore {
     node: String,
@@ -37,11 +37,11 @@ pub struct MemoryStore {
 
 #[derive(Debug)]
 struct State {
-    /// By [`Partition::index`].
+    /// Indexed by [`Partition::index`].
     partitions: Vec<PartitionState>,
-    /// The approximate memory of the sets, and of the counts of minutes that are not sent completely.
+    /// Approximate memory of the sets, and of the counts of minutes that have not been sent completely.
     bytes: u64,
-    /// No minute expires before this.
+    /// No minute expires before this time.
     next_expiry_ms: i64,
 }
 
@@ -50,39 +50,39 @@ struct PartitionState {
     minutes: HashMap<Minute, MinuteState>,
     /// The minutes with sets or unsent counts.
     busy: BTreeSet<Minute>,
-    /// The quarantine of each output that counts were sealed for: the events of each count.
+    /// The quarantine of each output that counts have been sealed for, with the number of events of each count.
     outputs: BTreeMap<OutputName, BTreeMap<(Minute, String), u64>>,
     lags: bool,
     late: u64,
-    /// Closed minutes; all minutes before `since` are closed, too.
+    /// Closed minutes. All minutes before `since` are closed as well.
     closed: BTreeSet<Minute>,
     since: Option<Minute>,
 }
 
 #[derive(Debug, Default)]
 struct MinuteState {
-    /// Events recorded since the minute was last sealed, copies included.
+    /// Events recorded since the minute was last sealed, including duplicates.
     arrivals: u64,
-    /// `arrivals` at the last claim, when they last changed, and the first claim.
+    /// `arrivals` when claims were last requested, when they last changed, and when claims were first requested.
     idle: Option<(u64, Instant, Instant)>,
-    /// Series without counts that are recorded under their own names; with the overflow series once a series was refused.
+    /// Series without counts that are recorded under their own names, plus the overflow series once a series has been rejected.
     admitted: BTreeSet<String>,
     users: Users,
     sets: BTreeMap<String, Sets>,
-    /// Different users and different events, by series. Once sealed they never change.
+    /// The numbers of distinct users and events by series. They never change once sealed.
     counts: BTreeMap<String, (u64, u64)>,
     unsent: BTreeMap<OutputName, BTreeSet<String>>,
-    /// The end of each claim: to seal (`None`), or to send to an output.
+    /// The deadline of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
-    /// What [`State::bytes`] has of its counts.
+    /// The share of its counts in [`State::bytes`].
     unsent_bytes: u64,
     seen: u64,
-    /// When it is forgotten, unless it is busy.
+    /// When the minute is dropped, unless it is busy.
     expires_ms: i64,
 }
 
 impl MemoryStore {
-    /// Creates a store. It keeps counts for `retention`, about `counts_max` at most, and refuses to record from `bytes_max` on.
+    /// Creates a store that keeps counts for `retention`, at most about `counts_max` of them, and stops recording at `bytes_max`.
     #[must_use]
     pub fn new(
         node: &str,
@@ -105,7 +105,7 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the events in the sets of a minute by series: each user, and the nanoseconds since the epoch.
+    /// Returns the events in the sets of a minute by series, each with its user and its time in nanoseconds since the epoch.
     #[must_use]
     pub fn open_events(&self, minute: Minute) -> BTreeMap<String, BTreeSet<(String, i64)>> {
         let state = self.lock();
@@ -117,9 +117,9 @@ impl MemoryStore {
         open.collect()
     }
 
-    /// Returns the state without expired counts.
+    /// Locks the state and drops expired counts.
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held is a bug elsewhere; the counts are better served than refused.
+        // If a thread panicked with the lock held, the bug is elsewhere, and serving the counts is better than failing.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.expire(now_ms());
         state
@@ -162,7 +162,7 @@ impl PartitionState {
         self.busy.iter().filter_map(|minute| Some((*minute, self.minutes.get(minute)?)))
     }
 
-    /// Counts the minutes with work; `old` are the waiting ones before a minute.
+    /// Counts the minutes with work; `old` counts the waiting ones before `old_before`.
     fn backlog(&self, old_before: Minute) -> Backlog {
         let mut backlog = Backlog::default();
         backlog.outputs.extend(self.outputs.iter().map(|(output, quarantine)| {
@@ -195,7 +195,7 @@ impl MinuteState {
         self.sets.get(series).map_or(0, |sets| sets.counts(&self.users).0)
     }
 
-    /// Returns whether it has sets and is not claimed to be sealed.
+    /// Returns whether the minute has sets and is not claimed for sealing.
     fn waits(&self) -> bool {
         !self.sets.is_empty() && !self.leases.contains_key(&None)
     }
@@ -227,7 +227,7 @@ impl Store for MemoryStore {
         (self.lock().bytes, self.bytes_max)
     }
 
-    /// Counts the events of quarantined counts, too.
+    /// Includes the events of quarantined counts.
     fn unpublished(&self) -> u64 {
         let of_partition = |partition: &PartitionState| {
             let quarantined = partition.outputs.values().flatten();
@@ -263,7 +263,7 @@ impl Recording for MemoryStore {
         let minute = partition.minutes.entry(request.minute).or_default();
         let admit = |&series: &&str| {
             if !minute.admits(request.overflow) && !minute.admits(series) {
-                // Once one is refused, no other is admitted.
+                // Once a series has been rejected, no other is admitted.
                 let admitted = (minute.admitted.len() + minute.counts.len()) as u64;
                 let has_room = admitted < request.series_max;
                 let entered = if has_room { series } else { request.overflow };
@@ -277,7 +277,7 @@ impl Recording for MemoryStore {
         };
         let series = request.series.iter().map(admit).collect();
         if !partition.busy.contains(&request.minute) {
-            // An event may come until it is too old. Never sooner than before, also when the clock was set back.
+            // Events may arrive until they are too old. The expiry never becomes earlier, even if the clock was set back.
             let from_ms = now_ms().max(request.minute.end_millis());
             minute.expires_ms = minute.expires_ms.max(after_ms(from_ms, self.retention));
             state.next_expiry_ms = state.next_expiry_ms.min(minute.expires_ms);

@@ -1,5 +1,5 @@
-//! [`Sets`]: the events of a series in a minute. [`Users`] numbers the names in a minute of a partition; an event is one word of
-//! its time in the minute and its user's number, so it takes 8 to 16 bytes. Different users are counted on demand.
+//! [`Sets`]: the events of a series in a minute. [`Users`] numbers the users of a partition's minute. An event is one word,
+//! made of its time within the minute and its user's number, so it takes 8 to 16 bytes. Distinct users are counted on demand.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
@@ -10,21 +10,21 @@ use crate::event::{Batch, Minute, series_fingerprint};
 use crate::store::RecordRequest;
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
-/// The bits of a user's number in an event. The nanoseconds of a minute take the other 36.
+/// Number of bits for the user's number in an event. The other 36 hold the nanoseconds within the minute.
 const NUMBER_BITS: u32 = 28;
-/// The events of a full run, 4 KiB.
+/// Number of events in a full run, which takes 4 KiB.
 const RUN_EVENTS: usize = 512;
-/// The approximate bytes of a full run in the index of runs.
+/// Approximate size of a full run's entry in the index of runs, in bytes.
 const RUN_BYTES: usize = 48;
-/// The approximate bytes of a series without its name and its events.
+/// Approximate size of a series in bytes, excluding its name and its events.
 const SERIES_BYTES: u64 = 200;
-/// The approximate bytes of a series in an overflow series.
+/// Approximate size of a series within an overflow series, in bytes.
 const OVERFLOWED_BYTES: u64 = 96;
 
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     events: Events,
-    /// The events of an overflow series, by the fingerprint of their own series.
+    /// The events of an overflow series, by the fingerprint of their original series.
     overflowed: BTreeMap<u128, Events>,
     pub(super) cumulative: u64,
     pub(super) bytes: u64,
@@ -35,7 +35,7 @@ impl Sets {
         Self { bytes: SERIES_BYTES + series.len() as u64, ..Self::default() }
     }
 
-    /// Adds events, and returns how many were there before.
+    /// Adds events, and returns how many were already there.
     pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
         let events = match recording.overflowed_from.map(series_fingerprint) {
             None => &mut self.events,
@@ -55,7 +55,7 @@ impl Sets {
         recording.occurrences.len() as u64 - new
     }
 
-    /// Returns the number of different users, and whether each of `asked` is among them.
+    /// Returns the number of distinct users, and whether each of `asked` is among them.
     pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
         let place = |number: u32| ((number / 64) as usize, 1 << (number % 64));
         let (mut seen, mut count) = (vec![0_u64; users.ends.len() / 64 + 1], 0);
@@ -71,12 +71,12 @@ impl Sets {
         (count, asked.iter().map(is_there).collect())
     }
 
-    /// Returns the number of different users, and that of events.
+    /// Returns the numbers of distinct users and events.
     pub(super) fn counts(&self, users: &Users) -> (u64, u64) {
         (self.users(users, &[]).0, self.cumulative)
     }
 
-    /// Returns each event of a minute: its user, and the nanoseconds since the epoch.
+    /// Returns each event of a minute: its user, and its time in nanoseconds since the epoch.
     pub(super) fn named(
         &self,
         minute: Minute,
@@ -94,7 +94,7 @@ impl Sets {
     }
 }
 
-/// Returns the word of an event: first the time, so that words are in the order of time.
+/// Returns an event as a word, with the time in the high bits so that words sort by time.
 const fn event(timestamp: i64, user: u32) -> u64 {
     let at = timestamp.rem_euclid(MINUTE_NANOS).cast_unsigned();
     at << NUMBER_BITS | user as u64
@@ -104,11 +104,11 @@ const fn user_number(event: u64) -> u32 {
     (event & ((1 << NUMBER_BITS) - 1)) as u32
 }
 
-/// A set of events in sorted runs. Most come in the order of time: adding one to the last run is a comparison and a store.
+/// A set of events in sorted runs. Most arrive in order of time: adding one to the last run takes a comparison and a store.
 #[derive(Debug, Default)]
 struct Events {
     last: Vec<u64>,
-    /// The others, by their first event; the first run also takes all earlier events.
+    /// The other runs, by their first event. The first run also takes all earlier events.
     runs: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -121,7 +121,7 @@ impl Events {
             self.last.push(event);
             return true;
         }
-        // `None`: the last run.
+        // `None` for the last run.
         let first = if event < self.last[0] {
             let first = self.runs.range(..=event).next_back();
             first.or_else(|| self.runs.first_key_value())
@@ -139,17 +139,17 @@ impl Events {
             return true;
         }
         if let Some(mut lower) = first.and_then(|first| self.runs.remove(&first)) {
-            // The first run may have taken earlier events.
+            // The first run may have taken earlier events, so its key may be outdated.
             let upper = lower.split_off(RUN_EVENTS / 2);
             self.runs.extend([lower, upper].map(|run| (run[0], run)));
         } else {
-            // An event that is a little late goes to the end of the run, so the last run keeps little.
+            // An event that is slightly late goes near the end of the run, so only a small part stays in the last run.
             self.end_run(RUN_EVENTS / 8 * 7);
         }
         self.insert(event)
     }
 
-    /// Ends the last run after this number of its events.
+    /// Ends the last run after this many of its events.
     fn end_run(&mut self, events: usize) {
         let next = self.last.split_off(events);
         let ended = std::mem::replace(&mut self.last, next);
@@ -169,14 +169,14 @@ impl Events {
 /// The users of one minute, numbered in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    /// The names without separators.
+    /// The names, without separators.
     names: Vec<u8>,
-    /// The end of each name, by number.
+    /// The end of each name, indexed by number.
     ends: Vec<u32>,
-    /// By name. The hasher has random keys, since senders choose the names.
+    /// Numbers, hashed by name. The hasher has random keys, since senders choose the names.
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// The memory that [`Users::charge`] has returned.
+    /// The memory that [`Users::charge`] has returned so far.
     pub(super) charged: u64,
 }
 
@@ -186,7 +186,7 @@ impl Users {
             && self.ends.len() + batch.events() < 1 << NUMBER_BITS
     }
 
-    /// Returns the memory that was taken since the last call.
+    /// Returns the memory allocated since the last call.
     pub(super) fn charge(&mut self) -> u64 {
         let ends = self.ends.capacity() * size_of::<u32>();
         let taken = (self.names.capacity() + ends + self.numbers.allocation_size()) as u64;
@@ -195,7 +195,7 @@ impl Users {
         more
     }
 
-    /// Returns the number of a user, who may be new.
+    /// Returns the number of a user, adding the user if necessary.
     fn number(&mut self, name: &str) -> u32 {
         let Self { names, ends, numbers, hasher, .. } = self;
         let hash = hasher.hash_one(name.as_bytes());

@@ -1,4 +1,4 @@
-//! The contents and the memory of the memory store's sets.
+//! The contents of the memory store's sets, and the memory they use.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -18,7 +18,7 @@ fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
 }
 
-/// Records these events of a series, and returns how many were there before.
+/// Records these events in a series, and returns how many were already there.
 fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&str, i64)]) -> u64 {
     let mut batch = Batch::default();
     for (user, nanos) in events {
@@ -52,7 +52,7 @@ fn events_of_one_instant_differ_by_user_and_series() {
     assert_eq!(open, BTreeSet::from(events));
 }
 
-/// 10 000 users of 15 bytes, and as many events a series as there are users, or six times as many.
+/// 10,000 users with names of 15 bytes. Each series has as many events as there are users, or six times as many.
 #[test]
 fn memory_of_users_and_events_is_as_documented() {
     for (series, rounds, most) in [(150, 1, 24), (2, 30, 16)] {
@@ -102,7 +102,7 @@ async fn memory_of_sets_is_accounted() {
     }
 }
 
-/// They may wait for an output for long, and senders choose the names.
+/// They may wait for an output for a long time, and senders choose the names.
 #[tokio::test]
 async fn unsent_counts_are_accounted_until_sent() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
@@ -153,12 +153,12 @@ async fn unsent_counts_are_accounted_until_sent() {
 }
 
 proptest! {
-    /// In whatever order they come, and over the ends of runs.
+    /// In whatever order they arrive, and across run boundaries.
     #[test]
     fn runs_equal_a_sorted_set(events in prop::collection::vec(0_u64..6000, 0..6000), late in 1_u64..2000) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
         for (at, event) in (0..).zip(events) {
-            // Some in any order, some nearly in that of time.
+            // Either in any order, or almost sorted by time.
             let event = if late < 1000 { at + event % late } else { event };
             prop_assert_eq!(runs.insert(event), expected.insert(event));
         }
@@ -166,7 +166,7 @@ proptest! {
         prop_assert!(runs.is_bounded());
     }
 
-    /// Blocks in any order, each forwards or backwards, and all of them again.
+    /// Blocks in any order, each forwards or backwards, and then all of them again.
     #[test]
     fn runs_accept_blocks_in_any_order(blocks in prop::collection::vec((0..20_u64, 1..1500_u64, any::<bool>()), 1..8)) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());

@@ -1,14 +1,14 @@
-//! Faults of a Redis: whether a server is fit for events, checked on every new connection; and the store's error for each fault.
+//! Redis faults: whether a server is usable for events, checked on each new connection; and the store error for each fault.
 
 use redis_link::{Fault, FaultKind, info_field};
 
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::store::StoreError;
 
-/// The oldest Redis with script flags, which let minutes be drained when memory is short.
+/// The oldest major version of Redis with script flags, which allow minutes to be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// Servers of Redis' protocol whose scripts are unfit, whatever version they name: the field of INFO, the name, and why.
+/// Servers with the Redis protocol whose scripts are unsuitable, whatever version they report: INFO field, name, and reason.
 const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",
@@ -22,10 +22,10 @@ const UNFIT: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// The percentage of a server's memory above which queries are refused, so that events have room.
+/// The percentage of a server's memory above which queries are rejected, so that there is room for events.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
-/// Returns the bytes in use, as compared with `maxmemory`, and `maxmemory` from an answer to INFO; 0: no limit.
+/// Returns the memory used, as compared with `maxmemory`, and `maxmemory` (0 if unlimited) from an INFO reply, in bytes.
 pub(super) fn memory(info: &str) -> (u64, u64) {
     let number = |name: &str| -> u64 {
         info_field(info, name).and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -53,7 +53,7 @@ pub(super) fn shortage(info: &str) -> Option<String> {
     })
 }
 
-/// Checks by an answer to INFO that a server is fit for events.
+/// Checks, from an INFO reply, that a server is usable for events.
 pub(super) fn check(info: &str) -> Result<(), Fault> {
     let field = |name: &str| info_field(info, name);
     let version = field("redis_version").unwrap_or("unknown");
@@ -61,7 +61,7 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
         let reason = format!("the server is {name}, as Redis {version}: {why}");
         return Err(Fault::new(FaultKind::Unfit, reason));
     }
-    // Valkey names 7.2.4 here, and its own version elsewhere.
+    // Valkey reports 7.2.4 here, and its own version elsewhere.
     let major = version.split('.').next();
     let major = major.and_then(|major| major.parse::<u32>().ok());
     if major.is_none_or(|major| major < VERSION_MIN) {

@@ -1,4 +1,4 @@
-//! Pins of the format: the test fails when scripts or key names change.
+//! Pins the format: these tests fail when scripts or key names change.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -11,7 +11,7 @@ use super::{FORMATS, layout, sets, sources};
 use crate::event::{Batch, Minute, Partitions};
 use crate::store::{OutputName, RecordRequest, Seen};
 
-/// A hash of each part of the format. The hash of a script includes its shared functions and the names of its keys.
+/// A hash of each part of the format. The hash of a script covers its shared functions and its key names.
 const PINNED: [(&str, u64); 24] = [
     ("acknowledge.lua", 0xac80_7266_baf1_29cc),
     ("acknowledge_losses.lua", 0x74df_97c9_d42f_f4f3),
@@ -49,7 +49,7 @@ writes mean the same to the other, script by script, whichever of them runs firs
   write the new hash into PINNED, and a line into CHANGELOG.md.
 ";
 
-/// Without comments and empty lines.
+/// Without comments and blank lines.
 fn code(script: &str) -> String {
     let lines = script.lines().map(str::trim);
     let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
@@ -60,7 +60,7 @@ fn process() -> Process {
     Process { node: "n#1".to_owned(), retention: Duration::from_secs(1), counts_max: 1 }
 }
 
-/// The names of the keys of a script.
+/// The key names of a script.
 fn names(keys: &[(Scope, &str)]) -> String {
     let partition = PartitionKeys::new("{eds:0}".to_owned());
     let output: OutputName = "backup".parse().unwrap();

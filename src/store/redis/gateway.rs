@@ -1,5 +1,5 @@
-//! The way to the servers: a command goes to the server of its slot, over one of three connections, once all nodes
-//! are known to agree on the cluster-wide settings.
+//! Access to the servers: a command goes to the server of its slot, over one of three connections, once all nodes are known
+//! to agree on the cluster-wide settings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,15 +18,15 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{Bucket, OutputName, Page, Result, StoreError};
 
-/// The least time between two checks of the servers' memory.
+/// Minimum time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The time for which a server counts as full after it refused a write: longer than a recorder's retry interval.
+/// How long a server counts as full after rejecting a write: longer than a recorder's retry interval.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
 
-/// The connection of recording, so that a large batch does not delay a claim.
+/// The connection for recording, which is separate so that a large batch does not delay a claim.
 pub(super) const RECORDING: Lane = Lane(0);
 pub(super) const DRAINING: Lane = Lane(1);
-/// The connection of readers, so that they delay neither of the others. A command without an answer is sent again.
+/// The connection for readers, so that they delay neither of the others. Commands that get no reply are sent again.
 pub(super) const READING: Lane = Lane(2);
 const LANES: Lanes = Lanes { watched: 2, others: 1 };
 pub(super) const ANY: u64 = 0;
@@ -37,7 +37,7 @@ scripts! {
     PAGE ReadPage = SHARED + "page.lua"(source counts) => (command first bytes_max);
 }
 
-/// The time and the result of the last check of the servers' memory.
+/// The time and result of the last check of the servers' memory.
 type Looked = (Instant, Result<Option<String>>);
 
 pub(super) enum Command<'a> {
@@ -77,14 +77,14 @@ impl Command<'_> {
     }
 }
 
-/// A partition, or a minute or an output of it, and the way to its server.
+/// A partition, or a minute or an output in it, and how to reach its server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) partition: Partition,
     pub(super) place: Place<'a>,
     pub(super) lane: Lane,
-    /// Commands fail in another generation, unless it is [`ANY`].
+    /// Commands fail in any other generation, unless this is [`ANY`].
     pub(super) generation: u64,
 }
 
@@ -118,7 +118,7 @@ impl<'a> At<'a> {
         self.run(async |connection: &mut Connection| command.run(connection).await).await
     }
 
-    /// Runs more than one command, as [`ask`](Self::ask).
+    /// Like [`ask`](Self::ask), but for more than one command.
     pub(super) async fn run<T, F>(&self, command: F) -> Result<T>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
@@ -128,7 +128,7 @@ impl<'a> At<'a> {
         self.gateway.run_on(&server, self.lane, self.generation, command).await
     }
 
-    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts each member of the set has its counts.
+    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts, each member of the set has its counts.
     pub(super) async fn page<T: FromRedisValue>(
         &self,
         command: &str,
@@ -148,14 +148,14 @@ pub(super) struct Gateway {
     pub(super) keys: Keys,
     pub(super) partitions: Partitions,
     pub(super) process: Process,
-    /// The generation of the server with the cluster-wide settings at the last agreement; 0 before the first.
+    /// The generation of the server with the cluster-wide settings when they last agreed; 0 before that.
     agreed: AtomicU64,
-    /// Locked while the settings are compared.
+    /// Locked while the settings are being compared.
     agreeing: Mutex<()>,
-    /// The minute from which all other nodes have another division, and the diagnosis.
+    /// The minute from which all other nodes use a different division, and the diagnosis.
     outdated: std::sync::Mutex<Option<(Minute, Diagnosis)>>,
     looked: Mutex<Option<Looked>>,
-    /// The last refusal of a server whose memory was used up.
+    /// The last time that a server rejected a write because it was out of memory.
     refused: std::sync::Mutex<Option<(Instant, StoreError)>>,
 }
 
@@ -198,7 +198,7 @@ impl Gateway {
         self.redis.generation(self.keys(partition).slot)
     }
 
-    /// Notes that the server of this partition forgot confirmed events.
+    /// Notes that the server of this partition has lost acknowledged events.
     pub(super) fn forgot(&self, partition: Partition) -> StoreError {
         self.redis.forgot(self.keys(partition).slot);
         StoreError::Forgot
@@ -213,13 +213,13 @@ impl Gateway {
         forgetting.chain(self.outdated_from(Minute::MAX)).collect()
     }
 
-    /// Why this node may not record events of a minute.
+    /// Returns why this node must not record events of a minute, if that is the case.
     pub(super) fn outdated_from(&self, minute: Minute) -> Option<Diagnosis> {
         let outdated = lock(&self.outdated);
         outdated.as_ref().filter(|(from, _)| *from <= minute).map(|(_, found)| found.clone())
     }
 
-    /// Keeps the key of fingerprints, and when this node is outdated.
+    /// Remembers the fingerprint key, and the minute from which this node is outdated.
     fn learn(&self, shared: &Shared) {
         self.agreement.learn_fingerprint_key(shared);
         let outdated = match self.agreement.standing(shared) {
@@ -236,7 +236,7 @@ impl Gateway {
             .ok_or_else(|| StoreError::unavailable("Redis has no key of fingerprints"))
     }
 
-    /// Checks that this node agrees with the cluster-wide settings, and that all servers answer for events and have room.
+    /// Checks that this node agrees with the cluster-wide settings, and that all servers respond and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
         if let Some(found) = self.difference().await? {
@@ -247,7 +247,7 @@ impl Gateway {
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
-        // A large batch needs memory, too, and may be refused while a little is left.
+        // A large batch needs memory as well, and may be rejected while a little is still left.
         match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
@@ -284,18 +284,18 @@ impl Gateway {
         let shared = self.shared().await?;
         self.learn(&shared);
         if self.agreement.difference(&shared, Compared::Kept).is_some() {
-            // Every call is refused until they agree again.
+            // Every call is rejected until the settings agree again.
             self.agreed.store(0, Ordering::Release);
         }
         Ok(self.agreement.difference(&shared, Compared::All))
     }
 
-    /// The cluster-wide settings in Redis, whether or not this node agrees with them.
+    /// Returns the cluster-wide settings in Redis, whether or not this node agrees with them.
     pub(super) async fn shared(&self) -> Result<Shared> {
         self.operate(&self.agreement.key, Cmd::hgetall(&self.agreement.key)).await
     }
 
-    /// Asks the server of this key for an operator, whether or not the settings agree.
+    /// Runs a command for an operator on the server of this key, whether or not the settings agree.
     pub(super) async fn operate<T: FromRedisValue>(
         &self,
         key: &str,
@@ -305,7 +305,7 @@ impl Gateway {
         self.ask_server(&server, DRAINING, ANY, command).await
     }
 
-    /// Asks a server as a reader, whether or not the settings agree.
+    /// Runs a reader's command on a server, whether or not the settings agree.
     pub(super) async fn read<T: FromRedisValue>(&self, server: &Server, command: Cmd) -> Result<T> {
         self.ask_server(server, READING, ANY, command).await
     }
@@ -322,7 +322,7 @@ impl Gateway {
         self.run_on(server, lane, generation, run).await
     }
 
-    /// A watched lane sends no command twice, and readers change no data.
+    /// Commands are never sent twice on a watched lane, and readers do not change data.
     async fn run_on<T, F>(
         &self,
         server: &Server,
@@ -343,8 +343,8 @@ impl Gateway {
         })
     }
 
-    /// Checks that the settings agree, again whenever another server may have them. A node that agreed before does not wait for
-    /// that server, and records while the settings are changed: it has to agree only in how events are kept.
+    /// Checks that the settings agree, and re-checks whenever a different server may hold them. A node that agreed before does
+    /// not wait for that server, and records while settings are being changed: it only has to agree on how events are stored.
     async fn agree(&self) -> Result<()> {
         let slot = slot(self.agreement.key.as_bytes());
         let agreed = self.agreed.load(Ordering::Acquire);
@@ -367,7 +367,7 @@ impl Gateway {
 
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<()> {
         let server = self.redis.server(slot).await?;
-        // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
+        // Done before waiting for the lock, so that without a connection all callers fail at once instead of one after another.
         self.run_on(&server, DRAINING, ANY, async |_: &mut Connection| Ok(())).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,

@@ -1,6 +1,6 @@
-//! The names of the keys. All keys of a partition carry one hash tag, `{<prefix>:<number>}`, so that a script may use them
-//! together in a Redis Cluster. Partition `i` of `P` takes the smallest number whose slot is in the `i`-th of `P` equal stretches
-//! of the slots, so masters with equal shares of the slots get equal shares of the partitions.
+//! Key names. All keys of a partition carry the same hash tag, `{<prefix>:<number>}`, so that a script can use them together
+//! in a Redis Cluster. Partition `i` of `P` uses the smallest number whose slot is in the `i`-th of `P` equal ranges of
+//! slots, so that masters with equal shares of the slots get equal shares of the partitions.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU16;
@@ -14,7 +14,7 @@ use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, closed_minutes
 
 const SLOTS: u32 = 16384;
 
-/// The most numbers that are tested for tags: with 1024 partitions all of these fail once in e^976 prefixes.
+/// Maximum number of candidates for tags. With 1024 partitions, they are insufficient for one in e^976 prefixes.
 const TAGS_TRIED: u32 = 1_000_000;
 
 #[derive(Debug)]
@@ -25,33 +25,33 @@ pub(super) struct Keys {
 
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
-    /// In braces.
+    /// Including the braces.
     pub(super) tag: String,
     pub(super) slot: u16,
 }
 
-/// The owner of a key.
+/// What a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The caller names the key.
+    /// The caller passes the key.
     Given,
     Partition,
     Minute,
-    /// An output of the partition. Its variable in Lua begins with `own_`.
+    /// An output of the partition. The Lua variable starts with `own_`.
     Output,
     OutputOfMinute,
 }
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Name and number.
+    /// The node's name and a number.
     pub(super) node: String,
     pub(super) retention: Duration,
-    /// The most counts that a partition keeps after they are sent.
+    /// Maximum number of counts that a partition keeps after they have been sent.
     pub(super) counts_max: u64,
 }
 
-/// The owner of keys: a partition, or a minute or an output of it.
+/// What keys belong to: a partition, or a minute or an output in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Place<'a> {
     tag: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Place<'a> {
     process: Option<&'a Process>,
 }
 
-/// The partitions of a store: `count`, and before a minute another number. Partitions of both with the same hash tag are one.
+/// The partitions of a store: `count`, and a different number before a minute. Those with the same hash tag are identical.
 #[must_use]
 pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>) -> Partitions {
     let partitions = Partitions::new(count);
@@ -89,7 +89,7 @@ fn tags_of_all(prefix: &str, partitions: &Partitions) -> Vec<String> {
     all
 }
 
-/// The hash tags of `count` partitions, in braces. Empty where none was found.
+/// The hash tags of `count` partitions, in braces. A tag is empty if none was found.
 pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
     let mut tags = vec![String::new(); usize::from(count)];
     let mut left = tags.len();
@@ -129,7 +129,7 @@ impl Keys {
     }
 }
 
-/// A key of no partition: `nodes`, `relays` or `losses`. A colon and the name of a process follow in the key of its report.
+/// A key outside the partitions: `nodes`, `relays` or `losses`. In report keys, a colon and the process name follow.
 pub(super) fn of_all(prefix: &str, name: &str) -> String {
     format!("{{{prefix}:{name}}}")
 }
@@ -154,12 +154,12 @@ impl<'a> Place<'a> {
         Self { minute: Some(minute), ..self }
     }
 
-    /// The place of an output; `None`: of no output.
+    /// The place of an output, or no particular one if `None`.
     pub(super) fn of(self, output: impl Into<Option<&'a OutputName>>) -> Self {
         Self { output: output.into(), ..self }
     }
 
-    /// The beginning of the names of the minute's keys, with the colon.
+    /// Key prefix of the minute, including the colon.
     pub(super) fn base(&self) -> String {
         self.key(Scope::Minute, "")
     }
@@ -169,7 +169,7 @@ impl<'a> Place<'a> {
         if matches!(scope, Scope::Minute | Scope::OutputOfMinute)
             && let Some(minute) = self.minute
         {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(key, ":{minute}");
         }
         key.push(':');
@@ -183,7 +183,7 @@ impl<'a> Place<'a> {
         key
     }
 
-    /// The value of a script's argument that depends on the place only.
+    /// The value of a script argument that depends only on the place.
     pub(super) fn argument(&self, name: &str) -> String {
         let minute = self.minute.unwrap_or(Minute::MIN);
         let Some(Process { node, retention, counts_max }) = self.process else {
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(keys.settings(), "eds:settings");
     }
 
-    /// With equal stretches of slots to each master, no master has two partitions more than another.
+    /// If each master has an equal range of slots, their numbers of partitions differ by at most one.
     #[test]
     fn masters_get_equal_shares() {
         let shares = |partitions, masters| {

@@ -1,4 +1,4 @@
-//! The interface of a layout: how users and events of a minute are kept until it is sealed.
+//! The interface of a layout, which defines how users and events of a minute are stored until it is sealed.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,16 +17,16 @@ use crate::store::{
 
 pub(super) const SEALING: &str = include_str!("sealing.lua");
 
-/// The open minutes in a layout. A method has the contract of the method of this name in a role of the store.
+/// Open minutes in a layout. Each method has the contract of the method with the same name in a store role.
 #[async_trait]
 pub(super) trait OpenMinutes: Debug + Send + Sync {
-    /// The name of a minute's key that has members while there is something to seal.
+    /// The name of a key of the minute that has members as long as there is something to seal.
     fn to_seal(&self) -> &'static str;
 
-    /// The beginning of the names of the minute's sets of users; `None` without such sets.
+    /// Key prefix of the minute's sets of users; `None` if there are no such sets.
     fn user_sets(&self) -> Option<&'static str>;
 
-    /// By default nothing: admission has returned the users of each series.
+    /// Empty by default, because admission has returned the number of users of each series.
     async fn counts(&self, _at: At<'_>) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }
@@ -35,7 +35,7 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64>;
 
-    /// See [`Draining::compact`](crate::store::Draining::compact); the claim is to seal.
+    /// See [`Draining::compact`](crate::store::Draining::compact); the claim is one to seal.
     async fn seal(
         &self,
         at: At<'_>,
@@ -45,7 +45,7 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
 
-    /// Series without events may be among the counts.
+    /// The result may include series without events.
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 }
 
@@ -63,21 +63,21 @@ pub(super) fn events_of<'a>(recordings: impl IntoIterator<Item = &'a RecordReque
     recordings.into_iter().map(|recording| recording.occurrences.len()).sum()
 }
 
-/// Adds the commands by which a node that claims finds the minute.
+/// Adds the commands that let claiming nodes find the minute.
 pub(super) fn announce(pipeline: &mut Pipeline, place: &Place<'_>, minute: Minute) {
     let minutes = pipeline.cmd("ZADD").arg(place.key(Scope::Partition, "minutes")).arg("NX");
     minutes.arg(minute.epoch_minutes()).arg(minute.to_string()).ignore();
     pipeline.persist(place.key(Scope::Minute, "counts")).ignore();
 }
 
-/// Adds the commands that keep the coverage of minutes.
+/// Adds the commands that store the coverage of minutes.
 pub(super) fn cover(pipeline: &mut Pipeline, place: Place<'_>, process: &Process, seen: &[Seen]) {
     for seen in seen {
         let coverage = place.minute(seen.minute).key(Scope::Minute, "coverage");
         pipeline.hset(&coverage, &process.node, seen.events).ignore();
         let expire = pipeline.cmd("PEXPIRE").arg(coverage).arg(millis(process.retention)).ignore();
         if !seen.renew {
-            // A Redis that lost the key unnoticed gets it with a time to live.
+            // If Redis has lost the key unnoticed, the new one still gets a TTL.
             expire.arg("NX");
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn names(outputs: &[OutputName]) -> String {
     outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Sealed, late in total, left, the token of the claims to send, their outputs.
+/// Series sealed, total number of late events, series left, token of the claims to send, their outputs.
 type Sealed = (u64, u64, u64, String, Vec<String>);
 
 pub(super) async fn seal(
@@ -114,12 +114,12 @@ pub(super) async fn seal(
     Ok(Compaction { repeated: 0, sealed, late, left, sending: sending.collect() })
 }
 
-/// A script returns nil when the claim is not held.
+/// Scripts return nil if the claim is not held.
 pub(super) fn held<T>(answer: Option<T>) -> Result<T> {
     answer.ok_or(StoreError::ClaimLost)
 }
 
-/// Cuts a list into pieces of bounded bytes. A larger item is a piece alone.
+/// Splits a list into pieces of bounded size in bytes. A larger item forms a separate piece.
 pub(super) fn pieces<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut piece = 0;
     items.chunk_by(move |item, next| {

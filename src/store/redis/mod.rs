@@ -1,5 +1,5 @@
-//! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, if
-//! `fault` finds it fit for events; `life` has the steps of a minute that both layouts share, `sets` and `log`.
+//! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, provided
+//! that `fault` finds the server usable for events. `life` has the steps of a minute that both layouts, `sets` and `log`, share.
 
 mod fault;
 mod gateway;
@@ -36,20 +36,20 @@ fn sources() -> impl Iterator<Item = &'static scripts::Source> {
     sources.chain(sets::sources()).chain(log::sources())
 }
 
-/// The SHA1 by which Redis knows each script, by the name of its file.
+/// The SHA1 by which Redis knows each script, by file name.
 #[must_use]
 pub fn scripts() -> BTreeMap<&'static str, &'static str> {
     sources().map(|source| (source.file, source.script.get_hash())).collect()
 }
 
-/// How users and events of a minute are kept until it is sealed.
+/// How users and events of a minute are stored until it is sealed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
-    /// Two sets for each series, of the users and of the events, by their names.
+    /// Two sets per series: its users and its events, by name.
     #[default]
     Sets,
-    /// Logs of fingerprints, one for each process: cheaper under much load, and exact up to a collision of 64 bits.
+    /// Logs of fingerprints, one per process: cheaper under heavy load, and exact except for collisions of 64-bit fingerprints.
     Log,
 }
 
@@ -64,22 +64,22 @@ impl Layout {
     }
 }
 
-/// The settings of a store in Redis.
+/// The settings of a Redis store.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address, and how to connect.
+    /// The address and connection settings.
     pub redis: redis_link::Settings,
-    /// The beginning of the names of all keys.
+    /// The prefix of all key names.
     pub prefix: String,
-    /// The partitions of the series.
+    /// The partitions that the series are divided into.
     pub partitions: Partitions,
     /// The layout, which is a cluster-wide setting.
     pub layout: Layout,
-    /// How long counts are kept after they are sent, and closed minutes are known: twice the greatest age of an event.
+    /// How long counts are kept after being sent, and closed minutes are remembered: twice the maximum age of an event.
     pub retention: Duration,
-    /// The most counts of all partitions that are kept after they are sent; more of them expire sooner.
+    /// Maximum number of counts, over all partitions, that are kept after they have been sent. Beyond that, counts expire sooner.
     pub counts_max: u64,
-    /// This node's name. Two nodes of one name do each other no harm.
+    /// This node's name. Two nodes with the same name do not harm each other.
     pub node: String,
 }
 
@@ -88,16 +88,16 @@ pub struct Settings {
 pub struct RedisStore {
     gateway: Gateway,
     layout: Box<dyn OpenMinutes>,
-    /// For operators, in any state of the servers.
+    /// For operators; works in any state of the servers.
     register: Arc<Register>,
     is_cluster: bool,
     left: Mutex<Option<Diagnosis>>,
-    /// The [`Store::warnings`] that were logged, while they hold.
+    /// The [`Store::warnings`] that have been logged and still apply.
     warned: Mutex<Vec<Diagnosis>>,
 }
 
 impl RedisStore {
-    /// A store by these settings. Connects with the first call.
+    /// Creates a store with these settings. Connects on the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let (redis, prefix) = (settings.redis.clone(), &settings.prefix);
         let register = Register::new(redis, prefix, "nodes", &settings.node)?;
@@ -114,7 +114,7 @@ impl RedisStore {
         })
     }
 
-    /// Adds these keys of the configuration to the cluster-wide settings.
+    /// Adds these configuration keys to the cluster-wide settings.
     #[must_use]
     pub fn alike_in(mut self, settings: &[(&str, String)]) -> Self {
         let ours = &mut self.gateway.agreement.ours;
@@ -126,7 +126,7 @@ impl RedisStore {
         self
     }
 
-    /// Returns the values in Redis for these keys of the configuration, whether or not this store agrees with them.
+    /// Returns the values of these configuration keys in Redis, whether or not this store agrees with them.
     pub async fn shared<'a>(
         &self,
         keys: impl Iterator<Item = &'a str>,
@@ -180,7 +180,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whole milliseconds for scripts: at most a number that Lua holds exactly.
+/// Whole milliseconds for scripts, capped at a number that Lua holds exactly.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).min(1 << 42)
 }

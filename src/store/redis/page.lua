@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Reads some of a hash (HSCAN) or a set (SSCAN), in a bounded time and as much as a bounded answer holds; a last step may exceed
--- `bytes_max`. Returns the next cursor and the items: of a hash each field and its value, of a set each member, and with counts, for
--- a set of series, each member and its counts, or nothing where it has none.
+-- Reads part of a hash (HSCAN) or a set (SSCAN), bounded in time and in the size of the reply, although the last step may
+-- exceed `bytes_max`. Returns the next cursor and the items: each field and value of a hash, or each member of a set. If
+-- counts are given for a set of series, each member is followed by its counts, or by nothing if it has none.
 local found, bytes, cursor = {}, 0, first
 for _ = 1, 50 do
   local step = redis.call(command, source, cursor, 'COUNT', 16)

@@ -1,4 +1,4 @@
-//! The rights that the user of Redis lacks: a transaction queues every command that a node needs, and changes no data.
+//! The permissions that the Redis user is missing: a transaction queues every command a node needs, and changes no data.
 
 use ::redis::{Pipeline, RedisError, cmd};
 use redis_link::Connection;
@@ -6,8 +6,8 @@ use redis_link::Connection;
 use super::RedisStore;
 use crate::store::Result;
 
-/// Each command with the kind of its key (`-`: no key) and the arguments behind the key. The last commands remove the keys of the
-/// first ones. Connecting itself tries auth, ping, info, select and subscribe.
+/// Each command with the kind of its key (`-`: no key) and the arguments after the key. The last commands remove the keys
+/// that the first ones create. Connecting already tests auth, ping, info, select and subscribe.
 const TRIED: &str = "
     sadd set x; scard set; sscan set 0; srandmember set; smembers set; smismember set x;
     srem set x; zadd zset 1 x; zrange zset 0 0; zrangebyscore zset 0 1; zscore zset x;
@@ -19,7 +19,7 @@ const TRIED: &str = "
     unlink list; unlink string; time -; scan - 0 COUNT 1";
 
 impl RedisStore {
-    /// Returns the server's message for each missing right.
+    /// Returns the server's message for each missing permission.
     pub async fn missing_rights(&self) -> Result<Vec<String>> {
         let Some(partition) = self.gateway.partitions.iter().next() else {
             return Ok(Vec::new());
@@ -68,7 +68,7 @@ mod tests {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
         let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));
-        // A connection needs these, or they are other forms of these commands.
+        // Connections need these, or they are other forms of these commands.
         let apart =
             ["auth", "multi", "exec", "evalsha", "publish", "psubscribe", "info", "ping", "select"];
         for right in granted.filter(|right| !apart.contains(right)) {

@@ -1,6 +1,6 @@
-//! The Lua scripts, each atomic and on one slot. A row of [`scripts!`] is what Rust and Lua share: Lua gets a local variable for
-//! each key and argument, and Rust a struct with a field for each that does not follow from the [`Place`]. Arguments without a
-//! name follow these; the first has the index `REST` in Lua.
+//! The Lua scripts, each atomic and on a single slot. A row of [`scripts!`] is what Rust and Lua share: Lua gets a local
+//! variable for each key and argument, and Rust a struct with a field for each that does not follow from the [`Place`].
+//! Unnamed arguments come after these; the first has the index `REST` in Lua.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::keys::{Place, Scope};
 
 pub(super) const SHARED: &str = include_str!("shared.lua");
 
-/// A script in the form that Redis gets.
+/// A script in the form that is sent to Redis.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) file: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// A script of these texts; the first line of the last text has the flags.
+    /// Assembles a script from these texts. The first line of the last text has the flags.
     pub(super) fn new(
         file: &'static str,
         texts: &[&str],
@@ -36,7 +36,7 @@ impl Source {
         let mut text = format!("{flags}\n");
         for (number, (scope, name)) in (1..).zip(keys) {
             let own = if *scope == Scope::Output { "own_" } else { "" };
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "local {own}{name} = KEYS[{number}]");
         }
         for (number, name) in (1..).zip(placed.iter().chain(named)) {
@@ -66,7 +66,7 @@ impl Source {
     }
 }
 
-/// `NAME Call = PARTS + "file.lua"(keys that the caller names) scopes[keys] => arguments of the place (arguments of the caller);`
+/// `NAME Call = PARTS + "file.lua"(keys from the caller) scopes[keys] => arguments from the place (arguments from the caller);`
 macro_rules! scripts {
     ($(
         $source:ident $call:ident = $($part:ident +)* $file:literal

@@ -5,7 +5,7 @@ for output in string.gmatch(sealed_for, '%S+') do
   ours[#ours + 1] = output
 end
 
--- Adds to the events that the holder of the claim found late, and returns their total. The next answer has the same total again, so that a lost answer loses no event.
+-- Adds to the events that the claim's holder found late, and returns their total. The next reply repeats it if this one is lost.
 local function late_in_all(late)
   local node = token_parts(token)
   local stamp, heard, alive_until, before = stamp_of(node)
@@ -15,10 +15,10 @@ local function late_in_all(late)
   return before + late
 end
 
--- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Returns the number of series sealed, and the
--- total of the events that the holder of the claim found late. A minute that was closed seals nothing new: its counts may be
--- forgotten, and are published. `unsent` is written before `counts`: a script that stops in between (a slot that moves) leaves a
--- state that the next call repairs.
+-- Seals the counts of these series, each `<users>:<events>`, for these outputs, once. Returns the number of series sealed,
+-- and the total number of events that the claim's holder found late. A closed minute seals nothing new: its counts may have
+-- been lost here, but they have been published. `unsent` is written before `counts`, so if the script stops in between (a
+-- migrating slot), the next call repairs the state.
 local function seal(series, values)
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
@@ -26,7 +26,7 @@ local function seal(series, values)
   in_slices(series, function(...)
     for _, known in ipairs(redis.call('HMGET', counts, ...)) do
       place = place + 1
-      -- Empty: admitted, and not sealed before.
+      -- Empty if admitted but not sealed yet.
       if is_closed or (known and known ~= '') then
         late = late + string.match(values[place], '%d+$')
       else
@@ -48,9 +48,9 @@ local function seal(series, values)
   return #new, late
 end
 
--- Ends a step of sealing. After the last series the claim ends, and its holder gets a claim for each output that lacks
--- counts, to send them. These claims exist before the claim to seal goes.
--- Returns {series sealed, events that the caller found late in total, series left, token of the claims to send, their outputs}.
+-- Ends a step of sealing. After the last series, the claim ends, and its holder gets a claim to send for each output that is
+-- missing counts. These claims are created before the claim to seal is removed. Returns {series sealed, total number of
+-- events that the caller found late, series left, token of the claims to send, their outputs}.
 local function end_step(sealed, late, left)
   if sealed > 0 then
     -- A minute that came back may have counts that were about to expire.
@@ -76,7 +76,7 @@ local function end_step(sealed, late, left)
       granted[#granted + 1] = output
     end
   end
-  -- An earlier step may have been that of a node with other outputs. A node that has these takes the claims over.
+  -- An earlier step may have been done by a node with different outputs. A node that has these outputs takes the claims over.
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
     if lacks(output) then
       redis.call('ZADD', claims .. ':' .. output, 0, name)

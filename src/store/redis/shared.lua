@@ -1,26 +1,26 @@
 -- Functions of the scripts of a partition. They use the names of keys and arguments.
 
--- Returns Redis' clock in microseconds, and in milliseconds.
+-- Returns Redis' clock in microseconds and in milliseconds.
 local function clock()
   local time = redis.call('TIME')
   local us = time[1] * 1000000 + time[2]
   return us, math.floor(us / 1000)
 end
 
--- A whole number as text; Redis shows large ones with an exponent.
+-- Formats a whole number as text, since Redis shows large ones with an exponent.
 local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Calls a function with the items of a list from `first` on, in slices: unpack has a limit. One command for many items costs
--- much less than many commands.
+-- Calls a function with the items of a list, starting at `first`, in slices because unpack has a limit. One command for many
+-- items is much cheaper than many commands.
 local function in_slices(list, call, first)
   for from = first or 1, #list, 1000 do
     call(unpack(list, from, math.min(from + 999, #list)))
   end
 end
 
--- A token is the name of the node and a number that grows.
+-- A token is the node's name and an increasing number.
 local function token_of(node, number)
   return string.format('%s|%.0f', node, number)
 end
@@ -30,7 +30,7 @@ local function token_parts(token)
   return node, tonumber(number)
 end
 
--- Whether an output lacks counts of a minute. The output whose claims are `but` is left out.
+-- Returns whether an output is missing counts of a minute, not considering the output whose claims are `but`.
 local function is_awaited(name, but)
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
     local key = claims .. ':' .. output
@@ -41,8 +41,8 @@ local function is_awaited(name, but)
   return false
 end
 
--- The parts of an entry of `stamps`, the state of a node: the number of its last check-in, the last closing that it has
--- heard of, until when it counts as alive in ms, and the events that it found late.
+-- Returns the parts of an entry of `stamps`, which is the state of a node: the number of its last check-in, the last closing
+-- that it knows of, until when it counts as alive (in ms), and the number of events that it found late.
 local function stamp_parts(entry)
   local stamp, heard, alive_until, late = string.match(entry or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
   return tonumber(stamp), tonumber(heard or '0'), tonumber(alive_until or '0'), tonumber(late or '0')
@@ -56,14 +56,14 @@ local function put_stamp(node, ...)
   redis.call('HSET', stamps, node, string.format('%.0f|%.0f|%.0f|%.0f', ...))
 end
 
--- Whether Redis forgot something that the node knows, by the node's stamp in Redis: it has an earlier state, or is another Redis.
+-- Returns whether Redis has lost something the node knows, by the node's stamp in Redis: an earlier state, or a different Redis.
 local function forgot(own)
   return known_epoch ~= '0'
     and (redis.call('HGET', witness, 'epoch') ~= known_epoch or own < tonumber(known_stamp))
 end
 
--- Both close a minute: it seals no new counts. The number of a closing is even while counts of the minute are only
--- about to be written, and odd when an output has all of them.
+-- Both functions close a minute, after which it seals no new counts. The number of a closing is even while counts of the
+-- minute are only about to be written, and odd once an output has all of them.
 local function announce(minute)
   local number = tonumber(redis.call('ZSCORE', closed, minute))
   if not number then
@@ -82,7 +82,7 @@ local function close(minute)
   end
 end
 
--- Counts that no output lacks are for queries only. The more there are, the sooner they expire.
+-- Counts that no output is missing are kept only for queries. The more there are, the sooner they expire.
 local function let_expire(counts)
   local share = math.floor(60000 * kept_counts / math.max(1, redis.call('HLEN', counts)))
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Marks the counts of the series that follow as written to an output, and ends the claim when the output lacks none.
--- Returns 1 when the output has all and the claim ended, 0 when not, or nothing when the claim is not held.
+-- Marks the counts of the given series as written to an output, and ends the claim once the output is not missing any.
+-- Returns 1 if the output has all counts and the claim has ended, 0 if not, and nothing if the claim is not held.
 --
--- The first output that has all counts closes the minute, for these are the values of its points. Not while there is something to
--- seal: that is sealed first.
+-- The first output that has all counts closes the minute, because these are now the values of its points. This is postponed
+-- while there is something to seal, which has to be sealed first.
 if redis.call('HGET', own_tokens, name) ~= token then
   return false
 end
 
--- The list of closed minutes is bounded: all minutes before `since` count as closed. `since` follows the newest closed minute, and
--- never passes a minute that has something to do, or that is sealed and that no output has.
+-- The list of closed minutes is bounded: all minutes before `since` count as closed. `since` follows the newest closed
+-- minute, but never passes a minute that has work left, or one that is sealed but that no output has.
 local function forget(newest)
   local known = redis.call('HMGET', witness, 'newest', 'since')
   newest = math.max(newest, tonumber(known[1] or newest))

@@ -1,20 +1,20 @@
 #!lua
--- Decides which of the series that follow are recorded under their own names in a minute, once and for all nodes.
--- Returns the arrivals of the minute, and the number of users of the overflow series and of each series, -1 when it is refused, -2
--- when only its log tells; or nothing when the minute is divided into another number of partitions.
+-- Decides which of the given series are recorded under their own names in a minute, once and for all nodes. Returns the
+-- arrivals of the minute, then the number of users of the overflow series and of each series: -1 if it is rejected, -2 if
+-- only its log can tell. Returns nothing if the minute is divided into a different number of partitions.
 --
--- `user_sets` is the beginning of the names of the sets of users; empty without such sets. `kept_ms` is for counts of series that
--- no node records.
+-- `user_sets` is the key prefix of the sets of users, or empty if there are no such sets. `kept_ms` applies to counts of
+-- series that no node records.
 --
--- A series is admitted when it has a field in `counts`, which is empty until it is counted; none leaves it before
--- the whole minute is forgotten, so their number never shrinks. The first that is refused enters the overflow
--- series, after which the minute stays full. Recording keeps `counts` (PERSIST); counts that no node records
--- expire. Refused while Redis is over its memory limit: admitting is the first step of recording.
+-- A series is admitted if it has a field in `counts`, whose value is empty until the series is counted. No field is removed
+-- before the whole minute is forgotten, so their number never shrinks. The first rejected series adds the overflow series,
+-- after which the minute stays full. Recording keeps `counts` (PERSIST); if no node records, they expire. Fails while Redis
+-- is over its memory limit, because admission is the first step of recording.
 --
--- The sets are read before the first write: an error there (a slot that moves) must not leave `counts`
--- without a time to live, which looks as if a node had recorded.
+-- The sets are read before the first write: an error there (a migrating slot) must not leave `counts` without a TTL, which
+-- would look as if a node had recorded.
 
--- A node that slept through a change of the number of partitions must not begin to record.
+-- A node that slept through a change of the partition count must not start recording.
 local fence = redis.call('GET', division)
 if fence then
   local from, before, after = string.match(fence, '^(-?%d+)|(%d+)|(%d+)$')
@@ -23,7 +23,7 @@ if fence then
   end
 end
 
--- Without sets only a new series has a known number of users: none. An older one has at most one for each arrival.
+-- Without sets, the number of users is known only for a new series: none. An older series has at most one user per arrival.
 local function users_of(series, is_known)
   if user_sets == '' then
     return is_known and -2 or 0
@@ -60,8 +60,8 @@ in_slices(ARGV, function(...)
     answers[#answers + 1] = has
   end
 end, REST)
--- Redis keeps a few hundred short fields as a list, and reads it from its start for each. Beyond this number of series a long value, which
--- is replaced at once, makes Redis keep a table.
+-- Redis stores a few hundred short fields as a list, which each access scans from its start. Beyond this number of series, a
+-- long value, which is replaced immediately, makes Redis switch to a hash table.
 local LISTED_MAX = 32
 if #new > 0 and admitted > LISTED_MAX then
   redis.call('HSET', counts, new[1], string.rep(' ', 512), new[1], new[2])
@@ -72,7 +72,7 @@ end)
 if expires ~= -1 then
   local _, now = clock()
   local ahead = math.max(0, minute_end_ms - now)
-  -- Never sooner: another node may keep counts for longer.
+  -- Never earlier than before: another node may keep counts for longer.
   redis.call('PEXPIRE', counts, math.max(expires, kept_ms + ahead))
 end
 return {arrived, answers}

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Announces that counts of claimed minutes are about to be written to an output, and returns which claims all nodes have heard of. An announced
--- minute seals no new counts. For each claim follow the minute's name, the token and the epoch minute.
--- Returns for each claim 2 when every node that is alive has heard it, 1 when one has not, 0 when the claim is not held and no
--- node announced its minute; or nothing when Redis forgot something that the node knows.
+-- Announces that counts of claimed minutes are about to be written to an output, after which these minutes seal no new
+-- counts. The name, the token and the epoch minute are given for each claim. Returns for each claim 2 if every live node
+-- knows of the announcement, 1 if some node does not, and 0 if the claim is not held and no node has announced its minute.
+-- Returns nothing if Redis has lost something that the node knows.
 --
--- A minute that an output has was announced before.
+-- A minute that some output has was announced earlier.
 if forgot(stamp_of(node) or 0) then
   return false
 end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Takes the minutes of a partition that a node knows to be closed (they follow), and returns what Redis itself knows.
--- The node knows an epoch and its last stamp (0: none), and `known_since` (empty: unknown). `new_epoch` is an epoch that no other
--- store has. `is_announced` is 1 if the minutes are only announced.
--- Returns {epoch, the node's stamp, the last stamp before which Redis forgot nothing (0: it has nothing), when that was in ms}.
+-- Takes the given minutes of a partition, which a node knows to be closed, and returns what Redis itself knows. The node
+-- knows an epoch, its last stamp (0: none) and `known_since` (empty: unknown). `new_epoch` is an epoch that no other store
+-- has. `is_announced` is 1 if the minutes are only announced. Returns {epoch, the node's stamp, the last stamp before which
+-- Redis has lost nothing (0: it has nothing), its time in ms}.
 --
--- An epoch lasts while Redis forgets nothing. It ends when a node comes whose own stamp is older than it was,
--- and by the new one all other nodes notice. Stamps are numbers and no times: a clock that is set back must not hide it.
+-- An epoch lasts until Redis loses something. It ends when a node's stamp in Redis is older than the one it knows, and the
+-- new epoch tells all other nodes. Stamps are numbers rather than times: a clock that is set back must not hide a loss.
 local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'since', 'forgot_from', 'forgot_from_ms', 'clock')
 local epoch, since = known[1], tonumber(known[3])
 local forgot_from, forgot_from_ms = known[4] or '0', known[5] or '0'

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- A node reports whether it lags (1: it has events of the partition that are not recorded), leaves a stamp, and learns which minutes of
--- the partition were closed. The clock may go back by `tolerance_ms` unnoticed; the node counts as alive for `alive_ms`.
--- Returns {stamp, now ms, sequence, minutes closed since the sequence that the node has heard, minutes announced since then, since
--- (empty: from the beginning), 1 if there may be something to claim, how many events the node found late in total}; or nothing when
--- Redis forgot something that the node knows.
+-- A node reports whether it lags (1: it has events of the partition that have not been recorded), leaves a stamp, and learns
+-- which minutes of the partition have been closed. The clock may go back by `tolerance_ms` unnoticed; the node counts as
+-- alive for `alive_ms`. Returns {stamp, current time in ms, sequence, minutes closed since the sequence that the node knows,
+-- minutes announced since then, since (empty: from the beginning), 1 if there may be something to claim, total number of
+-- events that the node found late}, or nothing if Redis has lost something that the node knows.
 
--- Beyond this number, stamps of nodes that have not checked in for this time are dropped.
+-- Beyond this number, stamps of nodes that have not checked in for this long are dropped.
 local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
--- The most closed minutes of an answer.
+-- Maximum number of closed minutes in a reply.
 local CLOSED_MAX = 1000
 
 local _, now = clock()
@@ -17,15 +17,15 @@ own = own or 0
 if lags == '1' then
   redis.call('HSET', lagging, node, whole(now + lease_ms))
 elseif known_epoch == '0' or own <= tonumber(known_stamp) then
-  -- A delayed report, from before the node's last check-in, has an older stamp, and is ignored.
+  -- A delayed report, sent before the node's last check-in, carries an older stamp and is ignored.
   redis.call('HDEL', lagging, node)
 end
 
 if forgot(own) then
-  -- The node has to attest first.
+  -- The node must attest first.
   return false
 end
--- A clock that was set back would prolong every deadline.
+-- Without this, a clock that was set back would extend every deadline.
 local back = tonumber(known[1] or now) - now
 if back > tonumber(tolerance_ms) then
   local function set_back(key)
@@ -50,7 +50,7 @@ if back > tonumber(tolerance_ms) then
   end
 end
 
--- The stamp grows with every check-in while Redis keeps its data, independent of the clock. No other node renews a node's stamp.
+-- The stamp increases with every check-in while Redis keeps its data, regardless of the clock. Nodes renew only their own stamps.
 local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
 redis.call('HSET', witness, 'clock', whole(now))
 put_stamp(node, stamp, tonumber(heard), now + alive_ms, late)
@@ -73,7 +73,7 @@ for i = 1, #news, 2 do
   list[#list + 1] = tonumber(news[i])
 end
 
--- Whether claim.lua would find something to claim, or expired reports of lag. Spares most calls of claim.lua while a minute fills.
+-- Returns whether claim.lua would find claims or expired reports of lag. Avoids most calls of claim.lua while a minute fills.
 local function is_due()
   local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
   if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims, lagging) > 0 then

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Claims minutes of one partition, by Redis' clock alone. The node expects the clock to show `expected_ms` (0: unknown), and it may
--- be `tolerance_ms` from that. For `recent_ms` after its end a minute is not old. Each output follows, with the most lapsed claims to
--- send to it. Returns a list of {minute's name, token, 1 if taken over from a lapsed claim, output or empty for a claim to seal}; or
--- nothing when Redis forgot something that the node knows.
+-- Claims minutes of one partition, using only Redis' clock. The node expects the clock to show `expected_ms` (0: unknown),
+-- give or take `tolerance_ms`. A minute becomes old `recent_ms` after its end. The arguments end with each output and the
+-- maximum number of lapsed claims to send to it. Returns a list of {minute's name, token, 1 if taken over from a lapsed
+-- claim, output or empty for a claim to seal}, or nothing if Redis has lost something that the node knows.
 --
--- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
+-- A minute is added to `claims` before it is removed from `minutes`, so that an error between two commands does not lose any.
 grace_ms, max_hold_ms, finished_max, looked_max =
   tonumber(grace_ms), tonumber(max_hold_ms), tonumber(finished_max), tonumber(looked_max)
 
@@ -14,16 +14,16 @@ end
 local now_us, now = clock()
 local granted = {}
 
--- A clock that was set forward makes unfinished minutes look finished and idle, and claims lapsed; a clock that was set back
--- would make leases too long. The node notices it when it checks in.
+-- If the clock was set forward, unfinished minutes look finished and idle, and claims look lapsed. If it was set back, leases
+-- would become too long. The node notices this when it checks in.
 local expected = tonumber(expected_ms)
 local is_expected = expected == 0 or math.abs(now - expected) <= tonumber(tolerance_ms)
 if not is_expected then
   lapsed_max, finished_max = 0, 0
 end
 
--- A lagging node records its events minute by minute, and may not have come to an idle minute yet. So while a node lags, only
--- minutes that were held for `max_hold_ms` are closed.
+-- A lagging node records its events minute by minute, and may not have reached an idle minute yet. So while any node lags,
+-- only minutes that have been held for `max_hold_ms` are closed.
 local nodes_lagging = redis.call('HGETALL', lagging)
 for i = 1, #nodes_lagging, 2 do
   if tonumber(nodes_lagging[i + 1]) > now then
@@ -33,8 +33,8 @@ for i = 1, #nodes_lagging, 2 do
   end
 end
 
--- The number of a token is Redis' clock in microseconds, or one more than the last number where that is greater. So it grows
--- also across a failover that lost the last token, and no token has to be kept when the minute is done.
+-- The number in a token is Redis' clock in microseconds, or the last number plus one if that is greater. It therefore
+-- increases even across a failover that lost the last token, and no token has to be kept once the minute is done.
 local function grant(name, taken_over, output)
   local of = output == '' and '' or ':' .. output
   local last = redis.call('HGET', tokens .. of, name)
@@ -59,8 +59,8 @@ for i = REST, is_expected and #ARGV or 0, 2 do
   take_over(claims .. ':' .. ARGV[i], ARGV[i + 1], ARGV[i])
 end
 
--- Claims finished minutes among these, up to `most` in total, and notes since when the others are idle.
--- `is_lowest`: no waiting minute is lower than these.
+-- Claims the finished minutes among these, up to `most` in total, and records since when the others have been idle.
+-- `is_lowest` tells that no waiting minute is lower than these.
 local finished = 0
 local function claim_finished(looked, most, is_lowest)
   if #looked == 0 or finished >= most then
@@ -84,7 +84,7 @@ local function claim_finished(looked, most, is_lowest)
     end
     local hold_from = math.max((looked[2 * i] + 1) * 60000, tonumber(first))
     if redis.call('ZSCORE', claims, name) then
-      -- Its holder finds the new events. (`idle` has the minute only when an error ended the script after the claim.)
+      -- The claim's holder finds the new events. (`idle` has the minute only if an error ended the script after the claim.)
       redis.call('HDEL', idle, name)
       redis.call('ZREM', minutes, name)
     elseif finished < most and (now - since >= grace_ms or now - hold_from >= max_hold_ms) then
@@ -109,15 +109,15 @@ local function claim_finished(looked, most, is_lowest)
   end
 end
 
--- Recent minutes come first, the newest before the others: they do not wait for old ones, however many there are.
+-- Recent minutes come first, starting with the newest, so that they do not wait for old ones, however many there are.
 local first_recent = math.floor((now - recent_ms) / 60000)
 local last_over = math.floor(now / 60000) - 1
 claim_finished(
   redis.call('ZRANGE', minutes, last_over, first_recent, 'BYSCORE', 'REV', 'LIMIT', 0, looked_max, 'WITHSCORES'),
   finished_max, false)
 
--- Then the lowest. If more minutes wait than a claim reads, these may never be finished, or get new events repeatedly, so
--- a random part of the others has a quarter of the claims.
+-- Then the lowest minutes. If more minutes wait than a claim reads, the lowest may never be finished, or keep getting new
+-- events, so a quarter of the claims goes to a random part of the others.
 local old = redis.call('ZCOUNT', minutes, '-inf', '(' .. first_recent)
 local most = math.min(finished_max, finished + old_max)
 if old > looked_max then

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Drops quarantined counts that did not change since an operator saw them: for each follow the entry and its content.
+-- Drops quarantined counts, each given by its entry and its content, unless they have changed since an operator saw them.
 -- Returns how many were dropped.
 local dropped = 0
 for i = REST, #ARGV, 2 do

@@ -1,4 +1,4 @@
-//! Draining: claims, and from open minutes to counts that every output has. Each step but reading counts is a script.
+//! Draining: from claims on open minutes to counts that every output has. Every step except reading counts is a script.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::store::{
     recent_for,
 };
 
-/// Minute's name, token, whether it was taken over, output.
+/// The minute's name, the token, whether it was taken over, the output.
 type Granted = (String, String, bool, String);
-/// Stamp, clock in ms, the number of the last closing, closed and announced minutes, since, whether anything is due, late in all.
+/// Stamp, clock in ms, last closing, closed and announced minutes, since, whether anything is due, total of late events.
 type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, String, bool, u64);
 
 #[async_trait]
@@ -213,7 +213,7 @@ impl Draining for RedisStore {
         partitions: &[Partition],
         outputs: &[OutputName],
     ) -> Result<Vec<bool>> {
-        // A Redis Cluster takes one command for the keys of one slot only.
+        // In a Redis Cluster, all keys of a command must be in the same slot.
         if !self.is_cluster && !self.has_work(partitions, outputs).await? {
             return Ok(vec![false; partitions.len()]);
         }
@@ -222,7 +222,7 @@ impl Draining for RedisStore {
 }
 
 impl RedisStore {
-    /// Whether any of these partitions, which are on one server, has anything to do. An empty key does not exist.
+    /// Returns whether any of these partitions, which must be on the same server, has work. Empty keys do not exist in Redis.
     async fn has_work(&self, partitions: &[Partition], outputs: &[OutputName]) -> Result<bool> {
         let Some(&first) = partitions.first() else {
             return Ok(false);
@@ -242,13 +242,13 @@ impl RedisStore {
         self.gateway.at(claim.partition, DRAINING).minute(claim.minute).of(claim.output.as_ref())
     }
 
-    /// Refuses a claim to seal.
+    /// Rejects claims to seal.
     fn sending<'a>(&'a self, claim: &'a Claim) -> Result<At<'a>> {
         claim.output.as_ref().map(|_| self.at(claim)).ok_or(StoreError::ClaimLost)
     }
 }
 
-/// An epoch that no other store has. Below 2^53, which Lua holds exactly, and never 0.
+/// Returns an epoch that no other store has. It is never 0, and below 2^53, so that Lua holds it exactly.
 fn new_epoch() -> u64 {
     rand::random_range(1..1 << 53)
 }

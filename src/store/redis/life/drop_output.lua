@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Drops the unsent counts of an output that was removed, and after the last minute its quarantine and its name; but the name
--- stays while a minute is claimed to be sealed, of which a node that still had the output may have sealed a part. `to_seal` names the
--- key of a minute that has members while there is something to seal. Name and epoch minute of each minute follow.
--- Returns {counts dropped, counts of the quarantine dropped, 1 if no minute is left}.
+-- Drops the unsent counts of a removed output in the given minutes and, after the last minute, its quarantine and its name.
+-- The name stays while any minute is claimed for sealing, because a node that still had the output may have sealed part of
+-- that minute. `to_seal` is the name of a minute's key that has members as long as there is something to seal. The name and
+-- the epoch minute are given for each minute. Returns {counts dropped, quarantined counts dropped, 1 if no minute is left}.
 local of = ':' .. output
 local dropped = 0
 for i = REST, #ARGV, 2 do

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Sets the deadline of claims: later to renew them, sooner to let any node take them over. Minute's name and token of each follow.
+-- Sets the deadline of claims, given by minute name and token: later to renew them, earlier to let any node take them over.
 -- Returns how many of the claims were held.
 local _, now = clock()
 local deadline = now + lease_ms

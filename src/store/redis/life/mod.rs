@@ -1,5 +1,5 @@
-//! The steps in the life of a minute that both layouts share, each with its script, and read access to its counts: small commands
-//! over a separate connection, none of which reads a whole hash or set that grows with the number of events.
+//! The steps in the life of a minute that both layouts share, each with its script, and read access to its counts. Readers use
+//! small commands over a separate connection, none of which reads a whole hash or set that grows with the number of events.
 
 mod draining;
 mod quarantine;
@@ -150,7 +150,7 @@ impl CountReader for RedisStore {
     }
 
     async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>> {
-        // A field for each process that recorded in the minute.
+        // One field for each process that recorded in the minute.
         let all = self.of_minutes(partition, minutes, "HGETALL", "coverage");
         let all: Vec<Vec<(String, u64)>> = all.await?;
         Ok(all.into_iter().map(by_name).collect())
@@ -162,7 +162,7 @@ impl CountReader for RedisStore {
         }
         let at = self.gateway.at(partition, READING);
         let mut pipeline = pipe();
-        // The scores of the claims are deadlines; there are few, and the first claims are left out.
+        // Claims are scored by deadline. There are few of them, and the earliest are left out.
         for key in ["minutes", "claims"] {
             let key = at.place.key(Scope::Partition, key);
             pipeline.cmd("ZRANGE").arg(key).arg(0).arg(most - 1).arg("REV");
@@ -188,7 +188,7 @@ impl CountReader for RedisStore {
     }
 }
 
-/// Counts as the scripts that seal write them.
+/// Parses counts as written by the scripts that seal.
 fn series_counts(series: &str, counts: &str) -> Option<SeriesCounts> {
     let (unique, cumulative) = counts.split_once(':')?;
     Some(SeriesCounts {

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Takes counts that an output refuses out of its `unsent` and keeps them with the server's message: for each follow the series and
--- the message. Returns for each count 1 when it is kept, 0 when the quarantine is full; or nothing when the claim is not held.
+-- Moves counts that an output rejects from its `unsent` to its quarantine. The series and the server's message are given for
+-- each count. Returns 1 for each count that was kept and 0 if the quarantine was full, or nothing if the claim is not held.
 if redis.call('HGET', own_tokens, name) ~= token then
   return false
 end
@@ -13,7 +13,7 @@ for i = REST, #ARGV, 2 do
   local is_there = redis.call('HEXISTS', own_quarantine, entry) == 1
   local count = redis.call('HGET', counts, series)
   if not count or count == '' then
-    -- Redis forgot the counts: they are sealed again, or closed.
+    -- Redis has lost the counts: they will be sealed again, or the minute is closed.
     kept[#kept + 1] = 1
   elseif is_there or entries < most then
     redis.call('HSET', own_quarantine, entry, string.format('%s|%s|%s', count, now, ARGV[i + 1]))

@@ -1,4 +1,4 @@
-//! Quarantines, and the removal of outputs: operators read refused counts, send them again or drop them.
+//! Quarantines and the removal of outputs: operators read rejected counts, and requeue or drop them.
 
 use ::redis::cmd;
 
@@ -9,39 +9,39 @@ use crate::store::redis::gateway::DRAINING;
 use crate::store::redis::keys::Scope;
 use crate::store::{Bucket, OutputName, Page, Result};
 
-/// The most minutes that are dropped by one call, which blocks Redis.
+/// Maximum number of minutes dropped by one call, which blocks Redis.
 const DROPPED_AT_ONCE: usize = 100;
 
-/// Counts of one series in one minute that an output refused.
+/// Counts of one series in one minute that an output rejected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quarantined {
     /// The minute.
     pub minute: Minute,
     /// The canonical series.
     pub series: String,
-    /// Different users.
+    /// Number of distinct users.
     pub unique: u64,
-    /// Different events.
+    /// Number of distinct events.
     pub cumulative: u64,
-    /// The time of the last refusal in seconds since the epoch, by the store's clock.
+    /// The time of the last rejection on the store's clock, in seconds since the epoch.
     pub since: i64,
     /// The server's message.
     pub message: String,
 }
 
-/// The counts dropped with an output.
+/// What was dropped together with an output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Minutes with unsent counts.
+    /// Number of minutes with unsent counts.
     pub minutes: u64,
-    /// Unsent counts.
+    /// Number of unsent counts.
     pub counts: u64,
-    /// Quarantined counts.
+    /// Number of quarantined counts.
     pub quarantined: u64,
 }
 
 impl RedisStore {
-    /// Reads a page of an output's quarantine of a partition. The first cursor is 0.
+    /// Reads a page of an output's quarantine in a partition. The first cursor is 0.
     pub async fn quarantined_page(
         &self,
         partition: Partition,
@@ -62,8 +62,8 @@ impl RedisStore {
         Ok(Page { items: known.collect(), next })
     }
 
-    /// Makes the counts of these series unsent again, for any node to claim, and returns how many were quarantined. Counts that
-    /// the store forgot are restored from the quarantine, so that no point gets a second value.
+    /// Makes the counts of these series unsent again, for any node to claim, and returns how many of them were quarantined.
+    /// Counts that the store has lost are restored from the quarantine, so that no point gets a second value.
     pub async fn requeue(
         &self,
         bucket: Bucket,
@@ -76,7 +76,7 @@ impl RedisStore {
         at.ask(script).await
     }
 
-    /// Drops these counts if they did not change since the caller saw them. Returns the number of counts dropped.
+    /// Drops these counts unless they have changed since the caller saw them. Returns the number of counts dropped.
     pub async fn discard(
         &self,
         partition: Partition,
@@ -92,7 +92,7 @@ impl RedisStore {
         at.ask(script).await
     }
 
-    /// Drops the counts and the name of an output that no node has. A minute that no other output lacks is closed.
+    /// Drops the counts and the name of an output that no node has. Closes a minute if no other output is missing its counts.
     pub async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped> {
         let at = self.gateway.at(partition, DRAINING).of(output);
         let mut first = cmd("ZRANGE");
@@ -100,7 +100,7 @@ impl RedisStore {
         let mut dropped = Dropped::default();
         loop {
             let names: Vec<String> = at.ask(first.clone()).await?;
-            // Malformed names are dropped, too. Minutes close in their order, not in that of their leases.
+            // Malformed names are dropped as well. Minutes are closed in chronological order rather than by lease.
             let mut minutes: Vec<(Minute, String)> =
                 names.into_iter().map(|name| (name.parse().unwrap_or(Minute::MIN), name)).collect();
             minutes.sort_unstable();
@@ -119,7 +119,7 @@ impl RedisStore {
     }
 }
 
-/// An entry as `quarantine.lua` writes it: `20161204:1118:<series>` → `unique:cumulative|seconds|server's message`.
+/// Parses an entry as written by `quarantine.lua`: `20161204:1118:<series>` → `unique:cumulative|seconds|server's message`.
 fn parse(entry: &str, content: &str) -> Option<Quarantined> {
     let (date, rest) = entry.split_once(':')?;
     let (number, series) = rest.split_once(':')?;
@@ -133,7 +133,7 @@ fn parse(entry: &str, content: &str) -> Option<Quarantined> {
         since: parts.next()?.parse().ok()?,
         message: parts.next()?.to_owned(),
     };
-    // An entry that is written in another form could be neither requeued nor discarded.
+    // An entry in a different form could be neither requeued nor discarded.
     (written(&quarantined) == (entry.to_owned(), content.to_owned())).then_some(quarantined)
 }
 

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
--- Takes counts of an output's quarantine back to be sent to it; the series follow. Returns how many of them were quarantined.
+-- Moves counts of the given series from an output's quarantine back to its unsent counts. Returns how many there were.
 --
--- Existing counts stay as they are, so that no point gets a second value; forgotten counts are restored from
--- the entry. The entry goes last: an error between two commands leaves it to be taken again. A minute that
--- no node sends gets a claim that has lapsed, so that any node takes it over; a claimed minute keeps its claim while
--- `unsent` is not empty.
+-- Existing counts stay unchanged, so that no point gets a second value; lost counts are restored from the entry. The entry is
+-- removed last, so that after an error between two commands it can be requeued again. A minute that no node is sending gets a
+-- lapsed claim, so that any node takes it over; a claimed minute keeps its claim as long as `unsent` is not empty.
 local taken = 0
 for i = REST, #ARGV do
   local series = ARGV[i]
@@ -13,7 +12,7 @@ for i = REST, #ARGV do
   if count then
     redis.call('SADD', outputs, output)
     redis.call('ZADD', own_claims, 'NX', 0, name)
-    -- Empty: the counts were forgotten, and the series was admitted again since.
+    -- Empty if the counts were lost and the series has been admitted again since.
     if redis.call('HSTRLEN', counts, series) == 0 then
       redis.call('HSET', counts, series, count)
     end

@@ -1,4 +1,4 @@
-//! Counts different fingerprints per series in bounded memory: in several passes, each for a range, where they are too many.
+//! Counts distinct fingerprints per series in bounded memory. If they do not fit, takes several passes over ranges.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Logs, log_key};
 use crate::store::redis::gateway::At;
 use crate::store::{Result, SeriesCounts, StoreError};
 
-/// The most bytes of a read, which blocks Redis.
+/// Maximum size of a read in bytes. Reads block Redis.
 const READ_BYTES: usize = 512 << 10;
-/// The most bytes of a read while all answers were small, which says little about large answers.
+/// Maximum size of a read in bytes while all replies have been small, since these say little about large replies.
 const UNTRIED_BYTES: usize = 64 << 10;
 
-/// A log, and the number of its frames that count.
+/// A log, and how many of its frames count.
 pub(super) type Length = (String, u64);
 
 impl ReadBudget {
-    /// Returns the next frames of a log, and moves the position; `None`: no more. `may_go`: the log may be gone, as after a seal.
+    /// Returns the next frames of a log and advances the position; `None` if none are left. `may_go`: the log may be gone.
     pub(super) async fn read(
         &mut self,
         at: At<'_>,
@@ -52,11 +52,11 @@ impl ReadBudget {
     }
 }
 
-/// The size of reads: one frame at first, and more while answers are fast, since one that comes too late ends the connection.
+/// The size of reads: one frame at first, and more while replies are fast. A reply that times out closes the connection.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     bytes: usize,
-    /// Answers that take longer are slow.
+    /// Replies that take longer than this are slow.
     slow: Duration,
 }
 
@@ -80,13 +80,13 @@ impl ReadBudget {
     }
 }
 
-/// The most fingerprints in memory: 16 MiB. A list that grows is copied, so they may take twice that for a moment.
+/// Maximum number of fingerprints in memory: 16 MiB. Growing a list copies it, so they may briefly take twice that.
 const HELD_MAX: usize = 2 << 20;
-/// The least by which a list grows.
+/// Minimum number of items by which a list grows.
 const LIST_MIN: usize = 4;
 
 impl Logs {
-    /// Returns the counts of all series in these logs, in the order of their names, and the number of events, copies included.
+    /// Returns the counts of all series in these logs, sorted by series name, and the number of events, including duplicates.
     pub(super) async fn count(
         &self,
         at: At<'_>,
@@ -124,7 +124,7 @@ impl Logs {
     }
 }
 
-/// Sorting millions of numbers takes tens of ms.
+/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
 async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -132,23 +132,23 @@ async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     }
 }
 
-/// The place of each series in the tally, by its number in a log.
+/// The index of each series in the tally, by its number in a log.
 type Numbers = HashMap<u64, usize>;
 
 #[derive(Debug, Default)]
 struct Tally {
     places: HashMap<Box<str>, usize>,
     series: Vec<Series>,
-    /// The range of fingerprints of this pass.
+    /// The range of fingerprints in this pass.
     first: u64,
     last: u64,
     is_done: bool,
-    /// The capacity of all lists.
+    /// The total capacity of all lists.
     held: usize,
     held_max: usize,
-    /// The events that were read in the first pass.
+    /// Number of events read in the first pass.
     events: u64,
-    /// Whether a malformed frame was found.
+    /// Whether a malformed frame has been found.
     is_foreign: bool,
 }
 
@@ -158,9 +158,9 @@ const EVENTS: usize = 1;
 
 #[derive(Debug, Default)]
 struct Series {
-    /// The fingerprints of this pass by kind, with copies.
+    /// The fingerprints of this pass by kind, with duplicates.
     lists: [Vec<u64>; 2],
-    /// The numbers of the former passes.
+    /// The counts from earlier passes.
     counted: [u64; 2],
 }
 
@@ -217,7 +217,7 @@ impl Tally {
         }
     }
 
-    /// Makes room for `more` fingerprints; without memory drops copies, then the upper half of the range, for another pass.
+    /// Makes room for `more` fingerprints. If necessary, drops duplicates, then the upper half of the range, for another pass.
     fn make_room(&mut self, place: usize, kind: usize, more: usize) {
         let mut growth = growth(&self.series[place].lists[kind], more);
         if growth > 0 && self.held + growth > self.held_max {
@@ -246,7 +246,7 @@ impl Tally {
         }
     }
 
-    /// Counts the fingerprints of this pass, and begins the next range, as large as this one, or larger after a pass with few.
+    /// Counts the fingerprints of this pass and starts the next range, of the same size, or larger if this one had few.
     fn end_pass(&mut self) {
         self.is_done = self.last == u64::MAX;
         let mut size = self.last - self.first;
@@ -278,7 +278,7 @@ impl Tally {
     }
 }
 
-/// Returns the growth of a list for `more` items: small, so that lists shrunk to their contents are not shrunk again soon.
+/// Returns by how much a list grows for `more` items: little, but lists shrunk to fit need not be shrunk again soon.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {
@@ -303,18 +303,18 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The counts are those of sets in any amount of memory.
+        /// In any amount of memory, the counts are the same as with sets.
         #[test]
         fn passes_change_no_count(
             parts in prop::collection::vec((0..3_u32, prop::option::of(1..4_u64), prop::collection::vec((0..30_u64, 0..30_u64), 0..40)), 0..12),
             held_max in 4..200_usize,
         ) {
-            // Two logs have each part, with different numbers for the series.
+            // Both logs have each part, with different series numbers.
             let logs: Vec<Vec<Vec<u8>>> = [0, 100].map(|shift| {
                 parts.iter().map(|(series, from, events)| {
                     let mut frame = Frame::default();
                     frame.name(series + shift, &format!("s={series}"));
-                    // Users are spread out; times are close to each other.
+                    // Users are spread out, while times are close together.
                     let events = events.iter().map(|(user, time)| Event { user: user.wrapping_mul(0x2545_f491_4f6c_dd1d), time: *time });
                     frame.add(series + shift, from.map(|from| from << 40), events);
                     frame.bytes()
@@ -328,7 +328,7 @@ mod tests {
                     let mut numbers = Numbers::default();
                     for frame in log {
                         tally.take(&mut numbers, frame);
-                        // 40: the events of one part.
+                        // 40 is the maximum number of events in a part.
                         prop_assert!(tally.held <= held_max + 40, "{} held", tally.held);
                     }
                 }

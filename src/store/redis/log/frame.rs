@@ -1,23 +1,24 @@
-//! Frames: the entries of a log. Their form is part of the format that nodes share.
+//! Frames: the entries of a log. Their encoding is part of the format that nodes share.
 //!
-//! A frame names series by numbers of its log; the first frame with a series has its text. The events of each series follow: the
-//! fingerprint of the user, and the time within the minute. A fingerprint is 64 bits of `SipHash` under a key that all nodes share and
-//! no sender knows, so two are equal by chance alone.
+//! A frame refers to series by number within its log; the first frame with a series includes its name. Each series is
+//! followed by its events: the fingerprint of the user, and the time within the minute. A fingerprint is a 64-bit `SipHash`
+//! with a key that all nodes share and no sender knows, so two are equal only by chance.
 //!
-//! A frame has at most [`FRAME_BYTES`], so that a reader knows the size of a number of frames. More events go into several frames.
+//! A frame has at most [`FRAME_BYTES`], so that a reader knows the size of a number of frames. More events go into further
+//! frames.
 //!
 //! ```text
 //! frame   = version entries entry… parts…
 //! entry   = number length series           a series that the log has not named before
 //! part    = number from events event…
-//! from    = %x00 / %x01 fingerprint        of the series that the events came with, where that is another one
-//! event   = user time                      time: nanoseconds since the minute began
+//! from    = %x00 / %x01 fingerprint        of the series that the events came with, if it is a different one
+//! event   = user time                      time: nanoseconds since the start of the minute
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
-/// The most bytes of a frame, unless the name of one series is longer. Two frames fit into a node of a list in Redis (8 KiB).
+/// Maximum size of a frame in bytes, unless a single series name is longer. Two frames fit in a node of a Redis list (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
-/// The most bytes of a frame without its names, its events and its other parts.
+/// Maximum size of a frame in bytes, excluding its names, its events and its other parts.
 const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
@@ -26,7 +27,7 @@ const VERSION: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) user: u64,
-    /// Nanoseconds since the minute began: less than 2³⁶.
+    /// Nanoseconds since the start of the minute: less than 2³⁶.
     pub(super) time: u64,
 }
 
@@ -34,8 +35,8 @@ const TIME_BYTES: usize = 5;
 const EVENT_BYTES: usize = size_of::<u64>() + TIME_BYTES;
 
 impl Event {
-    /// The fingerprint within a series; `from` is that of the series that the event came with (0: the same series). Two events of one
-    /// user never have the same fingerprint, and senders neither know nor choose that of the user.
+    /// Returns the fingerprint within a series. `from` is the fingerprint of the series that the event came with (0: the same
+    /// series). Two events of a user never have the same fingerprint, and senders neither know nor choose the user's fingerprint.
     pub(super) const fn fingerprint(self, from: u64) -> u64 {
         self.user ^ from ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -66,7 +67,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns the number of events that fit into one more part after a name of this length; 0: the frame is full.
+    /// Returns how many events fit in one more part after a name of this length; 0 if the frame is full.
     pub(super) const fn room(&self, name: usize) -> usize {
         let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
         let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
@@ -77,7 +78,7 @@ impl Frame {
         self.dictionary.is_empty() && self.parts.is_empty()
     }
 
-    /// Gives a series a number.
+    /// Assigns a number to a series.
     pub(super) fn name(&mut self, number: u32, series: &str) {
         self.entries += 1;
         write_number(&mut self.dictionary, u64::from(number));
@@ -85,7 +86,7 @@ impl Frame {
         self.dictionary.extend_from_slice(series.as_bytes());
     }
 
-    /// Adds events of a series, with the fingerprint of the series that they came with where it is another one.
+    /// Adds events of a series, with the fingerprint of the series that they came with if it is a different one.
     pub(super) fn add(
         &mut self,
         number: u32,
@@ -126,7 +127,7 @@ pub(super) enum Piece<'a> {
 /// Encoded events.
 pub(super) type Events<'a> = &'a [[u8; EVENT_BYTES]];
 
-/// Hands the pieces of a frame to `take`. Returns `None` unless the frame is well-formed up to its end.
+/// Passes the pieces of a frame to `take`. Returns `None` unless the whole frame is well-formed.
 pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> Option<()> {
     let mut frame = frame;
     let rest = &mut frame;
@@ -242,7 +243,7 @@ mod tests {
             }
             let bytes = frame.bytes();
             prop_assert_eq!(pieces(&bytes), Some(expected));
-            // A truncated frame does not panic.
+            // A truncated frame does not cause a panic.
             for end in 0..bytes.len() {
                 pieces(&bytes[..end]);
             }

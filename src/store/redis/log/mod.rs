@@ -1,6 +1,6 @@
-//! The layout `log`: each process has one log per partition and minute, and the node that seals counts the fingerprints in all. A
-//! log is cut once it is counted: `append.lua` refuses a process whose log was cut, is gone or is not as long as the process
-//! knows, which then begins another log, as after every failure. So no log has a gap, and an event in two logs counts once.
+//! The `log` layout: each process has one log per partition and minute, and the node that seals counts the fingerprints in all of
+//! them. A log is cut once it is counted. `append.lua` rejects a process if its log was cut, is gone or has another length than
+//! it knows, and the process starts a new log, as after every failure. So no log has a gap, and an event in two logs counts once.
 
 mod counting;
 mod frame;
@@ -37,11 +37,11 @@ scripts! {
         => name minute base kept_ms kept_counts (token lease_ms sealed_for from all);
 }
 
-/// The counts that run at the same time, each in bounded memory.
+/// Maximum number of counts that run at the same time, each in bounded memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// The greatest age of counts, as a multiple of the time that counting takes: readers use at most a tenth of a core.
+/// Maximum age of counts, as a multiple of the time that counting takes: readers use at most a tenth of a core.
 const AGE_MAX: u32 = 10;
-/// The time for which counts, users, cuts and logs are known after their last use.
+/// How long counts, users, cuts and logs are cached after their last use.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Logs {
     /// The counts of open minutes for readers. One task at a time counts.
     looks: AsyncMutex<HashMap<Bucket, Look>>,
     counting: Semaphore,
-    /// The timeout of an answer.
+    /// The response timeout.
     response: Duration,
 }
 
@@ -121,12 +121,12 @@ impl OpenMinutes for Logs {
         Ok(SeriesUsers { count: known.users.len() as u64, there: there.collect() })
     }
 
-    /// Copies are found when the minute is counted.
+    /// Duplicates are found when the minute is counted.
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64> {
         self.append(at, records).await.map(|()| 0)
     }
 
-    /// A cut of which a part is sealed stays as it is until all of it is sealed, by whichever node. Later logs belong to the next cut.
+    /// Once part of a cut is sealed, the cut stays the same until all of it is, by any node. Later logs belong to the next cut.
     async fn seal(
         &self,
         at: At<'_>,
@@ -194,14 +194,14 @@ struct KnownUsers {
     last_used: Instant,
 }
 
-/// The number of frames of a log that were read, and the number of the series there.
+/// The number of frames of a log that have been read, and the number of the series in that log.
 #[derive(Debug, Default)]
 struct Read {
     frames: u64,
     number: Option<u64>,
 }
 
-/// Items that a task takes out to work with, and puts back after success: one that a failure loses is read again, or begun anew.
+/// Items that a task takes out to work with and puts back after success. If a failure loses one, it is re-read or started anew.
 #[derive(Debug)]
 struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);
 
@@ -225,12 +225,12 @@ fn log_key(place: Place<'_>, name: &str) -> String {
     place.key(Scope::Minute, "log:") + name
 }
 
-/// The counts of a cut, and how many of them are sealed.
+/// The counts of a cut, and how many of them have been sealed.
 #[derive(Debug)]
 struct Sealing {
     token: String,
     counts: Vec<SeriesCounts>,
-    /// The copies in the cut, until a step has returned them.
+    /// The number of duplicates in the cut, until a step has returned it.
     repeated: u64,
     done: usize,
 }
@@ -249,7 +249,7 @@ async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
 }
 
 impl Logs {
-    /// Returns the recent counts of a minute in the order of the series.
+    /// Returns recent counts of a minute, sorted by series.
     async fn look_at(&self, at: At<'_>) -> Result<Arc<Vec<SeriesCounts>>> {
         let mut looks = self.looks.lock().await;
         looks.retain(|_, look| look.counted.elapsed() < UNUSED_FOR);
@@ -271,14 +271,14 @@ impl Logs {
         let script = Cut { token: &token }.at(&at.place);
         let mut cut: HashMap<String, i64> = held(at.ask(script).await?)?;
         let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
-            // The whole cut is sealed, and its logs are about to be dropped.
+            // The whole cut has been sealed, and its logs are about to be dropped.
             return Ok(Sealing { token, counts: Vec::new(), repeated: 0, done: 0 });
         };
         let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
         let cut: Vec<Length> = cut.into_iter().map(length).collect();
         let (counts, events) = self.count(at, &cut, false).await?;
         let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
-        // The node that sealed the first part has returned them.
+        // The node that sealed the first part has already returned them.
         let repeated = if done == 0 { events - different } else { 0 };
         Ok(Sealing { token, done: done.min(counts.len()), counts, repeated })
     }

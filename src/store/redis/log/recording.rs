@@ -1,4 +1,4 @@
-//! Appending to logs.
+//! Appends to logs.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::store::redis::layout::{announce, by_minute, cover, events_of};
 use crate::store::redis::settings::Key;
 use crate::store::{RecordRequest, Records, Result, Seen, StoreError};
 
-/// The most minutes of one transaction: a thousand would occupy a slow link.
+/// Maximum number of minutes per transaction, since a thousand would occupy a slow link.
 const MINUTES_AT_ONCE: usize = 16;
 
 type OfMinute<'a, 'b> = (Minute, Vec<&'a RecordRequest<'b>>);
@@ -57,7 +57,7 @@ impl Logs {
         }
     }
 
-    /// Appends events in one transaction. Returns the minutes where nothing was appended: their log is not as we know it.
+    /// Appends events in one transaction. Returns the minutes where nothing was appended, as their log is not as we know it.
     async fn append_to<'a, 'b>(
         &self,
         at: At<'_>,
@@ -95,8 +95,8 @@ impl Logs {
             cover(&mut transaction, at.place, &at.gateway.process, &seen);
             appended_to.push((at.bucket(), recordings, log, is_new));
         }
-        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it. A
-        // process has new logs on every new connection.
+        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it
+        // runs, and a process starts new logs on every new connection.
         for script in &scripts {
             transaction.invoke_script(script);
         }
@@ -122,7 +122,7 @@ impl Logs {
 }
 
 impl Log {
-    /// Returns the next frames, and counts their series as named by the log.
+    /// Returns the next frames, and remembers which series the log has named.
     fn frames(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut frame = Frame::default();

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Fixes the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut its
--- logs go, and with the last log the claim ends. The series follow, each with its `<users>:<events>`; `from` is the place of the
--- first among `all` of the cut. Returns what `end_step` returns, or nothing when the claim is not held.
+-- Seals the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut,
+-- its logs are deleted, and with the last log the claim ends. Each series is given with its `<users>:<events>`; `from` is the
+-- index of the first among `all` series of the cut. Returns what `end_step` returns, or nothing if the claim is not held.
 --
--- Every node that counts a cut finds the same series in the same order, so a node that takes over continues behind the last series
+-- Every node that counts a cut finds the same series in the same order, so a node that takes over continues after the last series
 -- that was sealed.
 if redis.call('HGET', tokens, name) ~= token then
   return false

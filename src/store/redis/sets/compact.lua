@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Turns the sets of some series of a claimed minute into counts, once, and drops the sets. With the last set the claim ends.
--- Returns what `end_step` returns, or nothing when the claim is not held.
+-- Turns the sets of some series of a claimed minute into counts, once, and drops the sets. With the last set, the claim ends.
+-- Returns what `end_step` returns, or nothing if the claim is not held.
 --
--- The sets are read before anything is written, and the counts are written before the sets go. The names of the sets, and of keys
--- of outputs that the caller does not know, cannot be in KEYS, since event_types and outputs hold them; they have the same hash tag.
+-- The sets are read before anything is written, and the counts are written before the sets are dropped. Keys of the sets, and
+-- of outputs unknown to the caller, cannot be in KEYS: event_types and outputs hold their names. They have the same hash tag.
 if redis.call('HGET', tokens, name) ~= token then
   return false
 end

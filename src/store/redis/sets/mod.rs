@@ -1,15 +1,15 @@
-//! The layout `sets`: two sets for each series and minute, of its users and of its events.
+//! The `sets` layout: two sets per series and minute, for its users and its events.
 //!
-//! Recording is one transaction, many members a command. No script: Redis spends about a quarter more on the same additions from Lua.
-//! The transaction makes the minute known (`minutes`) with its first event, so that no set is left that no claim will find. It
-//! also ends the expiry of the counts that the minute may have already (`PERSIST`): a late event
-//! must find them, and they would expire when no node claims it in time. The same `counts` say which series
-//! are admitted, which the caller asks before, over the same connection: the answer holds for its recordings.
+//! Recording is one transaction with many members per command. A script would take Redis about a quarter longer for the same
+//! work. The transaction registers the minute (`minutes`) with its first event, so that every set will be found by a claim. It
+//! also cancels the expiry of any counts that the minute already has (`PERSIST`), because a late event must find them even if no
+//! node claims the minute in time. The same `counts` tell which series are admitted. The caller reads them beforehand over the
+//! same connection, so the result holds for its recordings.
 //!
-//! A long name with few events would be most of the transaction. Then `record.lua` adds to the sets, and the name is sent once.
+//! A long name with few events would dominate the transaction. In that case `record.lua` adds to the sets, and the name is sent
+//! once.
 //!
-//! With the events the transaction keeps what this process has seen of their minutes (`coverage`): one HSET a minute, whatever the
-//! series.
+//! Along with the events, the transaction stores what this process has seen of their minutes (`coverage`): one HSET per minute.
 
 use std::io;
 
@@ -34,13 +34,13 @@ scripts! {
     RECORD Record = "record.lua"() Minute[event_types] => base ();
 }
 
-/// The bytes of most members of a set of events.
+/// Typical maximum size of a member in a set of events, in bytes.
 const MEMBER_BYTES: usize = 40;
-/// The least bytes of a long name.
+/// Minimum length of a long name, in bytes.
 const LONG_NAME: usize = 128;
-/// The most members that a script adds with one command: they have to fit on Lua's stack.
+/// Maximum number of members that a script adds with one command, since they must fit on Lua's stack.
 const SCRIPTED_MAX: usize = 1000;
-/// The series of one transaction of reads: three short commands each.
+/// Number of series per read transaction, each with three short commands.
 const LOOKED_AT: usize = 50;
 
 /// The layout.
@@ -72,7 +72,7 @@ impl OpenMinutes for Sets {
         let record = async |connection: &mut Connection| {
             let added = recorded.query_async::<Vec<u64>>(connection).await;
             match added {
-                // The other commands took effect, so their events would count as repeated.
+                // The other commands took effect, so their events would be counted as duplicates.
                 Err(error) if lacks_script(&error) => {
                     RECORD.script.load_async(connection).await?;
                     recorded.exec_async(connection).await.map(|()| None)
@@ -127,7 +127,7 @@ impl OpenMinutes for Sets {
     }
 }
 
-/// The transaction that records. Its answers are the numbers of new events of each series.
+/// Builds the transaction that records. Its replies are the numbers of new events in each series.
 pub(super) fn pipeline(of: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
@@ -139,7 +139,7 @@ pub(super) fn pipeline(of: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipel
         all_series.arg(place.key(Scope::Minute, "event_types"));
         let mut named_once = Record {}.at(&place);
         let (mut is_in_sets, mut is_scripted) = (false, false);
-        // An overflow series has many successive recordings.
+        // An overflow series has many consecutive recordings.
         for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
             let series = of_series[0].series;
             let count = events_of(of_series.iter().copied());
@@ -186,7 +186,7 @@ pub(super) fn pipeline(of: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipel
     pipeline
 }
 
-/// Whether the name of a series would be most of the bytes of commands with this number of events.
+/// Returns whether the series name would make up most of the bytes of commands with this number of events.
 fn is_mostly_name(series: &str, recordings: &[&RecordRequest<'_>], count: usize) -> bool {
     if series.len() < LONG_NAME || 2 * count > SCRIPTED_MAX {
         return false;
@@ -221,8 +221,8 @@ fn lacks_script(error: &RedisError) -> bool {
     causes.iter().any(|(_, cause)| cause.code() == "NOSCRIPT") || error.code() == Some("NOSCRIPT")
 }
 
-/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event of the overflow series.
-/// Neither number has an underscore, so different events of a set are different members.
+/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event in the overflow series. Neither number
+/// contains an underscore, so distinct events in a set are distinct members.
 fn write_member(
     member: &mut impl io::Write,
     user: &str,

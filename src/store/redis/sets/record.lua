@@ -1,9 +1,9 @@
 #!lua
--- Adds users and events of series to their sets, where the names of the series are most of the transaction: each name is sent once.
--- Returns the number of events that the sets did not have.
+-- Adds users and events of series to their sets, for series whose names would dominate the transaction: each name is sent
+-- only once. Returns the number of events that were not in the sets yet.
 --
--- For each series follow its name, the number of its users, the number of its events, its users and its events. The keys of the
--- sets are not in KEYS, since that would send the names again; they have the same hash tag.
+-- The arguments are, for each series, its name, the number of its users, the number of its events, its users and its events.
+-- The keys of the sets are not in KEYS, since that would send the names again; they have the same hash tag.
 local at, added = REST, 0
 while at <= #ARGV do
   local series, users = ARGV[at], at + 3

@@ -1,11 +1,11 @@
-//! The cluster-wide settings: keys of the configuration that have the same value on all nodes, and in Redis.
+//! The cluster-wide settings: configuration keys that must have the same value on all nodes, and are stored in Redis.
 //!
-//! The first node writes its values; each later node compares. A difference in how events are kept makes Redis unusable
-//! for a node; any other keeps a node from closing minutes and sending, but not from recording. With the settings Redis keeps
-//! the format of keys and scripts.
+//! The first node writes its values, and each later node compares its own. If they differ in how events are stored, the node
+//! cannot use Redis. Any other difference keeps the node from closing minutes and sending, but not from recording. The format
+//! of keys and scripts is stored along with the settings.
 //!
-//! The number of partitions is one for all nodes, and changes at the beginning of a future minute, so that a node that does not know
-//! the change works until then.
+//! The partition count is the same for all nodes. It changes at the start of a future minute, so that a node that does not
+//! know about the change works until then.
 
 mod repartition;
 
@@ -25,25 +25,25 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
 
-/// The formats that this version reads: the meaning of key names, their contents and the scripts. This version writes the last one.
+/// The formats that this version can read: the meaning of key names, their contents and the scripts. It writes the last one.
 pub const FORMATS: RangeInclusive<u32> = 4..=4;
-/// A field of the settings: the format.
+/// Settings field: the format.
 const FORMAT: &str = "format";
-/// A field of the settings: the version that wrote the format.
+/// Settings field: the version that wrote the format.
 const FORMAT_BY: &str = "format_by";
-/// A field of the settings, with the layout `log`: the key of fingerprints, in hexadecimal.
+/// Settings field with the `log` layout: the fingerprint key, in hexadecimal.
 const FINGERPRINT_KEY: &str = "fingerprint_key";
-/// The key of the configuration that says, with the division, how events are kept.
+/// The configuration key that determines, together with the division, how events are stored.
 const LAYOUT: &str = "store.layout";
 
-/// The keys of the configuration for the division.
+/// The configuration keys for the division.
 const DIVISION: [&str; 3] =
     ["store.partitions", "store.partitions_before", "store.partitions_from"];
 
 /// The cluster-wide settings in Redis, by field.
 pub(super) type Shared = BTreeMap<String, String>;
 
-/// The field of a key of the configuration.
+/// Returns the settings field for a configuration key.
 pub(super) fn field(key: &str) -> &str {
     key.strip_prefix("store.").unwrap_or(key)
 }
@@ -53,7 +53,7 @@ pub(super) fn field(key: &str) -> &str {
 pub(super) enum Compared {
     /// The division and the layout.
     Kept,
-    /// All.
+    /// All settings.
     All,
 }
 
@@ -62,14 +62,14 @@ pub(super) enum Compared {
 pub(super) struct Agreement {
     /// The key in Redis.
     pub(super) key: String,
-    /// Keys of the configuration with the values of this node.
+    /// Configuration keys with this node's values.
     pub(super) ours: Vec<(String, String)>,
     division: Division,
     has_logs: bool,
-    /// With the layout `log`: the key of fingerprints, once it is known. The first node chooses it; a node that knows it
-    /// writes it again into a Redis that lost it.
+    /// With the `log` layout: the fingerprint key, once it is known. The first node chooses it. If Redis loses the key, any
+    /// node that knows it writes it again.
     fingerprint_key: Mutex<Option<Key>>,
-    /// Every event is younger.
+    /// Every event is younger than this.
     retention: Duration,
 }
 
@@ -93,12 +93,12 @@ impl Agreement {
         }
     }
 
-    /// The key of fingerprints, once this node agreed with all others.
+    /// Returns the fingerprint key, once this node has agreed with all others.
     pub(super) fn fingerprint_key(&self) -> Option<Key> {
         *lock(&self.fingerprint_key)
     }
 
-    /// Keeps the key of fingerprints in Redis.
+    /// Remembers the fingerprint key found in Redis.
     pub(super) fn learn_fingerprint_key(&self, shared: &Shared) {
         let found = shared.get(FINGERPRINT_KEY);
         let Some(found) = found.and_then(|key| u128::from_str_radix(key, 16).ok()).map(Key) else {
@@ -111,8 +111,8 @@ impl Agreement {
         }
     }
 
-    /// Returns the commands that add the settings which Redis lacks; `None`: it has all, or another format. A Redis over its memory
-    /// limit refuses writes, and a node that connects to it must be able to drain it.
+    /// Returns the commands that add the settings missing in Redis, or `None` if it has all of them or a different format. A
+    /// Redis over its memory limit rejects writes, and a node that connects to it must still be able to drain it.
     pub(super) fn proposal(&self, shared: &Shared) -> Option<Pipeline> {
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
@@ -133,12 +133,12 @@ impl Agreement {
         Some(pipeline)
     }
 
-    /// Refuses a difference in the compared settings.
+    /// Rejects a difference in the compared settings.
     pub(super) fn check(&self, shared: &Shared, compared: Compared) -> Result<()> {
         self.difference(shared, compared).map_or(Ok(()), |found| Err(StoreError::Refused(found)))
     }
 
-    /// The relation of this node's division to that in Redis.
+    /// Returns how this node's division relates to the one in Redis.
     pub(super) fn standing(&self, shared: &Shared) -> Standing {
         let retention = i64::try_from(self.retention.as_secs().div_ceil(60)).unwrap_or(i64::MAX);
         let oldest = now().epoch_minutes().saturating_sub(retention);
@@ -146,7 +146,7 @@ impl Agreement {
         Division::read(shared).map_or(Standing::Apart, |all| self.division.to(&all, oldest))
     }
 
-    /// The difference in the compared settings, with both values and a remedy.
+    /// Returns the difference in the compared settings, with both values and a remedy.
     pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<Diagnosis> {
         if let Some(reason) = unreadable(shared) {
             return Some(Diagnosis::new(Cause::SettingsFormat, reason));
@@ -183,7 +183,7 @@ impl Agreement {
         Some(Diagnosis::new(cause, why))
     }
 
-    /// The diagnosis of a node that divides the minutes as all nodes only before this one.
+    /// The diagnosis of a node whose division matches that of all nodes only before this minute.
     pub(super) fn outdated(&self, from: Minute, shared: &Shared) -> Diagnosis {
         let why = format!(
             "from {} on the minutes are divided into store.partitions = {}, and this node divides them into {}",
@@ -195,12 +195,12 @@ impl Agreement {
     }
 }
 
-/// Why this version must not use the keys in Redis: both formats.
+/// Returns why this version must not use the keys in Redis, naming both formats; `None` if it may.
 fn unreadable(shared: &Shared) -> Option<String> {
     if shared.is_empty() {
         return None;
     }
-    // The first builds wrote no format.
+    // The first builds did not write a format.
     let format = shared.get(FORMAT).map_or("1", String::as_str);
     let is_read = format.parse().is_ok_and(|format| FORMATS.contains(&format));
     let (first, last) = (FORMATS.start(), FORMATS.end());
@@ -211,20 +211,20 @@ fn unreadable(shared: &Shared) -> Option<String> {
     })
 }
 
-/// The number of partitions of all minutes.
+/// The partition count of all minutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Division {
     count: u16,
-    /// The former number, and the minute at which it changed.
+    /// The previous count, and the minute at which it changed.
     before: Option<(u16, Minute)>,
 }
 
-/// The relation of a node's division to that of all nodes.
+/// How a node's division relates to that of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Every minute that matters has the same number.
+    /// Every minute that matters has the same partition count.
     Same,
-    /// All minutes before this one have the same number.
+    /// All minutes before this one have the same partition count.
     Until(Minute),
     /// The nodes must not work together.
     Apart,
@@ -235,7 +235,7 @@ impl Division {
         Self { count: partitions.count_in(Minute::MAX), before: partitions.before() }
     }
 
-    /// Reads the division from the settings in Redis; `None`: missing or malformed.
+    /// Reads the division from the settings in Redis; `None` if it is missing or malformed.
     fn read(shared: &Shared) -> Option<Self> {
         let [count, before, from] = DIVISION.map(|key| shared.get(field(key)).map(String::as_str));
         let before = match (before.unwrap_or_default(), from.unwrap_or_default()) {
@@ -258,13 +258,13 @@ impl Division {
         [self.count.to_string(), before, from]
     }
 
-    /// The fence that `admit.lua` reads: the minute, the number before it, and the number from it on.
+    /// The fence that `admit.lua` reads: the minute, the count before it, and the count from it on.
     fn fence(&self) -> String {
         let (before, from) = self.before.unwrap_or((self.count, Minute::of_nanos(0)));
         format!("{}|{before}|{}", from.epoch_minutes(), self.count)
     }
 
-    /// Returns the relation of this node's division to that of `all`. No minute before `oldest` gets more events.
+    /// Returns how this node's division relates to `all`. Minutes before `oldest` get no more events.
     fn to(&self, all: &Self, oldest: Minute) -> Standing {
         match (self.before, all.before) {
             _ if self == all => Standing::Same,
@@ -275,19 +275,19 @@ impl Division {
     }
 }
 
-/// The beginning of a minute in the form of the configuration.
+/// The start of a minute in the format of the configuration.
 fn written(minute: Minute) -> String {
     let at = DateTime::from_timestamp_nanos(minute.start_nanos());
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// The present minute by this host's clock.
+/// The current minute on this host's clock.
 fn now() -> Minute {
     let minutes = Utc::now().timestamp().div_euclid(60);
     Minute::from_epoch_minutes(minutes).unwrap_or(Minute::MAX)
 }
 
-/// A value in the form of a configuration file.
+/// A value in the format of a configuration file.
 fn shown(value: &str) -> String {
     match value.parse::<u64>() {
         Ok(_) => value.to_owned(),
@@ -295,7 +295,7 @@ fn shown(value: &str) -> String {
     }
 }
 
-/// The key of the fingerprints of users and series, shared by all nodes and unknown to senders.
+/// The key for the fingerprints of users and series, shared by all nodes and unknown to senders.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key(pub(super) u128);
 
@@ -345,9 +345,9 @@ mod tests {
             (thirty_two, sixty_four, Apart),
             (thirty_two, change, Until(minute(1000))),
             (change, change, Same),
-            // The change was taken back, or Redis lost it.
+            // The change was reverted, or Redis has lost it.
             (change, thirty_two, Apart),
-            // It has other partitions for older minutes.
+            // It has different partitions for older minutes.
             (sixty_four, change, Apart),
             (division(16, None), change, Apart),
             (division(64, Some((32, 1001))), change, Apart),
@@ -355,7 +355,7 @@ mod tests {
         ] {
             assert_eq!(ours.to(&all, minute(0)), expected, "{ours:?} {all:?}");
         }
-        // The change ends when no older event can come.
+        // The change ends once no older events can arrive.
         assert_eq!(change.to(&sixty_four, minute(999)), Apart);
         assert_eq!(change.to(&sixty_four, minute(1000)), Same);
     }

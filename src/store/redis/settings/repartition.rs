@@ -1,13 +1,13 @@
-//! Changes of the cluster-wide settings, and of the number of partitions of a running cluster.
+//! Changes of the cluster-wide settings, and of the partition count of a running cluster.
 //!
-//! The number changes at a minute. Before the settings change, every partition of both numbers gets a *fence*, to which
-//! `admit.lua` holds each node that begins to record in a minute: a node that was paused or cut off meanwhile cannot record events
-//! of later minutes in partitions that no node drains. When all fences exist, and no later minute has events, the
-//! settings follow, all at once. A change that ends in between leaves `dividing` in the settings; running the command again continues
-//! the change, and running it with the configuration of the nodes takes it back.
+//! The count changes at a minute. Before the settings change, every partition of both counts gets a *fence*, which
+//! `admit.lua` checks whenever a node starts to record in a minute. A node that was paused or cut off during the change
+//! therefore cannot record events of later minutes in partitions that no node drains. Once all fences exist and no later
+//! minute has events, the settings change, all at once. A change that is interrupted leaves `dividing` in the settings.
+//! Running the command again continues the change; running it with the nodes' configuration reverts it.
 //!
-//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former number, where no node looks. Their names follow
-//! from no present setting, so all keys are scanned, in small steps.
+//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former count, which no node checks. Their
+//! names cannot be derived from the current settings, so all keys are scanned, in small steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::keys::{PartitionKeys, tags};
 use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 
-/// A field of the settings during a change: the fence of its end.
+/// Settings field during a change: the fence that will apply after it.
 const DIVIDING: &str = "dividing";
-/// The least time from the command until the change, beyond how far events may be ahead.
+/// Minimum time from the command to the change, in addition to how far ahead events may be.
 const LEAD: Duration = Duration::from_secs(10);
 
-/// How much longer than a step of the scan a node rests after it: uses a twentieth of a core of Redis.
+/// How much longer than a scan step a node pauses after it, so that a scan uses a twentieth of a Redis core.
 pub(in crate::store::redis) const RESTS: u32 = 20;
-/// The keys of a step of a scan, which blocks Redis for a fraction of a ms.
+/// Number of keys per scan step, which blocks Redis for a fraction of a ms.
 const SCANNED_AT_ONCE: usize = 1000;
-/// The entries of a quarantine that are read in a step.
+/// Number of quarantine entries read in a step.
 const PAGE: usize = 500;
 
 /// The leftovers of a partition.
@@ -47,24 +47,24 @@ struct Left {
 /// Why settings were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The change is not possible, or not now.
+    /// The change is not possible, or not at this time.
     #[error("{0}. Nothing was changed")]
     Refused(String),
-    /// The store did not answer.
+    /// The call to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl RedisStore {
-    /// Returns the format in Redis, and the version that wrote it; `None`: no node has used this Redis.
+    /// Returns the format in Redis and the version that wrote it, or `None` if no node has used this Redis.
     pub async fn format(&self) -> Result<Option<(String, String)>> {
         let mut shared = self.gateway.shared().await?;
         let by = shared.remove(FORMAT_BY).unwrap_or_default();
         Ok(shared.remove(FORMAT).map(|format| (format, by)))
     }
 
-    /// Changes the values of these keys of the configuration in Redis, all at once, and before that prepares a change of the division
-    /// to this store's. Nodes accept no event that is more than `max_future` ahead.
+    /// Changes the values of these configuration keys in Redis, all at once. If the division differs from this store's, first
+    /// prepares its change. Nodes accept no event that is more than `max_future` ahead.
     pub async fn share(
         &self,
         settings: &[(&str, &str)],
@@ -103,7 +103,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Puts up the fences of `ours`, or refuses and changes nothing.
+    /// Sets the fences of `ours`, or rejects the change and leaves everything as it was.
     async fn divide(
         &self,
         theirs: &Division,
@@ -125,7 +125,7 @@ impl RedisStore {
                 "the nodes of this Redis use {theirs}, and this configuration {ours}: {why}"
             )))
         };
-        // The minute from which the two divisions differ; `None`: no minute that matters.
+        // The minute from which the two divisions differ; `None` if no minute that matters does.
         let from = match (theirs.before, ours.before) {
             _ if theirs == ours => None,
             (None, Some((before, from))) if before == theirs.count => Some(from),
@@ -176,7 +176,7 @@ impl RedisStore {
                 ));
             }
         }
-        // Other settings, such as the age of events that are too old, keep their old values until all nodes are restarted.
+        // Other settings, such as the maximum age of events, keep their old values until all nodes have been restarted.
         if theirs != ours && !is_alone {
             return refused(
                 "change no other setting with it; apply the others before or afterwards".to_owned(),
@@ -195,8 +195,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Refuses another layout while minutes are open in the present one, or may be opened: a node with the other layout does not seal
-    /// them.
+    /// Rejects a different layout while minutes are open in the current one, or may still be opened, since a node with the
+    /// other layout would not seal them.
     async fn may_change_layout(
         &self,
         division: &Division,
@@ -235,7 +235,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Puts up fences in every partition of these divisions, and in place of every fence.
+    /// Sets fences in every partition of these divisions, and replaces every existing fence.
     async fn fence(&self, of: &[&Division], as_of: &Division) -> Result<()> {
         let mut all: BTreeSet<String> =
             of.iter().flat_map(|division| self.tags_of(division)).collect();
@@ -257,7 +257,7 @@ impl RedisStore {
         counts.flat_map(|count| tags(&self.gateway.keys.prefix, count)).collect()
     }
 
-    /// Returns a minute, from this one on, in which a node has begun to record.
+    /// Returns a minute, not before this one, in which a node has started to record.
     async fn admitted(&self, from: Minute) -> Result<Option<Minute>> {
         let mut found = None;
         self.find("*:counts", 0, |_, name| {
@@ -268,7 +268,7 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// Returns the leftovers of minutes before this one in the partitions of these tags.
+    /// Returns what is left of minutes before this one in the partitions with these tags.
     async fn left_of(
         &self,
         tags: impl IntoIterator<Item = String>,
@@ -284,7 +284,7 @@ impl RedisStore {
 
     async fn left_in(&self, keys: &PartitionKeys, before: Minute) -> Result<Left> {
         let counts = |names: &[String]| {
-            // The entries of a quarantine have a series behind the minute.
+            // In quarantine entries, the minute is followed by a series.
             let minutes = names.iter().filter_map(|name| {
                 let end = name.match_indices(':').nth(1).map_or(name.len(), |(at, _)| at);
                 name[..end].parse::<Minute>().ok()
@@ -331,8 +331,8 @@ impl RedisStore {
         Ok(left.map(|left| Diagnosis::new(Cause::Leftovers, left)))
     }
 
-    /// Calls `take` with the tag, in braces, and the further name of each key that matches this pattern, in some order, some of them
-    /// twice. Rests after each step for `rests` times the duration of the step.
+    /// Calls `take` with the tag (in braces) and the remaining name of each key that matches this pattern, in no particular
+    /// order, possibly more than once. Pauses after each step for `rests` times its duration.
     async fn find(&self, names: &str, rests: u32, mut take: impl FnMut(&str, &str)) -> Result<()> {
         let gateway = &self.gateway;
         let beginning = format!("{{{}:", gateway.keys.prefix);
@@ -345,7 +345,7 @@ impl RedisStore {
                 let mut step = cmd("SCAN");
                 step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
                 let (next, keys): (u64, Vec<Vec<u8>>) = gateway.read(&server, step).await?;
-                // Names of keys contain names of series, which come from outside.
+                // Key names contain series names, which come from outside.
                 for key in keys.iter().filter_map(|key| str::from_utf8(key).ok()) {
                     if let Some((number, name)) =
                         key.strip_prefix(&beginning).and_then(|rest| rest.split_once("}:"))

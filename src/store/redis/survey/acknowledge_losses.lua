@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Marks losses as acknowledged up to the amount that was seen: for each loss follow its name and that amount.
+-- Marks losses as acknowledged up to the amount that the operator saw. The name and that amount are given for each loss.
 for i = REST, #ARGV, 2 do
   local entry = redis.call('HGET', losses, ARGV[i])
   local amount, acknowledged, at = string.match(entry or '', '^(%d+)|(%d+)|(%d+)$')

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Adds losses of a process to the record of losses: for each loss follow its name and its total. An entry holds the total of its
--- process, so adding it again changes nothing; the acknowledged part stays acknowledged. `kept_ms` counts from the last growth.
+-- Adds losses of a process, given by name and total, to the loss record. An entry holds the total of its process, so adding
+-- it again does not change anything; the acknowledged part stays acknowledged. `kept_ms` counts from the last increase.
 --
--- A name is minute|cause|process, and an entry amount|acknowledged|Redis' clock when it grew last, ms. Where there are too many, the
--- acknowledged ones go, then the oldest, whose amounts are added up by cause under `earlier|cause|`. An entry that grows
--- after that counts there, and once more under its own name.
+-- A name is minute|cause|process, and an entry is amount|acknowledged|Redis' clock at the last increase in ms. If there are
+-- too many entries, acknowledged ones are removed first, then the oldest, whose amounts are added up by cause under
+-- `earlier|cause|`. An entry that increases after that counts there, and once more under its own name.
 local most = tonumber(entries_max)
 local _, now = clock()
 
@@ -47,7 +47,7 @@ table.sort(entries, function(a, b)
   return a.name < b.name
 end)
 local sums = {}
--- A quarter of the entries at once, so that not every call has to sort.
+-- Removes a quarter of the entries at once, so that not every call has to sort.
 for i = 1, #entries - math.floor(most * 3 / 4) do
   local cause = string.match(entries[i].name, '^[^|]*|([^|]*)|') or ''
   sums[cause] = (sums[cause] or 0) + entries[i].left

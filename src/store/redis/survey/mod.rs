@@ -1,5 +1,5 @@
-//! Surveys of Redis as a whole, over a separate connection that is made in any state of a server: a replica, a server that
-//! evicts, or one with other cluster-wide settings has to be seen, too. Also the reports of nodes and relays, and the record of losses.
+//! Surveys of Redis as a whole, over a separate connection made whatever a server's state: a replica, a server that evicts,
+//! or one with different cluster-wide settings must be visible. Also reports of nodes and relays, and the loss record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ const LOSSES_AT_ONCE: usize = 100;
 const ONLY: Lane = Lane(0);
 const LANES: Lanes = Lanes { watched: 0, others: 1 };
 
-/// Output, names of minutes, counts in the quarantine.
+/// The output, the names of its minutes, the number of counts in its quarantine.
 type OfOutput = (String, Vec<String>, u64);
-/// Waiting minutes, old ones among them, the first of them, minutes claimed to be sealed, and the backlog of each output.
+/// Number of waiting minutes, old ones among them, the first of them, minutes claimed for sealing, and each output's backlog.
 pub(super) type Waits = (u64, u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 
 pub(super) fn ask_backlog(place: &Place<'_>, old_before: Minute) -> ScriptInvocation<'static> {
@@ -50,7 +50,7 @@ pub(super) fn ask_backlog(place: &Place<'_>, old_before: Minute) -> ScriptInvoca
 
 pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits) -> Backlog {
     let count = claimed.len() as u64;
-    // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+    // Claims are sorted by deadline, so the earliest minute may be anywhere.
     let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
     names.extend(claimed);
     let of_output = |(output, lacks, quarantined): OfOutput| {
@@ -67,20 +67,20 @@ pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits
     }
 }
 
-/// The reports and losses of a process, a node or a relay, for operators.
+/// The reports and losses of a process (a node or a relay), for operators.
 #[derive(Debug)]
 pub struct Register {
     redis: Redis,
-    /// The key of the names of all nodes, or of all relays.
+    /// Key that holds the names of all nodes, or of all relays.
     all: String,
     losses: String,
-    /// The name of the process and a random number, which tells processes of one name apart.
+    /// The process's name and a random number, which distinguishes processes with the same name.
     identity: String,
     registered: AtomicBool,
 }
 
 impl Register {
-    /// The register in this Redis, for a process of this kind (`nodes` or `relays`) and name. Connects with the first call.
+    /// Creates the register in this Redis for a process of this kind (`nodes` or `relays`) and name. Connects on the first call.
     pub fn new(
         settings: redis_link::Settings,
         prefix: &str,
@@ -101,7 +101,7 @@ impl Register {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let run = async |connection: &mut Connection| match command(connection).await {
-            // The connection is as good as before, and need not be reported each time.
+            // The connection still works, and this need not be reported each time.
             Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
             answer => answer.map(Ok),
         };
@@ -178,9 +178,9 @@ impl Registry for Register {
         &self.identity
     }
 
-    /// Each of two live processes of one name finds the other's report repeatedly; one in the place of another only at first.
+    /// If two live processes share a name, each keeps finding the other's report; a replacement finds it only once.
     async fn report(&self, report: &str) -> Result<bool> {
-        // With the version: a change of the cluster-wide settings is refused while a node does not know it.
+        // Includes the version, since a change of the cluster-wide settings is rejected while any node does not support it.
         let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
         let was_there = self.registered.swap(true, Ordering::AcqRel);
         let is_other =
@@ -218,7 +218,7 @@ impl Registry for Register {
 }
 
 impl RedisStore {
-    /// Marks these losses as acknowledged up to the amounts that were seen. For operators.
+    /// Marks these losses as acknowledged, up to the amounts that the operator saw.
     pub async fn acknowledge_losses(&self, seen: &[Loss]) -> Result<()> {
         let losses = &self.register.losses;
         self.register.send(seen, || AcknowledgeLosses { losses }.at(&Place::default())).await
@@ -237,7 +237,7 @@ impl RedisStore {
         Ok(ServerFound { clock_offset_ms, refuses_writes, ..found(&info) })
     }
 
-    /// Returns why a server refuses a write that changes nothing: the key of the division never has a time to live.
+    /// Returns why a server rejects writes, if it does. The test write has no effect, since the division key never has a TTL.
     async fn refuses_writes(&self, server: &Server) -> Option<Diagnosis> {
         for partition in self.gateway.partitions.iter() {
             let keys = self.gateway.keys(partition);
@@ -333,14 +333,14 @@ impl Survey for RedisStore {
     }
 }
 
-/// Reads an entry of the record of losses; `None`: too old, or malformed.
+/// Reads an entry of the loss record; `None` if it is too old or malformed.
 fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
     let (name, entry) = (str::from_utf8(name).ok()?, str::from_utf8(entry).ok()?);
     let mut numbers = entry.split('|');
     let mut loss = Loss::of_key(name, numbers.next()?.parse().ok()?)?;
     loss.acknowledged = numbers.next()?.parse().ok()?;
     let grew_ms: i64 = numbers.next()?.parse().ok()?;
-    // Another version, or a stranger, may have written them, and operators see them.
+    // A different version, or something else, may have written them, and operators see them.
     loss.cause = beginning(&loss.cause, 40);
     loss.process = beginning(&loss.process, 100);
     (grew_ms >= oldest_ms).then_some(loss)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Keeps the report of a node (empty: removes it); also when memory is short, for it replaces the last report.
--- Returns the last report of the node, or of another process of its name.
+-- Stores the report of a node (removes it if empty), even when memory is short, because it replaces the last report. Returns
+-- the last report of the node, or of another process with the same name.
 local before = redis.call('GET', node)
 local _, now = clock()
 if report == '' then
