@@ -237,14 +237,19 @@ impl Flight {
         }
         Some(match output {
             Ok(Fresh { output: value, .. }) => {
-                tracing::debug!(name, ?cost, bytes = value.len(), "computed a value");
+                tracing::debug!(
+                    name,
+                    cost_us = micros(cost),
+                    bytes = value.len(),
+                    "computed a value"
+                );
                 let (value, expires_us) = (value.into(), micros(ttl));
                 let entry = Entry { value, token, cost, written_us: 0, expires_us, now_us: 0 };
                 Ok(Computed { entry, origin: Origin::Computed })
             }
             Err(failure) => {
                 let error = &failure.output;
-                tracing::debug!(name, ?cost, error, "a computation failed");
+                tracing::debug!(name, cost_us = micros(cost), error, "a computation failed");
                 Err(Error::Failed(failure.output))
             }
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token};
+use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token, micros};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
@@ -51,10 +51,10 @@ impl Mutex {
     pub async fn acquire(&self, patience: Duration) -> Answer<Guard> {
         let (name, began) = (self.name.as_str(), Instant::now());
         let acquired = self.wait(began + patience).await;
-        let waited = began.elapsed();
+        let waited_us = micros(began.elapsed());
         match &acquired {
-            Ok(guard) => tracing::debug!(name, ?waited, tries = guard.tries, "acquired a lock"),
-            Err(error) => tracing::debug!(name, ?waited, %error, "did not acquire a lock"),
+            Ok(guard) => tracing::debug!(name, waited_us, tries = guard.tries, "acquired a lock"),
+            Err(error) => tracing::debug!(name, waited_us, %error, "did not acquire a lock"),
         }
         acquired
     }
