@@ -245,14 +245,7 @@ async fn memory_of_sealing_is_bounded_with_repeated_events() {
             assert!(batch.push(minute, &series, &user, minute.start_nanos() + event));
         }
         let group = &batch.groups()[0];
-        let requests = [RecordRequest {
-            minute,
-            series: &group.series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &group.occurrences,
-            batch: &batch,
-        }];
+        let requests = [RecordRequest::new(&batch, group)];
         let records = Records { generation: 0, requests: &requests, seen: &[] };
         store.record(site::partition(), &records).await.unwrap();
     }

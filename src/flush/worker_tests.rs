@@ -427,14 +427,8 @@ async fn record_at(store: &RedisStore, partition: Partition, series: &str, user:
     let mut batch = Batch::default();
     assert!(batch.push(Minute::of_nanos(nanos), series, user, nanos));
     let group = &batch.groups()[0];
-    let recording = RecordRequest {
-        minute: group.minute,
-        series,
-        overflowed_from: None,
-        new_users: Some(vec![user]),
-        occurrences: &group.occurrences,
-        batch: &batch,
-    };
+    let recording =
+        RecordRequest { new_users: Some(vec![user]), ..RecordRequest::new(&batch, group) };
     let records = Records { generation: 0, requests: &[recording], seen: &[] };
     store.record(partition, &records).await.unwrap();
 }

@@ -41,12 +41,8 @@ async fn store(series: &[&str]) -> RedisStore {
                 .groups()
                 .iter()
                 .map(|group| RecordRequest {
-                    minute,
-                    series: &group.series,
-                    overflowed_from: None,
                     new_users: Some(vec!["u"]),
-                    occurrences: &group.occurrences,
-                    batch: &batch,
+                    ..RecordRequest::new(&batch, group)
                 })
                 .collect();
             let records = Records { generation: 0, requests: &recordings, seen: &[] };

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Bucket, Result, SeriesCounts, Store};
-use crate::event::{Batch, Minute, Occurrence, Partition};
+use crate::event::{Batch, Group, Minute, Occurrence, Partition};
 
 /// Approximate maximum size of a request in bytes: 0.4 s over a 1 MB/s link, so that one command does not delay other partitions.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
@@ -23,6 +23,21 @@ pub struct RecordRequest<'a> {
     pub occurrences: &'a [Occurrence],
     /// The batch that holds the users of `occurrences`.
     pub batch: &'a Batch,
+}
+
+impl<'a> RecordRequest<'a> {
+    /// Returns the request that records a group of a batch under its series, without new users.
+    #[must_use]
+    pub fn new(batch: &'a Batch, group: &'a Group) -> Self {
+        Self {
+            minute: group.minute,
+            series: &group.series,
+            overflowed_from: None,
+            new_users: None,
+            occurrences: &group.occurrences,
+            batch,
+        }
+    }
 }
 
 /// The number of events in a minute that this process has seen, including those recorded in the same call.

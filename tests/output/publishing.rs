@@ -135,12 +135,8 @@ impl Publisher {
             .groups()
             .iter()
             .map(|group| RecordRequest {
-                minute: group.minute,
-                series: &group.series,
-                overflowed_from: None,
                 new_users: Some(vec!["user"]),
-                occurrences: &group.occurrences,
-                batch: &batch,
+                ..RecordRequest::new(&batch, group)
             })
             .collect();
         let partition = Partitions::new(NonZeroU16::MIN).iter().next().unwrap();

@@ -18,12 +18,8 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
         assert!(batch.push(at, SERIES, "x", at.start_nanos()));
     }
     let recordings = batch.groups().iter().map(|group| RecordRequest {
-        minute: group.minute,
-        series: &group.series,
-        overflowed_from: None,
         new_users: Some(vec!["x"]),
-        occurrences: &group.occurrences,
-        batch: &batch,
+        ..RecordRequest::new(&batch, group)
     });
     let seen =
         totals.iter().map(|&(number, events)| Seen { minute: minute(number), events, renew: true });

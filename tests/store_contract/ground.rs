@@ -223,12 +223,8 @@ impl Node {
                     let users: BTreeSet<_> =
                         group.occurrences.iter().map(|o| batch.user(o)).collect();
                     RecordRequest {
-                        minute: group.minute,
-                        series: &group.series,
-                        overflowed_from: None,
                         new_users: Some(users.into_iter().collect()),
-                        occurrences: &group.occurrences,
-                        batch: &batch,
+                        ..RecordRequest::new(&batch, group)
                     }
                 })
                 .collect();

@@ -96,12 +96,8 @@ pub(crate) async fn record_as_of(
         .groups()
         .iter()
         .map(|group| RecordRequest {
-            minute,
-            series: &group.series,
-            overflowed_from: None,
             new_users: Some(vec!["user"]),
-            occurrences: &group.occurrences,
-            batch: &batch,
+            ..RecordRequest::new(&batch, group)
         })
         .collect();
     let records = Records { generation, requests: &recordings, seen: &[] };

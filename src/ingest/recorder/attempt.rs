@@ -41,12 +41,8 @@ struct Open<'a> {
 /// Splits a batch into the requests of transactions within the limits. An event that exceeds them gets its own transaction.
 pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<RecordRequest<'a>>> {
     let request = |group: &'a Group, occurrences: &'a [Occurrence]| RecordRequest {
-        minute: group.minute,
-        series: &group.series,
-        overflowed_from: None,
-        new_users: None,
         occurrences,
-        batch,
+        ..RecordRequest::new(batch, group)
     };
     let mut all = Vec::new();
     let mut open = Open::default();
@@ -293,14 +289,7 @@ mod tests {
         for (at, user) in (0..).zip(["a", "b", "b", "c", "a", "c"]) {
             assert!(batch.push(Minute::of_nanos(0), "s=1", user, at));
         }
-        let request = RecordRequest {
-            minute: Minute::of_nanos(0),
-            series: "s=1",
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &batch.groups()[0].occurrences,
-            batch: &batch,
-        };
+        let request = RecordRequest::new(&batch, &batch.groups()[0]);
         let left = |users: &[&str]| -> Vec<Vec<i64>> {
             let users = users.iter().copied().collect();
             let stamps = |left: RecordRequest<'_>| {

@@ -134,14 +134,7 @@ mod tests {
         for &(user, timestamp) in events {
             assert!(batch.push(minute(number), "a=1", user, timestamp));
         }
-        let requests = batch.groups().iter().map(|group| RecordRequest {
-            minute: group.minute,
-            series: &group.series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &group.occurrences,
-            batch: &batch,
-        });
+        let requests = batch.groups().iter().map(|group| RecordRequest::new(&batch, group));
         coverage.with(&requests.collect::<Vec<_>>(), before, now)
     }
 

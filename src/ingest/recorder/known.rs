@@ -445,14 +445,7 @@ mod tests {
         for user in users {
             assert!(batch.push(minute(number), series, user, 0));
         }
-        let new = known.new_users(&RecordRequest {
-            minute: minute(number),
-            series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &batch.groups()[0].occurrences,
-            batch: &batch,
-        });
+        let new = known.new_users(&RecordRequest::new(&batch, &batch.groups()[0]));
         new.unwrap().into_iter().map(ToOwned::to_owned).collect()
     }
 

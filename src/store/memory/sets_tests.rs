@@ -25,14 +25,8 @@ fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&st
         assert!(batch.push(minute(), "s=1", user, minute().start_nanos() + nanos));
     }
     assert!(users.has_room(&batch));
-    let request = RecordRequest {
-        minute: minute(),
-        series: "s=1",
-        overflowed_from: from,
-        new_users: None,
-        occurrences: &batch.groups()[0].occurrences,
-        batch: &batch,
-    };
+    let request =
+        RecordRequest { overflowed_from: from, ..RecordRequest::new(&batch, &batch.groups()[0]) };
     sets.record(users, &request)
 }
 
@@ -84,14 +78,7 @@ async fn memory_of_sets_is_accounted() {
             let (series, user) = (format!("s={}", user % 3), from * 20 + user);
             assert!(batch.push(minute(), &series, &user.to_string(), user));
         }
-        let requests = batch.groups().iter().map(|group| RecordRequest {
-            minute: minute(),
-            series: &group.series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &group.occurrences,
-            batch: &batch,
-        });
+        let requests = batch.groups().iter().map(|group| RecordRequest::new(&batch, group));
         let requests: Vec<_> = requests.collect();
         let records = Records { generation: 0, requests: &requests, seen: &[] };
         store.record(partitions.of("", minute()), &records).await.unwrap();
@@ -113,14 +100,7 @@ async fn unsent_counts_are_accounted_until_sent() {
         let mut batch = Batch::default();
         let series = format!("s={name:036}");
         assert!(batch.push(minute(), &series, "user", 0));
-        let request = RecordRequest {
-            minute: minute(),
-            series: &series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &batch.groups()[0].occurrences,
-            batch: &batch,
-        };
+        let request = RecordRequest::new(&batch, &batch.groups()[0]);
         store.record(partition, &Records { generation: 0, requests: &[request], seen: &[] }).await
     };
     let request = ClaimRequest {

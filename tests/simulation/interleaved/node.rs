@@ -273,14 +273,7 @@ async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreErro
             };
             store.admit(partition(), &request).await?;
         }
-        recordings.push(RecordRequest {
-            minute: group.minute,
-            series: &group.series,
-            overflowed_from: None,
-            new_users: None,
-            occurrences: &group.occurrences,
-            batch: &batch,
-        });
+        recordings.push(RecordRequest::new(&batch, group));
     }
     let Recorded { generation, seen, .. } = recorded;
     let records = Records { generation: *generation, requests: &recordings, seen };

@@ -178,18 +178,8 @@ mod tests {
                 assert!(batch.push(minute, series, "user", at));
             }
         }
-        let requests: Vec<_> = batch
-            .groups()
-            .iter()
-            .map(|group| RecordRequest {
-                minute,
-                series: &group.series,
-                overflowed_from: None,
-                new_users: None,
-                occurrences: &group.occurrences,
-                batch: &batch,
-            })
-            .collect();
+        let requests: Vec<_> =
+            batch.groups().iter().map(|group| RecordRequest::new(&batch, group)).collect();
         let mut log =
             Log { name: "n#1.0".to_owned(), generation: 1, frames: 0, numbers: HashMap::new() };
         let mut names: HashMap<u64, String> = HashMap::new();
