@@ -1,6 +1,6 @@
 //! The configuration: text from four sources, validated and turned into the settings for each part, which are always valid. A
 //! new key needs a row in **the table of keys** in `sections.rs`, its use where a setting is built, and an explanation in
-//! `config/eds.toml`. `sources`, `sections`, `servers` and `values` import `kinds`, never the reverse.
+//! `config/eds.toml`. `output`, `sections`, `servers` and `values` import `kinds`, never the reverse.
 
 mod kinds;
 mod node;

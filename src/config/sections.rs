@@ -1,8 +1,8 @@
 //! The sections: one struct for each, which is its schema, its defaults and its documentation together.
 //!
 //! The sources, `eds check`, the manual page and the tests of `config/eds.toml` use only the row of a key. `node.rs`, `output.rs`
-//! and `relay.rs` build settings from the sections. Keys without a type have no field: `servers.rs` reads them where there is a
-//! server.
+//! and `relay.rs` build settings from the sections. Keys without a type have no field: `servers.rs` and `output.rs` read them
+//! where there is a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

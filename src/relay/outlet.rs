@@ -264,12 +264,15 @@ impl Outlet {
     }
 }
 
-/// Resolves an outlet's name periodically, and soon after a failed send. Never returns.
+/// Resolves an outlet's name again: at once if it has no address, then periodically and soon after a failed send. Never returns.
 pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
-    loop {
+    if outlet.address().is_none() {
         outlet.look_up().await;
+    }
+    loop {
         tokio::time::sleep(LOOK_UP_PAUSE).await;
         let _ = tokio::time::timeout(LOOK_UP_INTERVAL, outlet.failed.notified()).await;
+        outlet.look_up().await;
     }
 }
 

@@ -110,13 +110,10 @@ fn find_in_server(status: &Status, server: &ServerFound) -> Vec<Diagnosis> {
         add(Cause::RedisFull, format!("it uses {used} bytes of {most}"));
     } else if most > 0 && fill >= MEMORY_PERCENT_MAX {
         let formula = status.redis.as_ref().and_then(|redis| redis.memory_by_formula);
-        let needed = formula.unwrap_or(0);
-        add(
-            Cause::RedisFills,
-            format!(
-                "{fill} % of its maxmemory; the present input needs about {needed} bytes by docs/limits.md"
-            ),
-        );
+        let needs = formula.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
+            format!("; the present input needs about {bytes} bytes by docs/limits.md")
+        });
+        add(Cause::RedisFills, format!("{fill} % of its maxmemory{needs}"));
     }
     let persistence = &server.persistence;
     if !persistence.aof {

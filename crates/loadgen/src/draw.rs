@@ -1,6 +1,6 @@
 //! Random numbers that depend only on the seed, the purpose and an index. They can be drawn in any order, so an event does not
 //! depend on sending order or on dropped copies. The algorithm does not come from a library, because a seed from an old report
-//! must produce the same bytes after every upgrade.
+//! must produce the same events after every upgrade.
 
 /// The increment used by `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
