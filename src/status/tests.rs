@@ -256,7 +256,7 @@ fn memory_and_disk_of_redis_are_reported() {
             &["raise maxmemory"][..],
             (|it| it.used_memory = it.maxmemory + 1) as fn(&mut ServerFound),
         ),
-        ("redis-fills", Warning, &["94 %", "by docs/limits.md"], |it| {
+        ("redis-fills", Warning, &["94 %", "raise maxmemory"], |it| {
             it.used_memory = it.maxmemory / 100 * 95;
         }),
         ("redis-forgets", Warning, &["appendonly yes"], |it| it.persistence.aof = false),
@@ -268,6 +268,11 @@ fn memory_and_disk_of_redis_are_reported() {
     ] {
         Seen::with_server(change).finds(id, severity, words);
     }
+    let mut seen = Seen::with_server(|it| it.used_memory = it.maxmemory / 100 * 95);
+    let mut busy = report();
+    busy.details.recent.recorded = 6000;
+    seen.nodes[1] = reported("b", &busy);
+    seen.finds("redis-fills", Warning, &["by docs/limits.md"]);
     let seen = Seen::with_server(|it| (it.used_memory, it.maxmemory) = (1 << 40, 0));
     assert!(seen.status().healthy, "there is no limit");
 }

@@ -14,6 +14,7 @@ use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::redis::{self, Layout, RedisStore};
 use event_data_service::store::{Draining, OutputName, RecordRequest, Recording, Records};
 use event_data_service::telemetry::Metrics;
+use futures_util::future::BoxFuture;
 use testing::lua_redis::LuaRedis;
 use testing::lua_redis::keyspace::{Hash, Value};
 use testing::prelude::*;
@@ -63,6 +64,8 @@ pub(super) struct Publisher {
     output: Arc<Counting>,
     pub(super) metrics: Arc<Metrics>,
     stop: CancellationToken,
+    /// Spawned once there are counts, since recording may take more than one transaction.
+    tasks: Vec<BoxFuture<'static, ()>>,
     before: usize,
 }
 
@@ -86,12 +89,13 @@ impl Publisher {
             counts_max: 1_000_000,
             node: "node".to_owned(),
         };
-        let publisher = Self {
+        let mut publisher = Self {
             redis,
             store: Arc::new(RedisStore::new(&store).unwrap()),
             output: Arc::new(Counting { output: output(settings), writes: AtomicUsize::new(0) }),
             metrics: Arc::new(Metrics::new(Arc::clone(&node))),
             stop: CancellationToken::new(),
+            tasks: Vec::new(),
             before: 0,
         };
         let destination = Destination {
@@ -116,9 +120,7 @@ impl Publisher {
             stop: publisher.stop.clone(),
             recorded: CancellationToken::new(),
         };
-        for task in flush.into_tasks().unwrap() {
-            tokio::spawn(task);
-        }
+        publisher.tasks = flush.into_tasks().unwrap();
         publisher
     }
 
@@ -142,6 +144,9 @@ impl Publisher {
         let partition = Partitions::new(NonZeroU16::MIN).iter().next().unwrap();
         let records = Records { generation: 0, requests: &recordings, seen: &[] };
         self.store.record(partition, &records).await.unwrap();
+        for task in self.tasks.drain(..) {
+            tokio::spawn(task);
+        }
     }
 
     fn requests(&self) -> usize {

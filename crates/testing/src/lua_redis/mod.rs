@@ -83,7 +83,7 @@ impl LuaRedis {
     /// Carries out a command of words.
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<Bytes> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        self.execute(0, &words)
+        self.execute(&mut self.keyspace(), 0, &words)
     }
 
     /// The way to it.
@@ -176,7 +176,7 @@ impl LuaRedis {
         line.wake();
     }
 
-    fn execute(&self, ahead_us: i64, command: &[Bytes]) -> Reply {
+    fn execute(&self, keyspace: &mut Keyspace, ahead_us: i64, command: &[Bytes]) -> Reply {
         let now_us = (self.clock)() + ahead_us;
         let name = command[0].to_ascii_uppercase();
         match (name.as_slice(), command) {
@@ -194,12 +194,9 @@ impl LuaRedis {
                 };
                 let number = std::str::from_utf8(number).unwrap().parse().unwrap();
                 let (keys, args) = rest.split_at(number);
-                script::run(&mut self.keyspace(), now_us, &script, keys, args)
+                script::run(keyspace, now_us, &script, keys, args)
             }
-            _ => {
-                let answer = self.keyspace().execute(now_us, command);
-                answer.unwrap_or_else(Reply::Error)
-            }
+            _ => keyspace.execute(now_us, command).unwrap_or_else(Reply::Error),
         }
     }
 }
@@ -243,15 +240,17 @@ impl Line {
             }
             (b"EXEC", Some(_)) => {
                 let commands = self.transaction.take().unwrap_or_default();
-                let answers = commands.iter();
-                let answers = answers.map(|command| redis.execute(self.ahead_us, command));
-                Reply::Array(answers.collect())
+                // Other connections see all of it or nothing.
+                let mut keyspace = redis.keyspace();
+                let mut execute =
+                    |command: &Vec<_>| redis.execute(&mut keyspace, self.ahead_us, command);
+                Reply::Array(commands.iter().map(&mut execute).collect())
             }
             (_, Some(commands)) => {
                 commands.push(command);
                 Reply::Status("QUEUED")
             }
-            (_, None) => redis.execute(self.ahead_us, &command),
+            (_, None) => redis.execute(&mut redis.keyspace(), self.ahead_us, &command),
         }
     }
 
