@@ -51,7 +51,7 @@ pub struct MemoryArbiter {
 #[derive(Debug, Default)]
 struct Names {
     states: HashMap<Name, State>,
-    /// An upper bound on the memory in use, exact after a sweep.
+    /// The memory in use.
     bytes: usize,
     swept_us: u64,
 }
@@ -164,17 +164,17 @@ impl MemoryArbiter {
         self.wakes.wake(&channel(name, first));
     }
 
-    /// Carries out an operation that may need room for a name and this many bytes.
+    /// Carries out an operation; one that `needs_room` is rejected if the memory is used up.
     fn with<T>(
         &self,
         name: &Name,
-        room: Option<usize>,
+        needs_room: bool,
         act: impl FnOnce(&mut State, u64) -> T,
     ) -> Answer<T> {
         let now = self.now_us();
         let mut names = self.names();
         names.sweep(now, SWEEP_INTERVAL_US);
-        if let Some(bytes) = room {
+        if needs_room {
             if names.bytes > self.bytes_max {
                 names.sweep(now, SWEEP_INTERVAL_US / 100);
             }
@@ -186,12 +186,15 @@ impl MemoryArbiter {
                 names.bytes += NAME_BYTES;
                 names.states.insert(name.clone(), State::default());
             }
-            names.bytes += bytes;
         }
+        let Names { states, bytes, .. } = &mut *names;
         let mut unknown = State::default();
-        let state = names.states.get_mut(name).unwrap_or(&mut unknown);
+        let state = states.get_mut(name).unwrap_or(&mut unknown);
+        let before = state.bytes();
         state.expire(now);
-        Ok(act(state, now))
+        let done = act(state, now);
+        *bytes = *bytes + state.bytes() - before;
+        Ok(done)
     }
 }
 
@@ -214,7 +217,7 @@ impl Names {
 impl Arbiter for MemoryArbiter {
     async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
         let Claim { name, holder, .. } = claim;
-        self.with(name, Some(0), |state, now| {
+        self.with(name, true, |state, now| {
             if state.is_held_by(holder, now) {
                 return Locking::Granted(state.grant(claim, now));
             }
@@ -243,7 +246,7 @@ impl Arbiter for MemoryArbiter {
     }
 
     async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning> {
-        self.with(&claim.name, Some(0), |state, now| {
+        self.with(&claim.name, true, |state, now| {
             let value = state.value.clone().filter(|value| Some(value.token) != outdated);
             if let Some(value) = value {
                 Beginning::Value(Entry { now_us: now, ..value })
@@ -258,7 +261,7 @@ impl Arbiter for MemoryArbiter {
     }
 
     async fn renew(&self, claim: &Claim) -> Answer<bool> {
-        self.with(&claim.name, None, |state, now| {
+        self.with(&claim.name, false, |state, now| {
             let is_held = state.is_held_by(&claim.holder, now);
             if is_held {
                 state.until_us = now + micros(claim.ttl);
@@ -269,7 +272,7 @@ impl Arbiter for MemoryArbiter {
 
     async fn release(&self, claim: &Claim) -> Answer<bool> {
         let Claim { name, holder, .. } = claim;
-        self.with(name, None, |state, now| {
+        self.with(name, false, |state, now| {
             state.queue.retain(|(waiter, _)| waiter != holder);
             if state.is_held_by(holder, now) {
                 state.release();
@@ -288,8 +291,7 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
     ) -> Answer<bool> {
         let Claim { name, holder, .. } = claim;
-        let bytes = output.map_or_else(str::len, |(value, _)| value.len());
-        self.with(name, Some(bytes), |state, now| {
+        self.with(name, true, |state, now| {
             if state.holder.as_ref() != Some(holder) {
                 return state.released.as_ref() == Some(holder);
             }
@@ -317,7 +319,7 @@ impl Arbiter for MemoryArbiter {
     }
 
     async fn invalidate(&self, name: &Name) -> Answer<bool> {
-        self.with(name, None, |state, now| {
+        self.with(name, false, |state, now| {
             let was_kept = state.value.take().is_some() | state.failure.take().is_some();
             let was_computed = state.until_us > 0;
             if state.token > 0 {
@@ -339,7 +341,7 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
         token: Option<Token>,
     ) -> Answer<bool> {
-        self.with(name, Some(list_bytes(items)), |state, now| {
+        self.with(name, true, |state, now| {
             let until = now + micros(ttl);
             if let Some(token) = token {
                 if state.writer.is_some_and(|(writer, _)| writer > token) {
@@ -353,7 +355,7 @@ impl Arbiter for MemoryArbiter {
     }
 
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
-        self.with(name, None, |state, _| {
+        self.with(name, false, |state, _| {
             state.list.as_ref().map(|(items, _)| items.clone()).unwrap_or_default()
         })
     }
