@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,6 +17,7 @@ use crate::config::{self, Flags};
 use crate::event::Minute;
 use crate::flush::Destination;
 use crate::ingest::ListenAddress;
+use crate::node::lock;
 use crate::output::line_protocol::Lines;
 use crate::store::OutputName;
 
@@ -101,7 +102,7 @@ async fn show() -> anyhow::Result<()> {
         "\nThe minute has ended. When no more events arrive, the node closes it and writes these points:\n"
     )?;
     let points = loop {
-        let bytes = written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = lock(&written).clone();
         let text = String::from_utf8(bytes)?;
         if text.lines().count() == POINTS {
             break text;

@@ -4,10 +4,12 @@
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
+
+use crate::node::lock;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// The burst allowed to a source, as the time in which its rate permits that many lines.
@@ -52,7 +54,7 @@ impl SourceRates {
         let now = u64::try_from(now).unwrap_or(u64::MAX / 2);
         let source = key(source);
         let place = usize::try_from(self.hasher.hash_one(source) % SETS).unwrap_or_default();
-        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = lock(&self.sets);
         sets[place].take(source, lines, now, self.line_nanos)
     }
 }

@@ -57,7 +57,7 @@ pub struct Receiver {
     /// The last value of the kernel's drop counter; `None` if a different receiver counts drops, or they are not reported.
     pub(super) drops_seen: Option<u32>,
     /// How many datagrams with wrong checksums the host had received by then.
-    wrong_seen: u64,
+    wrong_seen: Option<u64>,
     /// When to read a failed socket again, and the pause before that.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
@@ -279,9 +279,9 @@ impl Receiver {
         self.drops_seen = Some(seen);
         let drops = seen.wrapping_sub(before);
         // Always updated, because earlier datagrams do not explain later drops.
-        let wrong_before = self.wrong_seen;
-        self.wrong_seen = wrong_checksums().max(wrong_before);
-        let wrong = self.wrong_seen - wrong_before;
+        let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
+        let wrong = wrong_before.zip(self.wrong_seen);
+        let wrong = wrong.map_or(0, |(before, seen)| seen.saturating_sub(before));
         if drops > 0 && wrong >= u64::from(drops) {
             tracing::error!(
                 address = self.address().map(tracing::field::display),
@@ -329,12 +329,13 @@ fn kernel_drops(socket: &Socket) -> Option<u32> {
     (result == 0).then(|| info[SK_MEMINFO_DROPS])
 }
 
-/// Returns how many datagrams with a wrong checksum this host has received since it booted; 0 if it does not report them. The
-/// kernel also counts them among the drops of their sockets.
-fn wrong_checksums() -> u64 {
-    let ipv4 = procfs::net::snmp().map(|counters| counters.udp_in_csum_errors);
-    let ipv6 = procfs::net::snmp6().map(|counters| counters.udp_in_csum_errors);
-    ipv4.unwrap_or_default() + ipv6.unwrap_or_default()
+/// Returns how many datagrams with a wrong checksum this host has received since it booted, if that can be read. The kernel also
+/// counts them among the drops of their sockets.
+fn wrong_checksums() -> Option<u64> {
+    let ipv4 = procfs::net::snmp().ok()?.udp_in_csum_errors;
+    // A host without IPv6 does not have this file.
+    let ipv6 = procfs::net::snmp6().map_or(0, |counters| counters.udp_in_csum_errors);
+    Some(ipv4 + ipv6)
 }
 
 /// Takes the descriptors that the service manager passed to this process, with their numbers. Later calls return none.

@@ -3,7 +3,7 @@
 //! neither chance nor a sender can cause collisions.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -15,7 +15,7 @@ use super::coverage::Coverage;
 use super::replay::Budget;
 use crate::diagnosis::Cause;
 use crate::event::{Minute, OverflowSeries, Partition};
-use crate::node::Throttle;
+use crate::node::{Throttle, lock};
 use crate::store::{
     Admission, AdmitRequest, Admitted, Bucket, RecordRequest, Recording, StoreError,
 };
@@ -248,7 +248,7 @@ impl Known {
         if let Some(series) = refused {
             let overflow = self.overflow.of(minute).to_owned();
             self.admitted(minute, &overflow, answer.overflow_users);
-            if WARNED.lock().unwrap_or_else(PoisonError::into_inner).is_due() {
+            if lock(&WARNED).is_due() {
                 tracing::warn!(
                     partition = self.partition.index(),
                     minute = %minute.shown(),
