@@ -38,10 +38,10 @@ impl Claims {
         lock(&self.held).insert(key(claim), claim.clone());
     }
 
-    pub(super) fn to_seal(&self, partition: Partition) -> usize {
-        lock(&self.held)
-            .range((None, partition, Minute::MIN)..=(None, partition, Minute::MAX))
-            .count()
+    /// Returns the number of claims to seal such minutes.
+    pub(super) fn to_seal(&self, partition: Partition, is_such: impl Fn(Minute) -> bool) -> usize {
+        let all = (None, partition, Minute::MIN)..=(None, partition, Minute::MAX);
+        lock(&self.held).range(all).filter(|((.., minute), _)| is_such(*minute)).count()
     }
 
     pub(super) fn to_send(
@@ -171,13 +171,10 @@ impl Inbox {
         wants
     }
 
-    pub(super) fn add(&self, claim: Claim) {
-        lock(&self.state).claims.push(claim);
-    }
-
-    /// Wakes the task if there are claims, or if lapsed ones were requested but there are none.
-    pub(super) fn deliver(&self, wanted: bool) {
+    /// Adds claims, and wakes the task if there are any, or if lapsed ones were requested but there are none.
+    pub(super) fn deliver(&self, claims: Vec<Claim>, wanted: bool) {
         let mut state = lock(&self.state);
+        state.claims.extend(claims);
         state.has_none = (wanted || state.has_none) && state.claims.is_empty();
         if state.has_none || !state.claims.is_empty() {
             self.delivered.notify_one();
@@ -255,9 +252,9 @@ mod tests {
         held.add(&later);
         assert!(held.has(&later) && !held.has(&older));
         held.remove(&older);
-        assert_eq!(held.to_seal(partition), 1);
+        assert_eq!(held.to_seal(partition, |_| true), 1);
         held.remove(&later);
-        assert_eq!(held.to_seal(partition), 0);
+        assert_eq!(held.to_seal(partition, |_| true), 0);
     }
 
     #[tokio::test]
@@ -274,26 +271,19 @@ mod tests {
         assert!(done.is_ok(), "both wait for each other");
     }
 
-    fn deliver(inbox: &Inbox, claims: Vec<Claim>, wanted: bool) {
-        for claim in claims {
-            inbox.add(claim);
-        }
-        inbox.deliver(wanted);
-    }
-
     #[tokio::test]
     async fn new_minutes_come_before_lapsed_ones() {
         let outbox = Inbox::default();
-        deliver(&outbox, vec![claim(9, true), claim(3, true)], true);
-        deliver(&outbox, vec![claim(8, false), claim(7, false)], false);
+        outbox.deliver(vec![claim(9, true), claim(3, true)], true);
+        outbox.deliver(vec![claim(8, false), claim(7, false)], false);
         assert_eq!(minutes(&outbox.next(|_| true).await), [7, 8, 9, 3]);
     }
 
     #[tokio::test]
     async fn recent_minutes_come_before_old_ones() {
         let outbox = Inbox::default();
-        deliver(&outbox, vec![claim(1, false), claim(12, true), claim(2, true)], true);
-        deliver(&outbox, vec![claim(11, false)], false);
+        outbox.deliver(vec![claim(1, false), claim(12, true), claim(2, true)], true);
+        outbox.deliver(vec![claim(11, false)], false);
         let claims = outbox.next(|claim| claim.minute.epoch_minutes() > 10).await;
         assert_eq!(minutes(&claims), [11, 12, 1, 2]);
     }
@@ -304,7 +294,7 @@ mod tests {
         let now = Instant::now();
         assert!(!outbox.wants_lapsed(now, false), "it may not send");
         assert!(outbox.wants_lapsed(now, true));
-        deliver(&outbox, vec![claim(1, false)], false);
+        outbox.deliver(vec![claim(1, false)], false);
         assert!(!outbox.wants_lapsed(now, true), "it has one");
         outbox.next(|_| true).await;
         assert!(!outbox.wants_lapsed(now, true), "it sends one");
@@ -314,7 +304,7 @@ mod tests {
         outbox.sent(Some(now + second));
         assert!(!outbox.wants_lapsed(now, true), "the output is paused");
         assert!(outbox.wants_lapsed(now + second, true));
-        deliver(&outbox, Vec::new(), true);
+        outbox.deliver(Vec::new(), true);
         assert_eq!(outbox.next(|_| true).await, [], "it hears that there are none");
     }
 

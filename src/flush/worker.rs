@@ -172,20 +172,19 @@ impl Worker {
 
     /// Passes all claims to the tasks at once, so that outputs get a few large batches.
     fn pass_on(&self, claims: Vec<Claim>, wanting: &[OutputName]) {
+        let (mut recent, mut old) = (Vec::new(), Vec::new());
+        let mut to_send: BTreeMap<OutputName, Vec<Claim>> = BTreeMap::new();
         for claim in claims {
-            let inbox = match &claim.output {
-                Some(output) => self.outboxes.get(output).map(|outbox| &**outbox),
-                None if self.shared.is_recent(claim.minute) => Some(&self.recent),
-                None => Some(&self.old),
-            };
-            if let Some(inbox) = inbox {
-                inbox.add(claim);
+            match &claim.output {
+                Some(output) => to_send.entry(output.clone()).or_default().push(claim),
+                None if self.shared.is_recent(claim.minute) => recent.push(claim),
+                None => old.push(claim),
             }
         }
-        self.recent.deliver(false);
-        self.old.deliver(false);
+        self.recent.deliver(recent, false);
+        self.old.deliver(old, false);
         for (name, outbox) in &self.outboxes {
-            outbox.deliver(wanting.contains(name));
+            outbox.deliver(to_send.remove(name).unwrap_or_default(), wanting.contains(name));
         }
     }
 
@@ -366,7 +365,8 @@ impl Worker {
         let FlushSettings { grace, max_hold, lease, .. } = self.settings();
         let now = Instant::now();
         // Old minutes that have already been claimed are sealed first.
-        let room = CLAIMS_MAX.saturating_sub(claims.to_seal(partition));
+        let room = CLAIMS_MAX
+            .saturating_sub(claims.to_seal(partition, |minute| !self.shared.is_recent(minute)));
         let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
         let (lapsed_max, finished_max, known) = {
             let PartitionState { settling, witness, .. } = &*states.of(partition);
