@@ -25,6 +25,7 @@ use super::keys::{Place, Scope};
 use super::layout::{OpenMinutes, SEALING, held, names, pieces, seal};
 use super::scripts::{SHARED, Source, scripts};
 use super::{lock, millis};
+use crate::event::Partition;
 use crate::store::{
     Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
 };
@@ -52,8 +53,10 @@ pub(super) struct Logs {
     sealing: Taken<Sealing>,
     /// By minute, generation and series. One task at a time reads users.
     users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
-    /// The counts of open minutes for readers. One task at a time counts.
-    looks: AsyncMutex<HashMap<Bucket, Look>>,
+    /// The counts of open minutes for readers. One task at a time counts a minute.
+    looks: Mutex<HashMap<Bucket, Arc<AsyncMutex<Option<Look>>>>>,
+    /// The generation in which `append.lua` was loaded on the server of a partition.
+    loaded: Mutex<HashMap<Partition, u64>>,
     counting: Semaphore,
     /// The response timeout.
     response: Duration,
@@ -66,7 +69,8 @@ impl Logs {
             next: AtomicU64::new(0),
             sealing: Taken::new(),
             users: AsyncMutex::default(),
-            looks: AsyncMutex::default(),
+            looks: Mutex::default(),
+            loaded: Mutex::default(),
             counting: Semaphore::new(COUNTED_AT_ONCE),
             response,
         }
@@ -251,18 +255,25 @@ async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
 impl Logs {
     /// Returns recent counts of a minute, sorted by series.
     async fn look_at(&self, at: At<'_>) -> Result<Arc<Vec<SeriesCounts>>> {
-        let mut looks = self.looks.lock().await;
-        looks.retain(|_, look| look.counted.elapsed() < UNUSED_FOR);
+        let look = {
+            let mut looks = lock(&self.looks);
+            let is_used = |look: &Option<Look>| {
+                look.as_ref().is_some_and(|look| look.counted.elapsed() < UNUSED_FOR)
+            };
+            looks.retain(|_, look| look.try_lock().map_or(true, |look| is_used(&look)));
+            Arc::clone(looks.entry(at.bucket()).or_default())
+        };
+        let mut look = look.lock().await;
         let age_max = AGE_MAX * u32::from(at.gateway.partitions.count());
-        if let Some(look) = looks.get(&at.bucket())
+        if let Some(look) = &*look
             && look.counted.elapsed() < look.took * age_max
         {
             return Ok(Arc::clone(&look.counts));
         }
         let began = Instant::now();
         let counts = Arc::new(self.counts(at).await?);
-        let look = Look { counts: counts.clone(), counted: Instant::now(), took: began.elapsed() };
-        looks.insert(at.bucket(), look);
+        let (counted, took) = (Instant::now(), began.elapsed());
+        *look = Some(Look { counts: Arc::clone(&counts), counted, took });
         Ok(counts)
     }
 

@@ -11,6 +11,7 @@ use super::{APPEND, Append, Logs, log_key};
 use crate::event::{Minute, series_fingerprint};
 use crate::store::redis::gateway::{ANY, At};
 use crate::store::redis::layout::{announce, by_minute, cover, events_of};
+use crate::store::redis::lock;
 use crate::store::redis::settings::Key;
 use crate::store::{RecordRequest, Records, Result, Seen, StoreError};
 
@@ -37,6 +38,10 @@ impl Logs {
             }
             _ => at,
         };
+        if lock(&self.loaded).remove(&partition) != Some(at.generation) {
+            at.run(async |connection: &mut Connection| APPEND.script.load_async(connection).await)
+                .await?;
+        }
         let minutes: Vec<_> = by_minute(records.requests).into_iter().collect();
         for minutes in minutes.chunks(MINUTES_AT_ONCE) {
             let mut left = minutes.to_vec();
@@ -44,6 +49,7 @@ impl Logs {
                 left = self.append_to(at, left, records.seen).await?;
             }
         }
+        lock(&self.loaded).insert(partition, at.generation);
         Ok(())
     }
 
@@ -99,10 +105,6 @@ impl Logs {
         // runs, and a process starts new logs on every new connection.
         for script in &scripts {
             transaction.invoke_script(script);
-        }
-        if appended_to.iter().any(|(.., is_new)| *is_new) {
-            at.run(async |connection: &mut Connection| APPEND.script.load_async(connection).await)
-                .await?;
         }
         let answers: Vec<bool> = at.ask(transaction).await?;
         let mut refused = Vec::new();
