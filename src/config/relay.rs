@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use redis_link::Timeouts;
 
 use super::node::line_rules;
-use super::sections::{Http, Input, Log, Relay, Rest, Store, Top};
+use super::sections::{Http, Input, Log, Passthrough, Relay, Store, Top};
 use super::servers::{self, exposed_host, refuse_keys};
 use super::sources::host_name;
 use super::values::Effective;
@@ -34,11 +34,11 @@ impl RelayConfig {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let PassthroughSettings::Http(rest) = &self.passthrough
-            && let Some(host) = exposed_host(&rest.server.url)
+        if let PassthroughSettings::Http(http) = &self.passthrough
+            && let Some(host) = exposed_host(&http.server.url)
         {
             warnings.push(format!(
-                "rest.url is not encrypted: the network between this host and {host} can read and change the lines and the \
+                "passthrough.url is not encrypted: the network between this host and {host} can read and change the lines and the \
                  credentials; use https://"
             ));
         }
@@ -85,7 +85,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
 }
 
 fn passthrough(values: &mut Effective) -> PassthroughSettings {
-    let Rest { url: mut passthrough, timeout, queue_bytes } = Rest::read(values);
+    let Passthrough { url: mut passthrough, timeout, queue_bytes } = Passthrough::read(values);
     let (is_v1, is_v2) = match &passthrough {
         PassthroughSettings::Http(http) => {
             let is_v1 = matches!(http.server.api, Api::V1 { .. });
@@ -98,15 +98,16 @@ fn passthrough(values: &mut Effective) -> PassthroughSettings {
         (is_v2, "?bucket=", &["token", "token_file"]),
     ] {
         if !is_used {
-            let text =
-                format!("requires {parameter} in rest.url, which does not have it; remove this");
-            refuse_keys(values, "rest.url", names, &text);
+            let text = format!(
+                "requires {parameter} in passthrough.url, which does not have it; remove this"
+            );
+            refuse_keys(values, "passthrough.url", names, &text);
         }
     }
     if let PassthroughSettings::Http(http) = &mut passthrough {
         http.queue_bytes = queue_bytes;
         http.server.timeout = timeout;
-        servers::http(values, "rest", &mut http.server);
+        servers::http(values, "passthrough", &mut http.server);
     }
     passthrough
 }

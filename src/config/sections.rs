@@ -168,8 +168,8 @@ sections! {
         relays linger: Span Duration = kinds::span("0s to 1s"), "2ms", "maximum wait of an event for others in its datagram";
         relays number: Integer u16 = kinds::count("0 to 999"), "0", "number of this relay, the last digits of its timestamps; 0: a random number";
     }
-    Rest "rest." {
-        relays url: Url PassthroughSettings = servers::rest_url("none:, udp://host:port, http://host:8086?db=… or http://host:8086?org=…&bucket=…"), "none:", "destination of passthrough lines, which are all lines that are not events";
+    Passthrough "passthrough." {
+        relays url: Url PassthroughSettings = servers::passthrough_url("none:, udp://host:port, http://host:8086?db=… or http://host:8086?org=…&bucket=…"), "none:", "destination of passthrough lines, which are all lines that are not events";
         relays username: Text, "", "user (?db= only)";
         relays password_file: SecretFile, "", "file with the password (?db= only)";
         relays password: Secret, "", "password (?db= only), from the environment only";

@@ -47,7 +47,7 @@ pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, Strin
 }
 
 /// Parses the destination of passthrough lines. The section's other keys complete the settings of a server.
-pub(super) fn rest_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
+pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
     if text == "none:" {
         return Ok(PassthroughSettings::Nowhere);
     }

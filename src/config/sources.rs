@@ -54,7 +54,7 @@ pub struct RelayFlags {
     pub to: Vec<String>,
     /// Destination of all other lines: none:, udp://HOST:PORT, http://HOST:PORT?db=… or http://HOST:PORT?org=…&bucket=…
     #[arg(long, value_name = "URL")]
-    pub rest: Option<String>,
+    pub passthrough: Option<String>,
     /// TCP address of the HTTP server; empty: none
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
@@ -87,7 +87,7 @@ impl RelayFlags {
         let flags = vec![
             ("--listen", "input.listen", joined(&self.listen)),
             ("--to", "relay.to", joined(&self.to)),
-            ("--rest", "rest.url", self.rest.clone()),
+            ("--passthrough", "passthrough.url", self.passthrough.clone()),
             ("--http", "http.listen", self.http.clone()),
         ];
         (Program::Relay, self.config.as_deref(), flags)

@@ -76,7 +76,7 @@ impl Relay {
             (&config.passthrough, &routes.passthrough)
         {
             let server = LineWriter::new(&http.server, &http.precision);
-            let server = server.context("rest.url or rest.ca_file")?;
+            let server = server.context("passthrough.url or passthrough.ca_file")?;
             let stop = relay.parts.outlet.stop.clone();
             let (queue, routes) = (Arc::clone(queue), Arc::clone(&routes));
             relay.parts.outlet.tasks.spawn(write_queue(queue, server, routes, stop));
@@ -100,10 +100,10 @@ impl Relay {
         let look_ups = join_all(outlets.iter().map(|outlet| outlet.look_up()));
         if timeout(UNREAD_MAX, look_ups).await.is_err() {
             tracing::warn!(
-                "some names of relay.to and rest.url are not resolved yet; starting with the others"
+                "some names of relay.to and passthrough.url are not resolved yet; starting with the others"
             );
         }
-        let keys = routes.nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
+        let keys = routes.nodes.iter().map(|_| "relay.to").chain(["passthrough.url"]);
         for (key, outlet) in keys.zip(outlets) {
             if let Some(address) = outlet.leads_back() {
                 anyhow::bail!(
@@ -152,21 +152,22 @@ impl Running for Relay {
         let dropped: Vec<_> = dropped.map(|(lines, node)| format!("{lines} of {node}")).collect();
         let dropped = dropped.join(", ");
         let (received, events, nowhere) = (totals.received(), totals.events, totals.nowhere);
-        let (rest, rest_dropped) = (totals.passthrough.sent, totals.passthrough.lost());
+        let (passthrough, passthrough_dropped) =
+            (totals.passthrough.sent, totals.passthrough.lost());
         let rejected: u64 = totals.rejected.iter().sum();
         if totals.lost() == 0 {
-            tracing::info!(received, events, rest, rejected, dropped, "stopped");
+            tracing::info!(received, events, passthrough, rejected, dropped, "stopped");
         } else {
             tracing::warn!(
                 received,
                 events,
-                rest,
+                passthrough,
                 rejected,
                 dropped,
                 nowhere,
-                rest_dropped,
-                "stopped, and lines are lost: events of \"nowhere\" were sent to no node, and rest.url did not accept the lines of \
-                 \"rest_dropped\""
+                passthrough_dropped,
+                "stopped, and lines are lost: events of \"nowhere\" were sent to no node, and passthrough.url did not accept the lines of \
+                 \"passthrough_dropped\""
             );
         }
         totals.lost()
@@ -208,8 +209,8 @@ fn status_line(routes: Arc<Routes>) -> impl FnMut(Duration) -> String + Send {
 pub(super) struct RelayView {
     name: String,
     listen: Vec<String>,
-    /// `rest.url` without secrets.
-    rest: String,
+    /// `passthrough.url` without secrets.
+    passthrough: String,
     routes: Arc<Routes>,
     registry: Registry,
     http_connections: Gauge,
@@ -236,7 +237,7 @@ impl RelayView {
         Ok(Self {
             name: config.name.clone(),
             listen: parts.addresses.iter().map(ToString::to_string).collect(),
-            rest: match &config.passthrough {
+            passthrough: match &config.passthrough {
                 PassthroughSettings::Nowhere => "none:".to_owned(),
                 PassthroughSettings::Udp(to) => format!("udp://{to}"),
                 PassthroughSettings::Http(http) => http.server.url.to_string(),
@@ -306,10 +307,10 @@ impl RelayView {
             nowhere: counts.nowhere,
             rejected: counts.rejected.iter().sum(),
             looped: counts.looped,
-            rest_sent: counts.passthrough.sent,
-            rest_discarded: counts.passthrough.discarded(),
-            rest_dropped: counts.passthrough.lost(),
-            rest_queued: counts.passthrough.queued(),
+            passthrough_sent: counts.passthrough.sent,
+            passthrough_discarded: counts.passthrough.discarded(),
+            passthrough_dropped: counts.passthrough.lost(),
+            passthrough_queued: counts.passthrough.queued(),
             kernel_drops: counts.kernel_drops,
         }
     }
@@ -350,9 +351,9 @@ impl RelayView {
             recent: totals.since(&before),
             totals,
             to: nodes.map(|(node, events)| target(node.name(), node.is_up(), events)).collect(),
-            rest: TargetReport {
+            passthrough: TargetReport {
                 is_loop: passthrough.outlet().is_some_and(|outlet| outlet.is_loop()),
-                ..target(&self.rest, passthrough.is_up(), &counts.passthrough)
+                ..target(&self.passthrough, passthrough.is_up(), &counts.passthrough)
             },
             unsent: self.routes.notices.examples().into_iter().map(unsent).collect(),
         };

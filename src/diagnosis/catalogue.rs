@@ -148,18 +148,18 @@ causes! {
         "check its host: `systemctl status eds-relay`, `journalctl -u eds-relay`. Until it runs, lines sent to it are lost";
     RelayLoop "relay-loop" Critical "receives lines that it has sent: relays form a loop; it drops these lines" =>
         "use only nodes in relay.to, or relays nearer to them: the relay at that source must not lead back to this one";
-    RelayRestLoop "relay-loop" Critical "receives passthrough lines that it has sent: relays form a loop; it drops these lines" =>
-        "set rest.url of one of these relays to the server that the lines are for";
+    RelayPassthroughLoop "relay-loop" Critical "receives passthrough lines that it has sent: relays form a loop; it drops these lines" =>
+        "set passthrough.url of one of these relays to the server that the lines are for";
     RelayNowhere "relay-nowhere" Critical "sent events to no node" => ACKNOWLEDGE;
-    RelayRestDrops "relay-rest-drops" Critical "lost passthrough lines" => ACKNOWLEDGE;
+    RelayPassthroughDrops "relay-passthrough-drops" Critical "lost passthrough lines" => ACKNOWLEDGE;
     RelayNodeDown "relay-node-down" Warning "cannot send to a node" =>
         "start the node, or check its address in relay.to and the network";
-    RelayRestDown "relay-rest-down" Warning "cannot send passthrough lines" =>
-        "start the server, or check rest.url and the network; the relay sends queued lines when the server is available";
+    RelayPassthroughDown "relay-passthrough-down" Warning "cannot send passthrough lines" =>
+        "start the server, or check passthrough.url and the network; the relay sends queued lines when the server is available";
     RelayRejects "relay-rejects" Warning "rejects lines" =>
         "change their sender to write lines as in docs/input.md; eds_relay_lines_rejected_total has the reasons";
-    RelayDiscards "relay-discards" Warning "discards lines that are not events, because rest.url is none:" =>
-        "set rest.url to the server for these lines, or change their sender to send them there";
+    RelayDiscards "relay-discards" Warning "discards lines that are not events, because passthrough.url is none:" =>
+        "set passthrough.url to the server for these lines, or change their sender to send them there";
 
     NoNode "no-node" Critical "no node reports" =>
         "start the nodes (`systemctl start eds`), and check that their store.url and store.prefix are equal to this configuration's";

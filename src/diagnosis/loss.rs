@@ -64,9 +64,9 @@ losses! {
         "check clocks and delays of the senders; raise flush.grace with `eds settings apply`, and restart all nodes";
     RelayNowhere "relay_nowhere" RelayNowhere "events sent to no node" "every node refused them, or has no address" =>
         "start the nodes, and check their addresses in relay.to";
-    RelayRest "relay_rest_dropped" RelayRestDrops "passthrough lines dropped"
-        "the server of rest.url refuses them, does not respond, or leads back to the relay" =>
-        "check that the server of rest.url accepts lines: the relay's log has its message; raise rest.queue_bytes";
+    RelayPassthrough "relay_passthrough_dropped" RelayPassthroughDrops "passthrough lines dropped"
+        "the server in passthrough.url refuses them, does not respond, or leads back to the relay" =>
+        "check that the server in passthrough.url accepts lines: the relay's log has its message; raise passthrough.queue_bytes";
     RelayKernelDrops "relay_kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Loss {
     Shutdown,
     /// The line would have come back to this relay.
     Looped,
-    /// `rest.url` is `none:`.
+    /// `passthrough.url` is `none:`.
     Discarded,
 }
 

@@ -58,14 +58,14 @@ impl Collector for RoutesCollector {
             ("lines_looped", "Lines that have passed too many relays", totals.looped),
             ("events", "Events, each once", totals.events),
             ("events_nowhere", "Events that were sent to no node", totals.nowhere),
-            ("rest_sent", "Passthrough lines sent", passthrough.sent),
+            ("passthrough_sent", "Passthrough lines sent", passthrough.sent),
         ] {
             one(to, name, help, &ConstCounter::new(count))?;
         }
         for (name, help, level) in [
-            ("rest_queued", "Queued passthrough lines", passthrough.queued()),
+            ("passthrough_queued", "Queued passthrough lines", passthrough.queued()),
             (
-                "rest_up",
+                "passthrough_up",
                 "1 while the passthrough server accepts lines",
                 routes.passthrough.is_up().into(),
             ),
@@ -77,7 +77,7 @@ impl Collector for RoutesCollector {
         let by_reason = |(reason, lines)| ([("reason", reason)], ConstCounter::new(lines));
         family(to, "lines_rejected", "Rejected lines", rejected.map(by_reason))?;
         let dropped = Loss::LABELS.into_iter().zip(passthrough.dropped);
-        family(to, "rest_dropped", "Dropped passthrough lines", dropped.map(by_reason))?;
+        family(to, "passthrough_dropped", "Dropped passthrough lines", dropped.map(by_reason))?;
 
         let nodes = || routes.nodes.iter().zip(&totals.nodes);
         let counts = |count: fn(&Destination) -> u64| {

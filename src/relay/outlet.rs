@@ -88,7 +88,7 @@ impl Outlet {
     pub(super) fn set_loop(&self, is_loop: bool) {
         let was_loop = self.is_loop.swap(is_loop, Ordering::Relaxed);
         if is_loop && !was_loop {
-            tracing::error!(to = self.name, "{}", Cause::RelayRestLoop);
+            tracing::error!(to = self.name, "{}", Cause::RelayPassthroughLoop);
         } else if was_loop && !is_loop {
             tracing::info!(
                 to = self.name,

@@ -1,4 +1,4 @@
-//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address in `rest.url`. If a sample taken
+//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address in `passthrough.url`. If a sample taken
 //! every second repeats, it sends a probe: datagrams of line feeds with random lengths, which receivers ignore and relays
 //! forward. If these come back in order, the outlet is closed. A loop that takes longer than a second is not detected.
 

@@ -41,7 +41,7 @@ pub enum Kind {
         /// Whether the line has a timestamp.
         has_time: bool,
     },
-    /// A line to send to the destination in `rest.url`.
+    /// A line to send to the destination in `passthrough.url`.
     Passthrough,
     /// An event that no node could count.
     Rejected(Rejection),

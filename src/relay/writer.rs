@@ -211,7 +211,7 @@ pub(crate) async fn write_queue(
                     lines = item.len(),
                     line = %beginning(item.iter().next().unwrap_or_default()),
                     message,
-                    "the passthrough server (rest.url) refused lines; they are dropped and counted"
+                    "the passthrough server (passthrough.url) refused lines; they are dropped and counted"
                 );
             }
         }
@@ -228,9 +228,9 @@ pub(crate) async fn write_queue(
             tracing::warn!(
                 server = server.describe(),
                 reason = found.why,
-                "{} to the passthrough server (rest.url), which accepts nothing: lines wait, up to rest.queue_bytes, and are then \
+                "{} to the passthrough server (passthrough.url), which accepts nothing: lines wait, up to passthrough.queue_bytes, and are then \
                  dropped; {}",
-                Cause::RelayRestDown.what(),
+                Cause::RelayPassthroughDown.what(),
                 found.remedy.replace("output.", "rest.")
             );
         }

@@ -192,7 +192,7 @@ fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
         (Cause::RelayRejects, report.recent.rejected, |reason| {
             !["discarded", "looped"].contains(&reason)
         }),
-        (Cause::RelayDiscards, report.recent.rest_discarded, |reason| reason == "discarded"),
+        (Cause::RelayDiscards, report.recent.passthrough_discarded, |reason| reason == "discarded"),
     ] {
         if lines == 0 {
             continue;
@@ -207,9 +207,9 @@ fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
         let seconds = relay.process.recent_seconds;
         add(cause, format!("{lines} lines in the last {seconds} s; {example}"));
     }
-    let to = &report.rest.to;
-    if report.rest.is_loop {
-        add(Cause::RelayRestLoop, format!("it sends them to {to}"));
+    let to = &report.passthrough.to;
+    if report.passthrough.is_loop {
+        add(Cause::RelayPassthroughLoop, format!("it sends them to {to}"));
     }
     let down = report.to.iter().filter(|target| !target.up);
     let down: Vec<_> = down.map(|target| &*target.to).collect();
@@ -220,9 +220,9 @@ fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
         );
         add(Cause::RelayNodeDown, why);
     }
-    if !report.rest.up {
-        let queued = report.rest.queued;
-        add(Cause::RelayRestDown, format!("to {to}; {queued} lines are queued"));
+    if !report.passthrough.up {
+        let queued = report.passthrough.queued;
+        add(Cause::RelayPassthroughDown, format!("to {to}; {queued} lines are queued"));
     }
     found
 }
@@ -248,7 +248,7 @@ mod tests {
         };
         let details = RelayDetails {
             to: vec![target("node-1:8094")],
-            rest: target("none:"),
+            passthrough: target("none:"),
             ..RelayDetails::default()
         };
         RelayReport::new(process, details, Duration::ZERO)
@@ -294,7 +294,7 @@ mod tests {
         for (id, severity, reason, count) in [
             ("relay-loop", Critical, "looped", (|totals| &mut totals.looped) as Count),
             ("relay-rejects", Warning, "quote_unclosed", |totals| &mut totals.rejected),
-            ("relay-discards", Warning, "discarded", |totals| &mut totals.rest_discarded),
+            ("relay-discards", Warning, "discarded", |totals| &mut totals.passthrough_discarded),
         ] {
             let change = |report: &mut RelayReport| {
                 *count(&mut report.details.recent) = 7;
@@ -309,7 +309,9 @@ mod tests {
     fn losses_of_a_relay_are_findings() {
         for (id, words, count) in [
             ("relay-nowhere", "7 events", (|totals| &mut totals.nowhere) as Count),
-            ("relay-rest-drops", "7 passthrough lines", |totals| &mut totals.rest_dropped),
+            ("relay-passthrough-drops", "7 passthrough lines", |totals| {
+                &mut totals.passthrough_dropped
+            }),
             ("kernel-drops", "7 datagrams", |totals| &mut totals.kernel_drops),
         ] {
             check(|report| *count(&mut report.details.recent) = 7, id, Critical, &[words]);
@@ -329,7 +331,9 @@ mod tests {
                 report.process.stalled = vec!["reader 0".to_owned()];
             }),
             ("relay-node-down", Warning, "node-1:8094", |report| report.details.to[0].up = false),
-            ("relay-rest-down", Warning, "none:", |report| report.details.rest.up = false),
+            ("relay-passthrough-down", Warning, "none:", |report| {
+                report.details.passthrough.up = false
+            }),
             ("name-taken", Warning, "", |report| report.process.name_taken = true),
         ] {
             check(change, id, severity, &[words]);

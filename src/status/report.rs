@@ -139,7 +139,7 @@ pub(crate) struct RelayDetails {
     pub(crate) totals: RelayTotals,
     pub(crate) recent: RelayTotals,
     pub(crate) to: Vec<TargetReport>,
-    pub(crate) rest: TargetReport,
+    pub(crate) passthrough: TargetReport,
     pub(crate) unsent: Vec<UnsentReport>,
 }
 
@@ -223,22 +223,22 @@ totals! {
         nowhere,
         rejected,
         looped,
-        rest_sent,
-        /// Because `rest.url` is `none:`.
-        rest_discarded,
+        passthrough_sent,
+        /// Because `passthrough.url` is `none:`.
+        passthrough_discarded,
         /// For any other reason.
-        rest_dropped,
+        passthrough_dropped,
         kernel_drops,
     }
-    level rest_queued
-    lost nowhere rest_dropped kernel_drops
+    level passthrough_queued
+    lost nowhere passthrough_dropped kernel_drops
 }
 
 impl RelayTotals {
     pub(crate) const fn losses(&self) -> [(LossCause, u64); 3] {
         [
             (LossCause::RelayNowhere, self.nowhere),
-            (LossCause::RelayRest, self.rest_dropped),
+            (LossCause::RelayPassthrough, self.passthrough_dropped),
             (LossCause::RelayKernelDrops, self.kernel_drops),
         ]
     }

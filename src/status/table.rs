@@ -138,13 +138,13 @@ fn relays(relays: &[RelayReport], width: usize) -> Vec<String> {
             report.events_per_second,
             totals.lost(),
             totals.rejected,
-            totals.rest_discarded,
+            totals.passthrough_discarded,
             totals.looped,
         );
         let text = format!("{}  listens at {}", relay.process.version, report.listen.join(", "));
         let mut below = wrapped("  ", &text, "  ", width);
-        let nodes = report.to.iter().map(|target| ("  to   ", target));
-        for (kind, target) in nodes.chain([("  rest ", &report.rest)]) {
+        let nodes = report.to.iter().map(|target| ("  to ", target));
+        for (kind, target) in nodes.chain([("  passthrough ", &report.passthrough)]) {
             let state = if target.up { "up" } else { "DOWN" };
             let text = format!(
                 "{}: {state}, {} lines sent, {} dropped, {} queued",

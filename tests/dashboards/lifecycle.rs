@@ -149,11 +149,11 @@ static FAULTS: &[Fault] = &[
     ),
     happens(
         "EdsRelayDiscards",
-        &[(Relay, "eds_relay_rest_dropped_total", "reason=\"discarded\"", Rises)],
+        &[(Relay, "eds_relay_passthrough_dropped_total", "reason=\"discarded\"", Rises)],
     ),
     happens(
-        "EdsRelayRestDropped",
-        &[(Relay, "eds_relay_rest_dropped_total", "reason=\"refused\"", Rises)],
+        "EdsRelayPassthroughDropped",
+        &[(Relay, "eds_relay_passthrough_dropped_total", "reason=\"refused\"", Rises)],
     ),
     lasts(
         "EdsRelayNodeDown",

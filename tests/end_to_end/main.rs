@@ -45,7 +45,7 @@ mod refused;
 mod rejected_lines;
 mod relay;
 mod relay_loops;
-mod relay_rest;
+mod relay_passthrough;
 mod relay_status;
 mod remedies;
 mod scraped;

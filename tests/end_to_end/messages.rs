@@ -17,7 +17,7 @@ fn error_names_its_cause_once_with_the_address() {
     let (http, input) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
     let (http, input) = (http.to_string(), input.to_string());
     let holder = format!("process {} (", std::process::id());
-    for command in [&["run"][..], &["relay", "--to", "127.0.0.1:9", "--rest", "none:"]] {
+    for command in [&["run"][..], &["relay", "--to", "127.0.0.1:9", "--passthrough", "none:"]] {
         for (listen, http, whom, key) in [
             (input.as_str(), "127.0.0.1:0", &input, "input.listen"),
             ("127.0.0.1:0", http.as_str(), &http, "http.listen"),

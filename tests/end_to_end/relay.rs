@@ -59,7 +59,8 @@ pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
     let count = |name: &str| metrics.count(&format!("eds_relay_{name}"));
     let received = count("lines_received_total");
     let events = count("events_total");
-    let rest = ["rest_sent_total", "rest_dropped_total", "rest_queued"].map(count);
+    let rest =
+        ["passthrough_sent_total", "passthrough_dropped_total", "passthrough_queued"].map(count);
     let refused = ["lines_rejected_total", "lines_looped_total"].map(count);
     let sum = events + rest.iter().chain(&refused).sum::<u64>();
     assert_eq!(received, sum, "{events} events, {rest:?} rest, {refused:?} rejected and looped");
@@ -202,7 +203,7 @@ fn passthrough_lines_are_forwarded_unchanged_by_udp() {
     rest.set_read_timeout(Some(SOON)).unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
     let node = Node::start("one", &OPEN);
-    let mut relay = relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let mut relay = relay("relay", std::slice::from_ref(&node), &[("passthrough.url", &url)]);
     relay.set_list("relay.events", &["login", "kind=event"]);
     relay.run();
     let passed: [&[u8]; 4] = [
@@ -227,7 +228,7 @@ fn passthrough_lines_are_forwarded_unchanged_by_udp() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 2);
     let metrics = relay.metrics();
     let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
-    assert_eq!((received, metrics.count("eds_relay_rest_sent_total")), (9, 7));
+    assert_eq!((received, metrics.count("eds_relay_passthrough_sent_total")), (9, 7));
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn passthrough_waits_for_its_server_and_a_bad_line_is_dropped_alone() {
     let mut site = Site::start();
     let node = site.start_node("one", &OPEN);
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("passthrough.url", &url)]);
     site.writes.set(Mode::Refuse);
     let line = |at: u64| {
         let at_nanos = SEED_MINUTE_NS + at.cast_signed();
@@ -255,24 +256,24 @@ fn passthrough_waits_for_its_server_and_a_bad_line_is_dropped_alone() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded == LINES);
     eventually("it is told", SOON, || {
         let metrics = relay.metrics();
-        let up = metrics.count("eds_relay_rest_up");
-        when(up == 0 && metrics.count("eds_relay_rest_queued") == LINES, up)
+        let up = metrics.count("eds_relay_passthrough_up");
+        when(up == 0 && metrics.count("eds_relay_passthrough_queued") == LINES, up)
     });
     site.writes.set(Mode::Pass);
     eventually("the server has the rest", SOON, || {
         let metrics = relay.metrics();
         assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
-        let queued = metrics.count("eds_relay_rest_queued");
+        let queued = metrics.count("eds_relay_passthrough_queued");
         when(queued == 0, queued)
     });
     let metrics = relay.metrics();
-    assert_eq!(metrics.count("eds_relay_rest_sent_total"), LINES - 2);
+    assert_eq!(metrics.count("eds_relay_passthrough_sent_total"), LINES - 2);
     let refused = [("reason", "refused")];
-    assert_eq!(metrics.count_of("eds_relay_rest_dropped_total", &refused), 2);
+    assert_eq!(metrics.count_of("eds_relay_passthrough_dropped_total", &refused), 2);
     let written = site.query("SELECT COUNT(usage) FROM cpu");
     assert_eq!(written[0]["values"][0][1].as_u64(), Some(LINES - 2));
     assert!(
-        relay.log().contains("the passthrough server (rest.url) refused lines"),
+        relay.log().contains("the passthrough server (passthrough.url) refused lines"),
         "{}",
         relay.log()
     );
@@ -286,7 +287,7 @@ fn passthrough_line_that_is_never_accepted_does_not_block_others() {
     site.writes.set(Mode::Filter("wicked", 403));
     let node = site.start_node("one", &OPEN);
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("passthrough.url", &url)]);
     let rest_sends = |lines: [&str; 3], stamp: &str, sent, refused| {
         let lines = lines.map(|line| format!("{line}{stamp}"));
         send(lines, &relay, std::slice::from_ref(&node));
@@ -294,8 +295,8 @@ fn passthrough_line_that_is_never_accepted_does_not_block_others() {
             let metrics = relay.metrics();
             let reason = [("reason", "refused")];
             let seen = (
-                metrics.count("eds_relay_rest_sent_total"),
-                metrics.count_of("eds_relay_rest_dropped_total", &reason),
+                metrics.count("eds_relay_passthrough_sent_total"),
+                metrics.count_of("eds_relay_passthrough_dropped_total", &reason),
             );
             when(seen == (sent, refused), format!("{seen:?}"))
         });
@@ -316,19 +317,23 @@ fn unwritten_passthrough_lines_set_the_exit_code() {
     site.writes.set(Mode::Refuse);
     let node = Node::start("one", &OPEN);
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let keys =
-        [("rest.url", &*url), ("input.drain_timeout", "500ms"), ("rest.queue_bytes", "64KiB")];
+    let keys = [
+        ("passthrough.url", &*url),
+        ("input.drain_timeout", "500ms"),
+        ("passthrough.queue_bytes", "64KiB"),
+    ];
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &keys);
     let filler = "x".repeat(1000);
     // The queue has room for 64 of them, and one piece of it may be in the hands of the writer.
     send((0..300).map(|at| format!("cpu text=\"{filler}\" {at}")), &relay, &[]);
     relay.wait_count("eds_relay_lines_received_total", |received| received == 300);
-    let full =
-        relay.metrics().count_of("eds_relay_rest_dropped_total", &[("reason", "queue_full")]);
+    let full = relay
+        .metrics()
+        .count_of("eds_relay_passthrough_dropped_total", &[("reason", "queue_full")]);
     assert!((170..=236).contains(&full), "{full}");
     assert_eq!(relay.terminate().code(), Some(3));
     let last = relay.last_ledger();
-    assert!(last.contains("rest_dropped=300"), "{last}");
+    assert!(last.contains("passthrough_dropped=300"), "{last}");
 }
 
 /// Whatever arrives, the ledger adds up, the relay does not grow, and the nodes find no fault with the grammar of its events.
@@ -343,7 +348,7 @@ fn random_and_mutated_datagrams_are_harmless() {
     // No process reads it.
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
-    let keys = [("rest.url", &*url), ("log.level", "info")];
+    let keys = [("passthrough.url", &*url), ("log.level", "info")];
     let relay = start_relay("relay", std::slice::from_ref(&node), &keys);
     let mut warm_kib = 0;
     for part in 0..20 {
@@ -357,8 +362,8 @@ fn random_and_mutated_datagrams_are_harmless() {
     let received = eventually("all of it is where it belongs", SOON, || {
         let metrics = relay.metrics();
         let received = assert_ledger_adds_up(&metrics, &[&name]);
-        let queued =
-            ["events_queued", "rest_queued"].map(|it| metrics.count(&format!("eds_relay_{it}")));
+        let queued = ["events_queued", "passthrough_queued"]
+            .map(|it| metrics.count(&format!("eds_relay_{it}")));
         when(queued == [0, 0], format!("{queued:?}")).map(|()| received)
     });
     let metrics = relay.metrics();

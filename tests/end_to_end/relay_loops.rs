@@ -32,8 +32,8 @@ fn relay_that_sends_to_itself_is_refused() {
     }
     let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
     let rest = format!("udp://localhost:{}", relay.udp().port());
-    relay.set("rest.url", &rest);
-    check_is_refused(relay, "rest.url");
+    relay.set("passthrough.url", &rest);
+    check_is_refused(relay, "passthrough.url");
 }
 
 /// Each sends to the other, and the first one to a node, too.
@@ -87,7 +87,7 @@ fn events_sent_to_relays_in_a_loop_all_reach_the_nodes() {
     assert_ledger_adds_up(&relays[1].metrics(), &[&relays[0].udp().to_string()]);
 }
 
-/// Lines of the rest have no mark, since foreign servers read them.
+/// Passthrough lines have no mark, since other servers read them.
 #[test]
 fn passthrough_lines_in_a_loop_are_dropped_and_reported() {
     for count in [2, 3] {
@@ -101,14 +101,14 @@ fn passthrough_lines_in_a_loop_are_dropped_and_reported() {
             let next = addresses[(place + 1) % count];
             relay.set("node", &format!("relay-{place}"));
             relay.set("store.url", &site.redis.url());
-            relay.set("rest.url", &format!("udp://{next}"));
+            relay.set("passthrough.url", &format!("udp://{next}"));
             relay.run();
         }
         send(["gorets:1|c"], &relays[0], &[]);
         let looped = |relay: &Node| {
             let reason = [("reason", "looped")];
             let metrics = relay.metrics();
-            metrics.count_of("eds_relay_rest_dropped_total", &reason)
+            metrics.count_of("eds_relay_passthrough_dropped_total", &reason)
         };
         eventually("the circle is ended, and told", SOON, || {
             let dropped: u64 = relays.iter().map(looped).sum();

@@ -96,7 +96,8 @@ fn loss_of_a_relay_survives_it_until_acknowledged() {
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     let nobody = format!("nowhere.invalid:{}", free_port());
     let nowhere = format!("http://127.0.0.1:{}/?db=eds", free_port());
-    let keys = [("store.url", &*url), ("rest.url", &*nowhere), ("input.drain_timeout", "100ms")];
+    let keys =
+        [("store.url", &*url), ("passthrough.url", &*nowhere), ("input.drain_timeout", "100ms")];
     let mut relay = Node::relay("west", &[&nobody], &keys);
     relay.set("node", "west");
     relay.launch();
@@ -113,17 +114,17 @@ fn loss_of_a_relay_survives_it_until_acknowledged() {
         let is_told = errors.any(|it| it.contains("relay_nowhere") && it.contains("amount=5"));
         when(is_told, log.clone())
     });
-    // Lines that wait for the server of the rest at a stop are lost, too.
+    // Passthrough lines that are still queued on shutdown are lost, too.
     send(["cpu load=1 1"; 3], &relay, &[]);
-    relay.wait_count("eds_relay_rest_queued", |waiting| waiting == 3);
+    relay.wait_count("eds_relay_passthrough_queued", |waiting| waiting == 3);
     assert_eq!(relay.terminate().code(), Some(3));
     wait_answer(&node, "yes", lost);
-    wait_answer(&node, "yes", "3 passthrough lines dropped (relay_rest_dropped)");
+    wait_answer(&node, "yes", "3 passthrough lines dropped (relay_passthrough_dropped)");
     let mut lines = listed(&loss(&node, &["acknowledge"]));
     lines.sort_by(|a, b| a[2].cmp(&b[2]));
     let of_west = lines.iter().all(|line| line[1].starts_with("west#"));
     let amounts: Vec<_> = lines.iter().map(|line| (&*line[2], &*line[3])).collect();
-    let expected = [("relay_nowhere", "5"), ("relay_rest_dropped", "3")];
+    let expected = [("relay_nowhere", "5"), ("relay_passthrough_dropped", "3")];
     assert!(of_west && amounts == expected, "{lines:?}");
     wait_answer(&node, "no", "");
     let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);

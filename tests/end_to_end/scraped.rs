@@ -82,7 +82,7 @@ fn promtool_accepts_the_metrics_of_a_relay() {
         "eds_relay_events_sent_total",
         "eds_relay_events_dropped_total",
         "eds_relay_lines_rejected_total",
-        "eds_relay_rest_dropped_total",
+        "eds_relay_passthrough_dropped_total",
     ];
     for name in sums {
         relay.wait_count(name, |count| count == 1);

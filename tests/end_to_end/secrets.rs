@@ -54,9 +54,10 @@ fn relay_prints_no_secret() {
     let with_token = format!("http://{server}?org=o&bucket=b");
     let with_password = format!("http://eds:{password}@{server}?db=d");
     for (url, variables) in
-        [(with_token, vec![("EDS_REST__TOKEN", &token)]), (with_password, vec![])]
+        [(with_token, vec![("EDS_PASSTHROUGH__TOKEN", &token)]), (with_password, vec![])]
     {
-        let keys = [("rest.url", &*url), ("log.level", "trace"), ("input.drain_timeout", "0s")];
+        let keys =
+            [("passthrough.url", &*url), ("log.level", "trace"), ("input.drain_timeout", "0s")];
         let mut relay = Node::relay("relay", &["127.0.0.1:9"], &keys);
         for (name, value) in variables {
             relay.set_environment(name, value);

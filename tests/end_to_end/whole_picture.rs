@@ -41,7 +41,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
     let to = nodes.each_ref().map(|node| node.udp().to_string());
     let to = to.each_ref().map(String::as_str);
     let mut relays = ["1", "2"].map(|number| {
-        let keys = [("relay.number", number), ("rest.url", &rest)];
+        let keys = [("relay.number", number), ("passthrough.url", &rest)];
         let mut relay = Node::relay(&format!("relay{number}"), &to, &keys);
         relay.run();
         relay

@@ -57,7 +57,7 @@ fn nodes_and_events_are_validated_lists() {
 #[test]
 fn passthrough_api_follows_from_its_url() {
     fn load(url: &str, more: &[(&str, &str)]) -> String {
-        let variables = [&[("EDS_REST__URL", url)][..], more].concat();
+        let variables = [&[("EDS_PASSTHROUGH__URL", url)][..], more].concat();
         let config = load_relay_with(RELAY, &variables).unwrap();
         let url = match &config.passthrough {
             PassthroughSettings::Http(http) => format!("url: {:?} ", http.server.url.as_str()),
@@ -77,7 +77,7 @@ fn passthrough_api_follows_from_its_url() {
         let rest = load(url, &[]);
         assert!(rest.contains(expected) && !rest.contains("geheim"), "{rest}");
     }
-    let rest = load("http://h?org=o&bucket=b", &[("EDS_REST__TOKEN", "geheim")]);
+    let rest = load("http://h?org=o&bucket=b", &[("EDS_PASSTHROUGH__TOKEN", "geheim")]);
     assert!(rest.contains("token: Some([hidden])"), "{rest}");
     for (url, words) in [
         ("udp://host", "is not a host with a port"),
@@ -86,19 +86,23 @@ fn passthrough_api_follows_from_its_url() {
         ("http://h?org=o", "names neither a database nor an organization with a bucket"),
         ("http://h?db=a&db=b", "has an empty or repeated parameter db="),
         ("http://h?db=a&q=b", "has an unknown parameter \"q\""),
-        ("http://u@h?db=a", "rest.password_file: is not set, but there is a user name"),
+        ("http://u@h?db=a", "passthrough.password_file: is not set, but there is a user name"),
         ("http://u:p@h?org=o&bucket=b", "has a user or password, but the v2 API requires a token"),
         ("http://u%3Av:p@h?db=a", "has a user name with a colon"),
     ] {
-        check_refused(&[("EDS_REST__URL", url)], words);
+        check_refused(&[("EDS_PASSTHROUGH__URL", url)], words);
     }
     for (url, variable, words) in [
-        ("none:", ("EDS_REST__TOKEN", "t"), "requires ?bucket= in rest.url"),
-        ("http://h?db=d", ("EDS_REST__TOKEN", "t"), "requires ?bucket= in rest.url"),
-        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "requires ?db= in rest.url"),
-        ("http://h?db=d", ("EDS_REST__CA_FILE", "Cargo.toml"), "is not a PEM file"),
+        ("none:", ("EDS_PASSTHROUGH__TOKEN", "t"), "requires ?bucket= in passthrough.url"),
+        ("http://h?db=d", ("EDS_PASSTHROUGH__TOKEN", "t"), "requires ?bucket= in passthrough.url"),
+        (
+            "http://h?org=o&bucket=b",
+            ("EDS_PASSTHROUGH__USERNAME", "u"),
+            "requires ?db= in passthrough.url",
+        ),
+        ("http://h?db=d", ("EDS_PASSTHROUGH__CA_FILE", "Cargo.toml"), "is not a PEM file"),
     ] {
-        check_refused(&[("EDS_REST__URL", url), variable], words);
+        check_refused(&[("EDS_PASSTHROUGH__URL", url), variable], words);
     }
 }
 
@@ -132,7 +136,7 @@ fn relay_reports_under_its_configured_name_and_store() {
 #[test]
 fn unwise_relay_settings_cause_warnings() {
     for (variable, words) in [
-        (("EDS_REST__URL", "http://h?db=d"), "rest.url is not encrypted"),
+        (("EDS_PASSTHROUGH__URL", "http://h?db=d"), "passthrough.url is not encrypted"),
         (("EDS_INPUT__TIMESTAMP_PRECISION", "s"), "is not \"ns\""),
     ] {
         let warnings = load_relay_with(RELAY, &[variable]).unwrap().warnings();

@@ -56,9 +56,9 @@ fn unreachable_node_address_is_corrected() {
 
 #[test]
 fn lines_rejected_by_a_relay_are_corrected() {
-    let (_site, node, mut relay) = both(&[("rest.url", "none:")]);
+    let (_site, node, mut relay) = both(&[("passthrough.url", "none:")]);
     send(["gorets:1|c", "a=b value=u\\"], &relay, &[]);
-    Remedy::of(&node, "relay-discards", &["relay east"]).says(&["rest.url"]);
+    Remedy::of(&node, "relay-discards", &["relay east"]).says(&["passthrough.url"]);
     Remedy::of(&node, "relay-rejects", &["relay east"]).says(&["docs/input.md"]);
     // A sender that was mended sends none of them to the next process.
     relay.kill();
@@ -111,23 +111,24 @@ fn passthrough_server_that_is_down_is_started() {
     let mut site = site();
     let node = site.start_node("one", &[]);
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let keys = [("rest.url", &*url), ("rest.queue_bytes", "64KiB")];
+    let keys = [("passthrough.url", &*url), ("passthrough.queue_bytes", "64KiB")];
     let mut relay = relay(&site, "east", &[&node.udp().to_string()], &keys);
     relay.run();
     site.writes.set(Mode::Refuse);
     let line = format!("cpu,host=a load=1,text=\"{}\" 1", "x".repeat(500));
     send(vec![&*line; 400], &relay, &[]);
-    Remedy::of(&node, "relay-rest-down", &["relay east"]).says(&["start the server", "rest.url"]);
-    let lost = Remedy::of(&node, "relay-rest-drops", &["relay east"]);
-    lost.says(&["raise rest.queue_bytes"]);
+    Remedy::of(&node, "relay-passthrough-down", &["relay east"])
+        .says(&["start the server", "passthrough.url"]);
+    let lost = Remedy::of(&node, "relay-passthrough-drops", &["relay east"]);
+    lost.says(&["raise passthrough.queue_bytes"]);
     site.writes.set(Mode::Pass);
-    wait_gone(&node, "relay-rest-down");
+    wait_gone(&node, "relay-passthrough-down");
     relay.kill();
-    relay.set("rest.queue_bytes", "64MiB");
+    relay.set("passthrough.queue_bytes", "64MiB");
     relay.run();
     send(vec![&*line; 400], &relay, &[]);
     lost.run("eds loss acknowledge", &node);
-    wait_gone(&node, "relay-rest-drops");
+    wait_gone(&node, "relay-passthrough-drops");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lines of the rest: a line of one sender never swallows a line of another, and discarded lines are reported.
+//! Passthrough lines: a line of one sender never swallows a line of another, and discarded lines are reported.
 
 use testing::http::{answer, get};
 use testing::influxdb::{InfluxServer2, TOKEN};
@@ -42,7 +42,7 @@ fn check_honest_lines_arrive(keys: &[(&str, &str)], count: impl Fn() -> usize) -
     eventually("nothing waits", SOON, || {
         let metrics = relay.metrics();
         let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
-        let queued = metrics.count("eds_relay_rest_queued");
+        let queued = metrics.count("eds_relay_passthrough_queued");
         let is_read = received > hostile.len() as u64;
         when(is_read && queued == 0, (received, queued)).map_err(|it| format!("{it:?}"))
     });
@@ -67,7 +67,7 @@ fn assert_swallowing_lines_are_rejected(metrics: &Metrics) {
 fn passthrough_line_swallows_no_other_line_in_influxdb() {
     let site = Site::start();
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let metrics = check_honest_lines_arrive(&[("rest.url", &url)], || {
+    let metrics = check_honest_lines_arrive(&[("passthrough.url", &url)], || {
         let written = site.query("SELECT COUNT(v) FROM honest");
         let count = written.first().map(|it| it["values"][0][1].as_u64());
         count.flatten().unwrap_or(0).try_into().unwrap()
@@ -80,7 +80,7 @@ fn passthrough_line_swallows_no_other_line_in_victoria_metrics() {
     let server = VictoriaMetrics::start();
     let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let url = format!("{}?db={DATABASE}", server.url());
-    let metrics = check_honest_lines_arrive(&[("rest.url", &url)], || {
+    let metrics = check_honest_lines_arrive(&[("passthrough.url", &url)], || {
         answer(get(address, "/internal/force_flush")).unwrap();
         let found = answer(get(address, "/api/v1/export?match[]=honest_v")).unwrap();
         let points = found.body.lines().map(|line| {
@@ -100,7 +100,7 @@ fn passthrough_line_swallows_no_other_line_in_influxdb_2() {
     let token = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&token, TOKEN).unwrap();
     let file = token.path().to_str().unwrap();
-    let keys = [("rest.url", &*url), ("rest.token_file", file)];
+    let keys = [("passthrough.url", &*url), ("passthrough.token_file", file)];
     let metrics = check_honest_lines_arrive(&keys, || {
         let counted = server.query(
             "from(bucket: \"eds\") |> range(start: 0) |> filter(fn: (r) => r._measurement == \"honest\") |> count()",
@@ -118,7 +118,7 @@ fn passthrough_line_swallows_no_other_line_of_a_mixed_datagram() {
     rest.set_read_timeout(Some(SOON)).unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
     let node = Node::start("one", &[]);
-    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("passthrough.url", &url)]);
     let event = format!("a=b value=u {SEED_MINUTE_NS}");
     for tail in ["cpu note=\"x", "cpu note=x\\"] {
         let datagram = format!("mem v=1\n{tail}\n{event}\nmem v=2\nmem v=3");
@@ -129,6 +129,6 @@ fn passthrough_line_swallows_no_other_line_of_a_mixed_datagram() {
             assert_eq!(String::from_utf8_lossy(&buffer[..length]), expected);
         }
     }
-    let sent = relay.metrics().count("eds_relay_rest_sent_total");
+    let sent = relay.metrics().count("eds_relay_passthrough_sent_total");
     assert_eq!(sent, 8);
 }
