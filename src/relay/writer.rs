@@ -231,7 +231,7 @@ pub(crate) async fn write_queue(
                 "{} to the passthrough server (passthrough.url), which accepts nothing: lines wait, up to passthrough.queue_bytes, and are then \
                  dropped; {}",
                 Cause::RelayPassthroughDown.what(),
-                found.remedy.replace("output.", "rest.")
+                found.remedy.replace("output.", "passthrough.")
             );
         }
         if let WriteError::Unavailable { retry_after: Some(wanted), .. } = error {
