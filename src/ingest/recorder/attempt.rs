@@ -1,4 +1,4 @@
-//! Splits batches into transactions, and attempts to record one: admits series, rejects users, and runs the transaction.
+//! Attempts to record batches in transactions, after asking which series are admitted and rejecting users beyond the cap.
 
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
@@ -12,19 +12,19 @@ use crate::store::{REQUEST_BYTES_MAX, RecordRequest, Records, StoreError};
 #[derive(Debug)]
 pub(super) struct Bounds {
     events: usize,
-    /// How many times a user's name is sent.
+    /// How many times a request contains the name of a user.
     user_times: usize,
-    /// The size of an event without the user's name.
+    /// The size of an event in a request, in bytes, excluding the user's name.
     event_bytes: usize,
 }
 
-/// For a store whose recorders list new users. A transaction blocks it for a few ms.
+/// The bounds for a store that has recorders list the new users. A transaction of this size blocks the store for a few ms.
 pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
-/// For a store that finds new users itself.
+/// The bounds for a store that finds new users itself.
 pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
 
 impl Bounds {
-    /// Returns the size of a request in bytes. Repetitions of the series name add at most the size of its events.
+    /// Returns a request's size in bytes, given that of its events. Repeated series names add at most that size again.
     fn request_bytes(&self, series: &str, events: usize) -> usize {
         let again = (self.user_times * series.len()).min(events);
         series.len() + again + events
@@ -38,7 +38,7 @@ struct Open<'a> {
     bytes: usize,
 }
 
-/// Splits a batch into the requests of transactions within the limits. An event that exceeds them gets its own transaction.
+/// Splits a batch into transactions, and returns the requests of each. Only transactions of one event may exceed `bounds`.
 pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<RecordRequest<'a>>> {
     let request = |group: &'a Group, occurrences: &'a [Occurrence]| RecordRequest {
         occurrences,
@@ -73,22 +73,21 @@ pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Rec
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
-    /// Everything was rejected.
+    /// All events were rejected, so nothing was sent to the store.
     Emptied,
-    /// The store was replaced during the attempt, so it must be retried.
+    /// The store was replaced during the attempt, so the attempt must be repeated.
     Replaced,
 }
 
 impl Recorder {
-    /// Rejects events that are too old and users for whom there is no room, removing them from `requests`. Records the others.
+    /// Attempts to record `requests` in one transaction, after removing events that are too old or of users beyond the cap.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
         requests: &mut Vec<RecordRequest<'a>>,
         origin: Origin,
     ) -> Result<Outcome, StoreError> {
-        // The batch may have waited for the previous one, or for the store. Since counts expire, events that are too old could be
-        // counted twice.
+        // Events may be too old by now. They must not be recorded, because their counts may have expired in the store.
         self.reject_too_old(requests, origin);
         if requests.is_empty() {
             return Ok(Outcome::Emptied);
@@ -109,14 +108,14 @@ impl Recorder {
         let (seen, brought) = known.coverage.with(requests, before, Instant::now());
         let records = Records { generation, requests, seen: &seen };
         let repeated = self.store.record(self.partition, &records).await?;
-        // A replaced store may be missing the known users, which the requests leave out.
+        // The requests leave out known users, but a store that has been replaced may not have them.
         if !is_same_store() && known.has_users() {
             return Ok(Outcome::Replaced);
         }
         known.coverage.confirmed(&seen, Instant::now());
         self.metrics.events_seen.inc_by(brought);
         self.confirmed(requests, repeated, origin);
-        known.confirmed(requests, began);
+        known.confirmed(began);
         Ok(Outcome::Done)
     }
 
@@ -126,33 +125,39 @@ impl Recorder {
             let last_instant = request.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
             if !keep {
-                self.rejected(Rejection::TooOld, request.occurrences.len(), own(request), origin);
+                self.rejected(
+                    Rejection::TooOld,
+                    request.occurrences.len(),
+                    own_series(request),
+                    origin,
+                );
             }
             keep
         });
     }
 
-    /// Requests for an overflow series are made adjacent, so that they become one command.
+    /// Determines which series the store admits, and redirects requests for other series to the overflow series. Sorts
+    /// requests for the same overflow series next to each other, so that they become one command.
     async fn admit<'a>(
         &'a self,
         known: &mut Known,
         requests: &mut [RecordRequest<'a>],
         now: Instant,
     ) -> Result<(), StoreError> {
-        let wanted = requests.iter().map(|request| (request.minute, own(request)));
+        let wanted = requests.iter().map(|request| (request.minute, own_series(request)));
         known.ask(&*self.store, wanted, now).await?;
         for request in requests.iter_mut() {
-            let own = own(request);
-            let is_refused = known.refuses(request.minute, own);
-            request.overflowed_from = is_refused.then_some(own);
-            request.series = if is_refused { self.overflow.of(request.minute) } else { own };
-            request.new_users = known.new_users(request);
+            let series = own_series(request);
+            let is_refused = known.refuses(request.minute, series);
+            request.overflowed_from = is_refused.then_some(series);
+            request.series = if is_refused { self.overflow.of(request.minute) } else { series };
         }
         requests.sort_by_key(|request| request.overflowed_from.map(|_| request.minute));
+        known.set_new_users(requests);
         Ok(())
     }
 
-    /// An overflow series may have thousands of requests with one user each, so all users of a series are asked about together.
+    /// Removes events of users beyond the cap from `requests`. Asks the store once per series, not once per request.
     async fn reject_users(
         &self,
         known: &mut Known,
@@ -173,7 +178,7 @@ impl Recorder {
         if refused.is_empty() {
             return Ok(());
         }
-        // There must be no await here, because an abort spools or drops `requests`.
+        // There must be no await from here on: an abort would spool or drop only the events in `requests` at that moment.
         for request in std::mem::take(requests) {
             let Some(users) = refused.get(&target(&request)) else {
                 requests.push(request);
@@ -181,17 +186,15 @@ impl Recorder {
             };
             let first = requests.len();
             requests.extend(without(&request, users));
-            for request in &mut requests[first..] {
-                request.new_users = known.new_users(request);
-            }
             let left = requests[first..].iter().map(|request| request.occurrences.len());
             let events = request.occurrences.len() - left.sum::<usize>();
             self.rejected(Rejection::TooManyUsers, events, request.series, origin);
         }
+        known.set_new_users(requests);
         Ok(())
     }
 
-    /// Counts queued events as rejected. Their sources are not known here.
+    /// Counts queued events as rejected, with their series as an example. Replayed events have already been counted.
     fn rejected(&self, reason: Rejection, events: usize, series: &str, origin: Origin) {
         if origin == Origin::Replay {
             return;
@@ -214,14 +217,14 @@ impl Recorder {
                 self.look_at_stamps(request);
             }
             let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
-            // This comes last, so that a reader who sees the events as recorded finds all other counters updated.
+            // Recorded events are counted last, so that a reader who sees them finds all other counters updated.
             let recorded = events as u64;
             self.node.partitions.change(self.partition, |state| state.recorded += recorded);
             self.node.ledger.recorded(events, overflowed.map(count).sum());
         }
     }
 
-    /// Detects timestamps that merge distinct events by the same user into one.
+    /// Looks for timestamps that are so coarse that distinct events by the same user count as one.
     fn look_at_stamps(&self, request: &RecordRequest<'_>) {
         let events = request.occurrences;
         let user = |place: usize| events.get(place).map(|event| request.batch.user(event));
@@ -234,8 +237,8 @@ impl Recorder {
     }
 }
 
-/// Returns the series that a request's events belong to.
-pub(super) fn own<'a>(request: &RecordRequest<'a>) -> &'a str {
+/// Returns the series that a request's events belong to, even if they are recorded under the overflow series.
+pub(super) fn own_series<'a>(request: &RecordRequest<'a>) -> &'a str {
     request.overflowed_from.unwrap_or(request.series)
 }
 
@@ -261,7 +264,7 @@ fn without<'a>(
     })
 }
 
-/// Returns the users that may be new. If the store finds new users itself, some may be repeated.
+/// Returns the users in a request that may be new to the store: those of all events if the store finds new users itself.
 fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
     let (new, batch) = (request.new_users.as_deref(), request.batch);
     let occurrences = new.is_none().then_some(request.occurrences);

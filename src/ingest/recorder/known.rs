@@ -1,6 +1,6 @@
-//! [`Known`]: what a recorder knows about the store, which decides for all nodes: admitted series, room for users, and recorded
-//! users. It is valid for one generation of the store. Series and users are kept as 128-bit hashes with random keys, so that
-//! neither chance nor a sender can cause collisions.
+//! [`Known`]: a recorder's cache of what the store has replied: which series are admitted, how many more users they may get,
+//! and which users have been recorded. The cache is valid for one generation of the store. Series and users are kept as
+//! 128-bit hashes with random keys, so collisions are negligibly rare, and senders cannot cause any.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,27 +20,27 @@ use crate::store::{
     Admission, AdmitRequest, Admitted, Bucket, RecordRequest, Recording, StoreError,
 };
 
-/// Maximum number of known series, in full minutes. A minute begins while the previous one still receives events.
+/// Maximum number of known series, as a multiple of the cap: two minutes may receive events at the same time.
 const FULL_MINUTES: usize = 2;
-/// How long a minute stays known after its last events.
+/// How long a minute stays in the cache after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
-/// Maximum number of series per query, which blocks Redis for a fraction of a ms.
+/// Maximum number of series per query. A query of this size blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
 /// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
-/// A node adds an eighth of the users that a series still has room for before it asks for the current number. Each additional
-/// node can therefore exceed the cap by at most an eighth, however many times it restarts.
+/// The divisor for the number of users that a node may add without asking the store, out of those for which a series has
+/// room. Each additional node can therefore exceed the cap by at most an eighth, no matter how often it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;
 const FIRST_BYTES: usize = 192;
 
-/// The caps per series and per minute.
+/// The caps on the series of a minute and on the users of a series.
 #[derive(Debug, Clone, Copy)]
 pub struct CapSettings {
     /// Maximum number of series per minute in the partition, for all nodes together.
     pub series_max: usize,
-    /// Maximum number of users per series and minute; 0 if unlimited.
+    /// Maximum number of users per series per minute; 0 if unlimited.
     pub users_max: u64,
 }
 
@@ -55,13 +55,15 @@ pub(super) struct Known {
     seeds: [u64; 2],
     generation: u64,
     minutes: BTreeMap<Minute, KnownMinute>,
+    /// The users that the current requests add, as minutes and hashes.
+    new_users: Vec<(Minute, u128)>,
     pub(super) coverage: Coverage,
 }
 
 #[derive(Debug)]
 struct KnownMinute {
     series: HashMap<u128, KnownSeries>,
-    /// How many users a series may have had when the store was first queried about the minute, if the reply does not say.
+    /// Maximum number of users per series at the first query about the minute, for replies without the number of users.
     users_before: Option<u64>,
     users: KnownUsers,
     last_used: Instant,
@@ -70,15 +72,14 @@ struct KnownMinute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KnownSeries {
     Refused,
-    /// How many new users it may get before the recorder has to ask for their number.
+    /// How many new users the series may get before the recorder has to ask the store for their number.
     Admitted(u64),
 }
 
 #[derive(Debug)]
 struct KnownUsers {
     budget: Option<Arc<Budget>>,
-    /// The sums of the series' and the user's hash. Collisions are as unlikely as with a hash of the concatenated text, without
-    /// copying.
+    /// For each user, the sum of the series' hash and the user's hash, so that the names need not be concatenated.
     hashes: HashSet<u128>,
 }
 
@@ -94,8 +95,7 @@ impl KnownUsers {
         }
     }
 
-    /// Makes room for one more user, if the budget allows it. A table doubles when it grows, so its current size is reserved
-    /// first.
+    /// Makes room for one more user. Returns false if the budget is too small for a full table to double its size.
     fn reserve(&mut self) -> bool {
         if self.hashes.len() < self.hashes.capacity() {
             return true;
@@ -134,6 +134,7 @@ impl Known {
             seeds: rand::random(),
             generation: 0,
             minutes: BTreeMap::new(),
+            new_users: Vec::new(),
             coverage: Coverage::default(),
         }
     }
@@ -162,13 +163,13 @@ impl Known {
         series.wrapping_add(xxh3_128_with_seed(user.as_bytes(), self.seeds[1]))
     }
 
-    /// Returns whether events for a series go to the overflow series, after [`Known::ask`].
+    /// Returns whether the store refuses a series, so that its events overflow. [`Known::ask`] must be called first.
     pub(super) fn refuses(&self, minute: Minute, series: &str) -> bool {
         let known = self.minutes.get(&minute);
         known.and_then(|known| known.series.get(&self.hash(series))) == Some(&KnownSeries::Refused)
     }
 
-    /// Asks the store which of these series are admitted, unless that is known already. Their minutes count as used at `now`.
+    /// Asks the store which of these series it admits, unless known already. Marks their minutes as last used at `now`.
     pub(super) async fn ask<'a>(
         &mut self,
         store: &dyn Recording,
@@ -211,7 +212,7 @@ impl Known {
         Ok(())
     }
 
-    /// Drops unused minutes, and then the earliest, which are the least likely to get events, until their series fit.
+    /// Drops the minutes that have not been used for a while, and the earliest minutes while there are too many series.
     fn make_room(&mut self, now: Instant) {
         self.expire(now);
         let series_max = self.caps.series_max.saturating_mul(FULL_MINUTES);
@@ -262,8 +263,8 @@ impl Known {
         Ok(())
     }
 
-    /// If the store's reply does not say how many users series had before the first query, limits their number to that of the
-    /// events that had arrived. The store counts users only if these could come near the cap.
+    /// Learns the maximum number of users that series had before the first query about this minute: the number of events
+    /// that had arrived or, if that is near the cap and the reply has no numbers of users, a number counted by the store.
     async fn learn_users_before(
         &mut self,
         store: &dyn Recording,
@@ -273,10 +274,10 @@ impl Known {
         let before = self.minutes.get(&minute).and_then(|known| known.users_before);
         let mut before = before.unwrap_or(answer.arrivals);
         let half = self.caps.users_max / 2;
-        let mut told = answer.series.iter();
-        let is_told = answer.overflow_users.is_some()
-            && told.all(|admission| *admission != Admission::Admitted { users: None });
-        if before > half && !is_told && self.caps.users_max > 0 {
+        let mut admissions = answer.series.iter();
+        let is_known = answer.overflow_users.is_some()
+            && admissions.all(|admission| *admission != Admission::Admitted { users: None });
+        if before > half && !is_known && self.caps.users_max > 0 {
             // A series with recorded events has been admitted.
             for counts in store.counts(self.bucket(minute)).await? {
                 if counts.unique > half {
@@ -291,7 +292,7 @@ impl Known {
         Ok(())
     }
 
-    /// Notes that a series in a known minute is admitted. If `users` is unknown, it has at most as many as at the first query.
+    /// Marks a series in a known minute as admitted, with `users` or, if that is `None`, the maximum from the first query.
     fn admitted(&mut self, minute: Minute, series: &str, users: Option<u64>) {
         let (hash, users_max) = (self.hash(series), self.caps.users_max);
         let admitted = |users: u64| {
@@ -307,7 +308,7 @@ impl Known {
         }
     }
 
-    /// Returns whether a series is far enough from its cap to get `new` users without asking.
+    /// Returns whether a series may get `new` users without asking the store. If so, deducts them from its room.
     pub(super) fn has_room(&mut self, minute: Minute, series: &str, new: u64) -> bool {
         if self.caps.users_max == 0 || new == 0 {
             return true;
@@ -338,44 +339,53 @@ impl Known {
         Ok(further[room..].iter().copied().collect())
     }
 
-    /// Returns each user in a request that may be missing from the store; `None` if the store finds new users itself.
-    pub(super) fn new_users<'a>(&self, request: &RecordRequest<'a>) -> Option<Vec<&'a str>> {
-        self.budget.as_ref()?;
-        let RecordRequest { batch, occurrences, .. } = *request;
-        let known = self.minutes.get(&request.minute).map(|known| &known.users.hashes);
-        let series = self.hash(request.series);
-        let hashes = occurrences.iter().map(|event| self.hash_user(series, batch.user(event)));
-        // All hashes are computed first, so that the CPU can overlap the look-ups, which wait for memory.
-        let hashes: Vec<_> = hashes.collect();
-        let mut seen = HashSet::with_capacity(hashes.len());
-        let mut new = Vec::with_capacity(hashes.len());
-        for (event, hash) in occurrences.iter().zip(hashes) {
-            if known.is_none_or(|known| !known.contains(&hash)) && seen.insert(hash) {
-                new.push(batch.user(event));
-            }
+    /// Sets the users of each request that the store may be missing, once each, unless the store finds new users itself.
+    pub(super) fn set_new_users(&mut self, requests: &mut [RecordRequest<'_>]) {
+        self.new_users.clear();
+        if self.budget.is_none() {
+            return;
         }
-        Some(new)
+        for request in requests {
+            let RecordRequest { batch, occurrences, .. } = *request;
+            let known = self.minutes.get(&request.minute).map(|known| &known.users.hashes);
+            let series = self.hash(request.series);
+            let hashes = occurrences.iter().map(|event| self.hash_user(series, batch.user(event)));
+            // All hashes are computed first, so that the CPU can overlap the look-ups, which wait for memory.
+            let hashes: Vec<_> = hashes.collect();
+            let unknown = occurrences.iter().zip(hashes);
+            let unknown =
+                unknown.filter(|(_, hash)| !known.is_some_and(|users| users.contains(hash)));
+            let unknown: Vec<_> = unknown.collect();
+            let mut seen = HashSet::with_capacity(unknown.len());
+            let mut names = Vec::with_capacity(unknown.len());
+            for (event, hash) in unknown {
+                if seen.insert(hash) {
+                    names.push(batch.user(event));
+                    self.new_users.push((request.minute, hash));
+                }
+            }
+            request.new_users = Some(names);
+        }
     }
 
-    /// Returns whether there are known users, which requests leave out.
+    /// Returns whether any users are known. Requests leave out known users.
     pub(super) fn has_users(&self) -> bool {
         self.minutes.values().any(|minute| !minute.users.hashes.is_empty())
     }
 
-    /// Adds the users in acknowledged requests, whose minutes count as used at `now`.
-    pub(super) fn confirmed(&mut self, requests: &[RecordRequest<'_>], now: Instant) {
-        for request in requests {
-            let series = self.hash(request.series);
-            for user in request.new_users.iter().flatten() {
-                let user = self.hash_user(series, user);
-                if !self.insert(request.minute, user, now) {
+    /// Adds the new users of acknowledged requests to the known users. Keeps the minutes that were last used at `now`.
+    pub(super) fn confirmed(&mut self, now: Instant) {
+        let new = std::mem::take(&mut self.new_users);
+        for users in new.chunk_by(|one, next| one.0 == next.0) {
+            for &(minute, user) in users {
+                if !self.insert(minute, user, now) {
                     break;
                 }
             }
         }
     }
 
-    /// Adds a user, if there is memory. To make room, drops the least recently used minutes, but never one that is in use.
+    /// Adds a user if memory allows, after dropping users of the least recently used minutes, except those used at `now`.
     fn insert(&mut self, minute: Minute, user: u128, now: Instant) -> bool {
         loop {
             let Some(known) = self.minutes.get_mut(&minute) else {
@@ -388,8 +398,8 @@ impl Known {
             let unused = self
                 .minutes
                 .values_mut()
-                .filter(|other| other.last_used < now && !other.users.hashes.is_empty());
-            let Some(oldest) = unused.min_by_key(|other| other.last_used) else {
+                .filter(|known| known.last_used < now && !known.users.hashes.is_empty());
+            let Some(oldest) = unused.min_by_key(|known| known.last_used) else {
                 return false;
             };
             oldest.users = KnownUsers::new(self.budget.as_ref());
@@ -424,7 +434,7 @@ mod tests {
         known.ask(&store, wanted, now).await.unwrap();
     }
 
-    /// A node runs for months, and every minute has its own series.
+    /// A node runs for months, so it must not keep the series of every minute.
     #[tokio::test]
     async fn minutes_without_events_expire() {
         let mut known = known(None);
@@ -440,13 +450,14 @@ mod tests {
         assert!(known.minutes.values().all(|minute| minute.series.len() == 1));
     }
 
-    fn new_users(known: &Known, number: i64, series: &str, users: &[String]) -> Vec<String> {
+    fn new_users(known: &mut Known, number: i64, series: &str, users: &[String]) -> Vec<String> {
         let mut batch = Batch::default();
         for user in users {
             assert!(batch.push(minute(number), series, user, 0));
         }
-        let new = known.new_users(&RecordRequest::new(&batch, &batch.groups()[0]));
-        new.unwrap().into_iter().map(ToOwned::to_owned).collect()
+        let mut requests = [RecordRequest::new(&batch, &batch.groups()[0])];
+        known.set_new_users(&mut requests);
+        requests[0].new_users.iter().flatten().map(|user| (*user).to_owned()).collect()
     }
 
     /// Records these users for `a=1` in a minute.
@@ -460,7 +471,7 @@ mod tests {
         }
     }
 
-    fn knows(known: &Known, number: i64, user: u32) -> bool {
+    fn knows(known: &mut Known, number: i64, user: u32) -> bool {
         new_users(known, number, "a=1", &[user.to_string()]).is_empty()
     }
 
@@ -468,13 +479,13 @@ mod tests {
     async fn known_users_of_other_series_and_minutes_are_others() {
         let mut known = known(Some(&Arc::new(Budget::of_users(100))));
         insert(&mut known, 1, 0..10).await;
-        assert!(knows(&known, 1, 9));
-        assert!(!knows(&known, 1, 10) && !knows(&known, 2, 9));
+        assert!(knows(&mut known, 1, 9));
+        assert!(!knows(&mut known, 1, 10) && !knows(&mut known, 2, 9));
         for (series, user) in [("a=", "11"), ("a=2", "1"), ("1", "a=1")] {
-            assert_eq!(new_users(&known, 1, series, &[user.to_owned()]), [user]);
+            assert_eq!(new_users(&mut known, 1, series, &[user.to_owned()]), [user]);
         }
         let twice = ["9", "x", "x"].map(str::to_owned);
-        assert_eq!(new_users(&known, 1, "a=1", &twice), ["x"]);
+        assert_eq!(new_users(&mut known, 1, "a=1", &twice), ["x"]);
     }
 
     #[tokio::test]
@@ -484,10 +495,10 @@ mod tests {
         for _ in 0..2 {
             insert(&mut known, 1, 0..10).await;
         }
-        assert!(knows(&known, 1, 5) && known.has_users());
+        assert!(knows(&mut known, 1, 5) && known.has_users());
         assert_eq!(budget.used(), known.minutes[&minute(1)].users.bytes());
         known.follow(1);
-        assert!(!knows(&known, 1, 5) && !known.has_users());
+        assert!(!knows(&mut known, 1, 5) && !known.has_users());
         assert_eq!(budget.used(), 0);
     }
 
@@ -496,12 +507,12 @@ mod tests {
         let budget = Arc::new(Budget::of_users(1000));
         let mut known = known(Some(&budget));
         insert(&mut known, 1, 0..1000).await;
-        assert!(knows(&known, 1, 999));
+        assert!(knows(&mut known, 1, 999));
         insert(&mut known, 2, 0..1000).await;
-        assert!(!knows(&known, 1, 0));
-        assert!(knows(&known, 2, 999));
+        assert!(!knows(&mut known, 1, 0));
+        assert!(knows(&mut known, 2, 999));
         insert(&mut known, 2, 1000..9000).await;
-        assert!(knows(&known, 2, 1000) && !knows(&known, 2, 8999));
+        assert!(knows(&mut known, 2, 1000) && !knows(&mut known, 2, 8999));
         assert!(budget.used() <= budget.max());
     }
 }
