@@ -1,4 +1,4 @@
-//! Holds the code to ARCHITECTURE.md: imports between modules, lengths of files, module comments.
+//! Checks that the source code and the documents follow the project's rules, such as the imports allowed in ARCHITECTURE.md.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
 
@@ -46,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["config", "daemon", "event", "quarantine", "text"]),
 ];
 
-/// Turns of phrase of earlier comments and messages. Engineers of the field write a noun or a plain verb instead.
+/// Unidiomatic phrases from earlier comments and messages.
 #[rustfmt::skip]
 const PHRASES: &[&str] = &[
     "again and again", "any more", "are over", "are told", "as far as", "became of", "becomes of", "beside", "for good",
@@ -55,10 +55,10 @@ const PHRASES: &[&str] = &[
     "the rest", "those of", "what waits", "whoever", "by itself",
 ];
 
-/// Most occurrences of `PHRASES` in comments, messages and documents.
+/// The maximum number of occurrences of `PHRASES` in comments, messages and documents.
 const PHRASES_MAX: usize = 185;
 
-/// A longer file has two subjects.
+/// A file that is longer than this should be split.
 const LINES_MAX: usize = 600;
 
 fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
@@ -73,10 +73,10 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn sources(of: &str) -> BTreeMap<PathBuf, String> {
+fn sources(folder: &str) -> BTreeMap<PathBuf, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    files(&top.join(of), "rs", &mut found);
+    files(&top.join(folder), "rs", &mut found);
     found
         .into_iter()
         .map(|path| {
@@ -130,7 +130,7 @@ fn imports_run_downwards_only() {
         let (_, allowed) = MAY_USE
             .iter()
             .find(|(name, _)| *name == module)
-            .unwrap_or_else(|| panic!("{module} is not in the table of {}", file!()));
+            .unwrap_or_else(|| panic!("{module} is missing from MAY_USE in {}", file!()));
         for (number, line) in text.lines().enumerate() {
             for used in uses(line) {
                 let is_module = MAY_USE.iter().any(|(name, _)| *name == used);
@@ -140,10 +140,14 @@ fn imports_run_downwards_only() {
             }
         }
     }
-    assert!(wrong.is_empty(), "imports that the architecture does not have:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "imports that the architecture does not allow:\n{}",
+        wrong.join("\n")
+    );
 }
 
-/// Metrics are only for `/metrics` and the status, by which no node decides. State for decisions is in `node`.
+/// Metrics are only read for `/metrics` and the status. The state on which decisions depend is in `node`.
 #[test]
 fn no_decision_depends_on_a_metric() {
     let reads = |code: &str| {
@@ -167,17 +171,17 @@ fn imports_within_a_folder_form_no_cycle() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (path, text) in all_sources() {
         let name = path.file_stem().unwrap().to_string_lossy();
-        // Tests may import anything, and a folder's exports come from its files.
+        // Skip tests, which may import anything, and files that re-export from the files of their folder.
         if matches!(&*name, "mod" | "lib" | "main") || name.ends_with("tests") {
             continue;
         }
         let code = text.split("#[cfg(test)]").next().unwrap();
         for folder in path.ancestors().skip(1) {
             let below = path.strip_prefix(folder).unwrap().with_extension("");
-            let mut below = below.iter().map(|it| it.to_string_lossy().into_owned());
+            let mut below = below.iter().map(|part| part.to_string_lossy().into_owned());
             let (here, is_file) = (below.next().unwrap(), below.next().is_none());
-            let names = folder.iter().map(|it| it.to_string_lossy());
-            let names: Vec<_> = names.skip_while(|it| it != "src").skip(1).collect();
+            let names = folder.iter().map(|part| part.to_string_lossy());
+            let names: Vec<_> = names.skip_while(|part| part != "src").skip(1).collect();
             let absolute =
                 ["crate".into()].into_iter().chain(names).collect::<Vec<_>>().join("::") + "::";
             let mut used: BTreeSet<_> =
@@ -185,9 +189,9 @@ fn imports_within_a_folder_form_no_cycle() {
             if is_file {
                 used.extend(code.lines().flat_map(|line| named(line, "super::")));
             }
-            let used = used.into_iter().filter(|it| **it != here).map(str::to_owned);
-            let of = folders.entry(folder.to_owned()).or_default();
-            of.entry(here.clone()).or_default().extend(used);
+            let used = used.into_iter().filter(|import| **import != here).map(str::to_owned);
+            let imports = folders.entry(folder.to_owned()).or_default();
+            imports.entry(here.clone()).or_default().extend(used);
             if folder.ends_with("src") {
                 break;
             }
@@ -195,15 +199,11 @@ fn imports_within_a_folder_form_no_cycle() {
     }
     assert!(folders[Path::new("src/config")]["sources"].contains("sections"));
     for (folder, mut files) in folders {
-        // Files that import only removed files are removed; files of a circle remain.
+        // Repeatedly remove files that import no remaining file. The files of a cycle cannot be removed.
         while !files.is_empty() {
             let left = files.clone();
             files.retain(|_, uses| uses.iter().any(|used| left.contains_key(used)));
-            assert!(
-                files.len() < left.len(),
-                "{}: a circle of imports: {files:?}",
-                folder.display()
-            );
+            assert!(files.len() < left.len(), "{}: cyclic imports: {files:?}", folder.display());
         }
     }
 }
@@ -223,7 +223,7 @@ fn every_file_has_a_module_comment_and_one_subject() {
     for (path, text) in all_sources() {
         assert!(
             text.starts_with("//! ") || text.starts_with("#![doc"),
-            "{} does not say what it is",
+            "{} has no module comment",
             path.display()
         );
         let path_text = path.to_string_lossy();
@@ -243,7 +243,7 @@ fn no_todo_is_left() {
     }
 }
 
-/// Operators read the log: `Some("127.0.0.1:8095")` is Rust, `127.0.0.1:8095` an address.
+/// Operators read the log, so it must contain `127.0.0.1:8095` instead of `Some("127.0.0.1:8095")`.
 #[test]
 fn no_log_field_uses_debug_formatting() {
     let is_debug = |line: &str| {
@@ -260,7 +260,7 @@ fn no_log_field_uses_debug_formatting() {
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             let place = format!("{}:{}", path.display(), number + 1);
-            assert!(!is_debug(code), "{place} logs a field by `?`");
+            assert!(!is_debug(code), "{place} logs a field with `?`");
         }
     }
 }
@@ -289,7 +289,7 @@ fn unusual_phrases_stay_rare() {
     assert!(total <= PHRASES_MAX, "{total} unusual phrases, at most {PHRASES_MAX}: {by_phrase:?}");
 }
 
-/// Every relative link of a document leads to a file, and its anchor to a heading.
+/// Checks that every relative link leads to an existing file, and every anchor to a heading.
 #[test]
 fn every_link_in_the_documents_resolves() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -317,10 +317,10 @@ fn every_link_in_the_documents_resolves() {
                 path => document.parent().unwrap().join(path),
             };
             let from = document.display();
-            assert!(target.exists(), "{from}: {link} leads nowhere");
+            assert!(target.exists(), "{from}: the file of {link} does not exist");
             let leads = anchor.is_empty()
                 || anchors(&fs::read_to_string(&target).unwrap()).contains(&anchor.to_owned());
-            assert!(leads, "{from}: {link} names no heading");
+            assert!(leads, "{from}: the heading of {link} does not exist");
             links += 1;
         }
     }
@@ -341,34 +341,31 @@ fn every_test_that_reliability_names_exists() {
     let named = document.split('`').skip(1).step_by(2).filter(is_name);
     let is_there = |name: &&str| code.contains(name.rsplit("::").next().unwrap());
     let missing: Vec<_> = named.filter(|name| !is_there(name)).collect();
-    assert!(missing.is_empty(), "no test is called {missing:?}");
+    assert!(missing.is_empty(), "no tests are named {missing:?}");
 }
 
-/// A filter that names a module without tests would silently run less.
+/// A filter for a module without tests would silently select nothing.
 #[test]
 fn every_filter_of_the_test_runner_selects_tests() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let runner = fs::read_to_string(top.join(".config/nextest.toml")).unwrap();
-    let (_, faults) = runner.split_once("binary(end_to_end) & test(/^(").unwrap();
-    let (faults, _) = faults.split_once(")::/").unwrap();
-    let one_each = runner.split("test(/^").skip(1).filter_map(|rest| {
-        let (module, _) = rest.split_once("::")?;
-        module.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(module)
-    });
-    let named: Vec<_> = faults.split('|').chain(one_each).collect();
+    let groups = runner.split("test(/^").skip(1).filter_map(|rest| rest.split_once("::/)"));
+    let modules = groups.flat_map(|(modules, _)| modules.trim_matches(['(', ')']).split('|'));
+    let named: Vec<_> = modules.collect();
     assert!(named.len() > 20, "{named:?}");
     let mut found = Vec::new();
     files(&top.join("tests"), "rs", &mut found);
+    files(&top.join("crates"), "rs", &mut found);
     for module in named {
         let has_tests = |path: &PathBuf| {
             path.file_stem().is_some_and(|stem| stem == module)
                 && fs::read_to_string(path).unwrap().contains("test]")
         };
-        assert!(found.iter().any(has_tests), "no test is in a module {module}");
+        assert!(found.iter().any(has_tests), "the module {module} has no tests");
     }
 }
 
-/// With `pipefail`, a reader that exits early kills the writer by SIGPIPE, and the script fails sometimes.
+/// With `pipefail`, a script occasionally fails if a reader exits early, because the writer is killed by SIGPIPE.
 #[test]
 fn no_script_closes_a_pipe_early() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -393,7 +390,7 @@ fn no_script_closes_a_pipe_early() {
     }
 }
 
-/// The script names every section of the benchmarks, and each measured table of the document comes from one.
+/// Checks that the script lists every section of the benchmarks, and that each measured table is generated by a section.
 #[test]
 fn benchmarks_match_their_script_and_document() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -401,8 +398,8 @@ fn benchmarks_match_their_script_and_document() {
     let (main, script) = (read("benches/main.rs"), read("scripts/bench"));
     let sections = main.lines().filter(|line| line.contains("::run),"));
     let sections: Vec<_> = sections.map(|line| line.split('"').nth(1).unwrap()).collect();
-    let list = format!("there are: {}\n", sections.join(" "));
-    assert!(script.contains(&list), "scripts/bench does not say {list}");
+    let list = format!("available: {}\n", sections.join(" "));
+    assert!(script.contains(&list), "scripts/bench does not contain {list}");
     let mut found = Vec::new();
     files(&top.join("benches"), "rs", &mut found);
     let code = found.iter().map(|path| fs::read_to_string(path).unwrap());
@@ -411,14 +408,14 @@ fn benchmarks_match_their_script_and_document() {
     let mut tables = document.split("<!-- measured: ").skip(1).map(|rest| {
         let (id, rest) = rest.split_once(" -->").unwrap();
         assert!(rest.contains("<!-- end -->"), "{id} has no end");
-        // A plot is named after its table.
+        // A plot is named after its table, with a prefix.
         id.trim_start_matches("plot-")
     });
     let unknown = tables.find(|id| !code.contains(&format!("\"{id}\"")));
-    assert_eq!(unknown, None, "no benchmark makes this table");
+    assert_eq!(unknown, None, "no benchmark generates this table");
 }
 
-/// Cargo does not build for a toolchain older than a dependency requires.
+/// Cargo refuses to build with a toolchain that is older than a dependency requires.
 #[test]
 fn declared_rust_version_satisfies_every_dependency() {
     let output = Command::new(env!("CARGO"))
@@ -426,8 +423,8 @@ fn declared_rust_version_satisfies_every_dependency() {
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let version = |package: &serde_json::Value| -> Option<Vec<u32>> {
         let parts = package["rust_version"].as_str()?.split('.');
@@ -442,7 +439,7 @@ fn declared_rust_version_satisfies_every_dependency() {
     assert!(newer.is_empty(), "{newer:?} need a newer Rust than {ours:?}");
 }
 
-/// Images are reproducible.
+/// Images must be pinned for reproducible builds.
 #[test]
 fn every_container_image_is_pinned_by_version() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
