@@ -1,4 +1,4 @@
-//! The events that are measured with: 50 series or more, 10 000 users, three minutes, in order of time.
+//! The events used for measurements, in chronological order: at least 50 series and 10,000 users over three minutes.
 
 use std::fmt::Write;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -14,17 +14,17 @@ const SPAN_NANOS: i64 = 180_000_000_000;
 pub(crate) const SERIES: u32 = 50;
 const USERS: u32 = 10_000;
 
-/// Events and the names in them.
+/// The events and the names that they contain.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) events: Vec<Event>,
-    /// By kind and product.
+    /// The text of each series, indexed by kind and product.
     series: Vec<Vec<String>>,
     users: Vec<String>,
 }
 
 impl Load {
-    /// Returns this many events, equal at every call and different from each other.
+    /// Returns a load of this many distinct events. Equal arguments always result in the same events.
     pub(crate) fn new(events: u64, series: u32) -> Self {
         let plan = Plan {
             seed: 42,
@@ -93,7 +93,7 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN.saturating_add(31))
 }
 
-/// A batcher as the default configuration has it, for events of any age.
+/// Batcher settings of the default configuration, except that events of any age are accepted.
 pub(crate) fn batcher_settings() -> BatcherSettings {
     BatcherSettings {
         rules: LineRules::default(),

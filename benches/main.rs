@@ -1,7 +1,8 @@
-//! What each way costs, measured side by side. `scripts/bench` runs it.
+//! Measures the cost of alternatives side by side. `scripts/bench` runs this program.
 //!
-//! Each section runs the ways that it compares in turn, A B A B…, so that whatever else the machine does falls
-//! on all of them; it prints medians, and ratios as the median over the rounds. Nothing here passes or fails.
+//! Each section runs its alternatives in turn (A B A B…), so that other load on the machine affects all of them equally. It
+//! prints the medians over all rounds, including the median ratio of each alternative to the first. There are no limits that
+//! a result must meet.
 
 mod load;
 mod measure;
@@ -11,7 +12,7 @@ mod measure;
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "the tests' own; a part of it is used here"
+    reason = "shared with the tests; only part of it is used here"
 )]
 mod node;
 mod parsing;
@@ -25,7 +26,7 @@ mod without;
 
 use report::Report;
 
-/// Measures and reports.
+/// A function that runs the measurements of a section and adds the results to the report.
 type Section = fn(&mut Report) -> anyhow::Result<()>;
 
 /// The sections in the order in which they run.
@@ -42,17 +43,17 @@ const SECTIONS: &[(&str, Section)] = &[
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    // `cargo test --all-targets` starts it, too, without this.
+    // `cargo test --all-targets` also runs this program, but without `--bench`.
     if !has("--bench") {
         return Ok(());
     }
     let flags = ["--bench", "--quick", "--publish"];
     let wanted = arguments.iter().map(String::as_str);
-    let wanted: Vec<&str> = wanted.filter(|it| !flags.contains(it)).collect();
+    let wanted: Vec<&str> = wanted.filter(|argument| !flags.contains(argument)).collect();
     let known = |name: &str| SECTIONS.iter().any(|(section, _)| *section == name);
     if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
         let names: Vec<_> = SECTIONS.iter().map(|(name, _)| *name).collect();
-        anyhow::bail!("there is no section `{unknown}`; there are {}", names.join(", "));
+        anyhow::bail!("unknown section `{unknown}`; available: {}", names.join(", "));
     }
     let mut report = Report::new(has("--quick"));
     let mut sections = SECTIONS.iter();

@@ -1,4 +1,4 @@
-//! Clocks, medians, and ways side by side.
+//! CPU clocks, medians, and side-by-side measurements.
 
 use std::fs;
 use std::time::Duration;
@@ -7,17 +7,19 @@ use anyhow::Context;
 
 use crate::report::{Column, Report, Table, column};
 
-/// Linux' unit of CPU time in `/proc/<pid>/stat`, on every architecture that Rust's std runs on.
+/// The number of ticks per second, which are the unit of CPU time in `/proc/<pid>/stat`. It is the same on every
+/// architecture that Rust's std supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// One of the compared ways. A run returns its figures in the order of the columns.
+/// One of the compared alternatives. `run` measures the alternative once and returns the figures in column order.
 pub(crate) struct Way<'a> {
     pub(crate) name: &'a str,
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
 }
 
-/// Runs the ways in turn, `rounds` times, and reports medians, and before them, as the median over the rounds, the ratio of each
-/// way's first figure to that of the first way. `id` names the table in documents.
+/// Runs the alternatives in turn, `rounds` times, and adds a table of the medians to the report. Its first column is the
+/// ratio of each alternative's first figure to that of the first alternative, as the median over the rounds. Documents refer
+/// to the table by `id`.
 pub(crate) fn side_by_side(
     report: &mut Report,
     id: &str,
@@ -48,25 +50,25 @@ pub(crate) fn side_by_side(
     Ok(table)
 }
 
-/// The middle figure; of an even number of them the upper one of the middle.
+/// Returns the median; with an even number of figures, the upper of the two middle ones.
 pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The seconds that this thread was on a CPU.
+/// Returns the CPU time of this thread, in seconds.
 pub(crate) fn thread_cpu() -> anyhow::Result<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanos = text.split(' ').next().context("an empty schedstat")?;
+    let nanos = text.split(' ').next().context("schedstat is empty")?;
     Ok(Duration::from_nanos(nanos.parse()?).as_secs_f64())
 }
 
-/// The seconds that a process was on a CPU, threads that ended included; good to 0.01 s.
+/// Returns the CPU time of a process, including threads that have exited, in seconds with a resolution of 0.01 s.
 pub(crate) fn process_cpu(pid: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name of the program, in parentheses, may hold anything; what follows it are numbers.
-    let (_, fields) = text.rsplit_once(") ").context("a stat without a name")?;
+    // The program name, in parentheses, may contain any character. Only numbers follow it.
+    let (_, fields) = text.rsplit_once(") ").context("stat has no name")?;
     let ticks: u32 = fields
         .split(' ')
         .skip(11)
@@ -76,19 +78,19 @@ pub(crate) fn process_cpu(pid: u32) -> anyhow::Result<f64> {
     Ok(f64::from(ticks) / TICKS_PER_SECOND)
 }
 
-/// A count as a figure.
+/// Converts a `usize` to a figure.
 #[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^52")]
 pub(crate) fn figure(count: usize) -> f64 {
     count as f64
 }
 
-/// The same for a whole number.
+/// Converts a `u64` to a figure.
 #[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^52")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// The most memory that a process had so far, in MB.
+/// Returns the peak memory of a process, in MB.
 pub(crate) fn peak_memory_mb(pid: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! From bytes to batches without a socket: splitting and parsing alone, and the whole batcher.
+//! Measures the cost of turning bytes into batches, without a socket: splitting and parsing alone, and the complete batcher.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::report::{Report, column};
 const LINES: u64 = 600_000;
 const ROUNDS: usize = 7;
 const LINES_PER_DATAGRAM: usize = 15;
-/// The lines between two sweeps of the listener at full speed: a quarter of the linger at 1 M/s.
+/// The number of lines between two sweeps of a listener at full speed: those that arrive in a quarter of the linger at 1
+/// million lines per second.
 const LINES_PER_SWEEP: usize = 25_000;
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
@@ -85,6 +86,6 @@ fn batch(datagrams: &[String]) -> anyhow::Result<()> {
         }
     }
     let totals = node.ledger.totals();
-    ensure!(totals.queued == totals.received, "lines were refused");
+    ensure!(totals.queued == totals.received, "lines were rejected");
     Ok(())
 }

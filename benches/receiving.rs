@@ -1,7 +1,7 @@
-//! Receiving: real datagrams over loopback, to a store that takes everything.
+//! Measures receiving real datagrams over loopback, with a store that accepts everything.
 //!
-//! What counts is the CPU time of the threads that receive. The sender keeps close behind them, so that the
-//! kernel never has to drop and every way gets the same datagrams.
+//! The cost is the CPU time of the receiving threads. The sender stays only slightly ahead of them, so that the kernel never
+//! has to drop datagrams and every alternative receives the same ones.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -29,15 +29,15 @@ use crate::report::{Report, column};
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// How far the sender may be ahead: this many datagrams fit the receive buffer.
+/// Maximum number of datagrams that the sender may be ahead; this many fit in the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;
 
-/// A node with the parts a listener needs.
+/// The parts of a node that a listener needs.
 pub(crate) struct Node {
     pub(crate) shared: Arc<node::Node>,
-    /// All partitions' batches go to one place.
+    /// Receives the batches of all partitions.
     pub(crate) batches: mpsc::Sender<Delivery>,
     pub(crate) stop: CancellationToken,
     socket: Socket,
@@ -61,12 +61,12 @@ impl Node {
         )
     }
 
-    /// Starts a listener, and answers its CPU seconds when it has stopped.
+    /// Starts a listener thread, which returns its CPU time in seconds once it has stopped.
     fn listen(&self, receiver: Receiver) -> JoinHandle<anyhow::Result<f64>> {
         self.listen_within(None, receiver)
     }
 
-    /// The same with a rate limit per source.
+    /// Like [`Self::listen`], but with a rate limit per source.
     fn listen_within(
         &self,
         rates: Option<Arc<SourceRates>>,
@@ -88,7 +88,7 @@ impl Node {
         })
     }
 
-    /// Reads and counts, nothing else.
+    /// Starts a thread that only reads and counts datagrams. It returns its CPU time in seconds once it has stopped.
     fn count(&self, mut receiver: Receiver, lines: usize) -> JoinHandle<anyhow::Result<f64>> {
         let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
         thread::spawn(move || {
@@ -125,17 +125,17 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         side_by_side(
             report,
             id,
-            &format!("receiving, {lines} lines a datagram, {speed}"),
+            &format!("receiving, {lines} lines per datagram, {speed}"),
             ROUNDS,
             &[column("CPU s/M", 3), column("events/s", 0)],
             &mut [
                 way("a thread, batched receive", |node, _| Ok(vec![node.listen(node.receiver()?)])),
-                way("a thread, batched receive, a rate per source", |node, _| {
+                way("a thread, batched receive, with a rate limit per source", |node, _| {
                     let rates = Arc::new(SourceRates::new(10_000_000, tokio::time::Instant::now()));
                     let receiver = node.receiver()?;
                     Ok(vec![node.listen_within(Some(rates), receiver)])
                 }),
-                way("a thread, one datagram a call", |node, _| {
+                way("a thread, one datagram per call", |node, _| {
                     Ok(vec![node.listen(node.receiver()?.without_batches())])
                 }),
                 way("two threads on one socket, batched", |node, _| {
@@ -151,7 +151,8 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends the datagrams to what `start` starts.
+/// Sends the datagrams to the threads that `start` starts. Returns the CPU seconds of the threads per million events, and
+/// the number of events per second.
 fn receive(
     datagrams: &[String],
     lines: usize,
@@ -204,7 +205,8 @@ fn take_everything(shared: Arc<node::Node>, mut taken: mpsc::Receiver<Delivery>)
     })
 }
 
-/// Starts the task, alone on its runtime, and answers its CPU seconds when it has stopped.
+/// Starts a thread that runs a listener as the only task of a tokio runtime. The thread returns its CPU time in seconds once
+/// the task has stopped.
 fn listen_as_task(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f64>>> {
     let socket = node.socket()?;
     socket.set_nonblocking(true)?;
@@ -233,7 +235,7 @@ impl Parts {
     ) -> io::Result<()> {
         let mut swept = tokio::time::Instant::now();
         while !self.stop.is_cancelled() {
-            // The timeout has passed where this is an error; the sweep comes either way.
+            // Ignore a timeout, because a sweep may be due even if no datagram has arrived.
             let _ = tokio::time::timeout(read_timeout(LINGER), readiness.readable()).await;
             let read = readiness.try_io(Interest::READABLE, || {
                 if receiver.poll()? { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }

@@ -1,7 +1,8 @@
-//! Recording in Redis: the documents' four commands per event compared with a node's recorders.
+//! Measures recording in Redis: four plain commands per event, compared with the recorders of a node.
 //!
-//! Both use the same crate, a new server for the run, several pipelines in flight, and events prepared in memory;
-//! building the commands is included. Afterwards the sets are counted, so that nothing is left out.
+//! Both alternatives use the same client crate and the same Redis server, several pipelines in flight, and events prepared
+//! in memory. The cost of building the commands is included. Afterwards, the members of the sets are counted to verify that
+//! all events have been recorded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,14 +30,14 @@ use crate::report::{Report, column};
 use crate::without::{LeftOut, Without};
 
 const EVENTS: u64 = 1_500_000;
-/// Where asking for each series costs most: few events a series.
+/// The number of series in the case in which admission costs most, because there are few events per series.
 const MANY_SERIES: u32 = 5_000;
 const ROUNDS: usize = 5;
-/// The events of a pipeline, and the pipelines in flight. Between 100 and 1,000, 2 and 8, and with more connections,
-/// differences are within noise.
+/// The number of events per pipeline. With 100 to 1,000 events per pipeline, 2 to 8 pipelines in flight, or more
+/// connections, the results differ only within the noise.
 const PIPELINE_EVENTS: usize = 1_000;
 const PIPELINES: usize = 4;
-/// What arrives within the time that events linger, at full speed: 1 M/s for 100 ms.
+/// The number of events that arrive during the linger at full speed: 1 M/s for 100 ms.
 const ARRIVING: usize = 100_000;
 const DEDUP_USERS: usize = 1_000_000;
 
@@ -53,10 +54,10 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         ROUNDS,
         &columns,
         &mut [
-            Way { name: "four commands an event, pipelined", run: Box::new(|| site.seeds()) },
+            Way { name: "four commands per event, pipelined", run: Box::new(|| site.seeds()) },
             site.recorders("the recorders of eds", LeftOut::Nothing),
-            site.recorders("the same, not asking what is admitted", LeftOut::Admission),
-            site.recorders("the same, not telling what was seen", LeftOut::Coverage),
+            site.recorders("the same, without admission", LeftOut::Admission),
+            site.recorders("the same, without reporting coverage", LeftOut::Coverage),
         ],
     )?;
     let load = Load::new(EVENTS, MANY_SERIES);
@@ -69,14 +70,14 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         &columns,
         &mut [
             site.recorders("the recorders of eds", LeftOut::Nothing),
-            site.recorders("the same, not asking what is admitted", LeftOut::Admission),
-            site.recorders("the same, not telling what was seen", LeftOut::Coverage),
+            site.recorders("the same, without admission", LeftOut::Admission),
+            site.recorders("the same, without reporting coverage", LeftOut::Coverage),
         ],
     )?;
     Ok(())
 }
 
-/// The inputs of a way of recording.
+/// The runtime, the server and the load for a measurement of recording.
 #[derive(Clone, Copy)]
 struct Site<'a> {
     runtime: &'a Runtime,
@@ -125,10 +126,11 @@ impl<'a> Site<'a> {
     }
 }
 
-/// ZADD of the minute, SADD of the series, SADD of the user, SADD of the event: for each event.
+/// Records each event with four commands: one ZADD for the minute, and one SADD each for the series, the user and the event.
+/// Returns the time in seconds.
 async fn seeds_way(server: &RedisServer, load: &Load) -> anyhow::Result<f64> {
     let client = redis::Client::open(server.url())?;
-    // The client's own limit of half a second is short for a machine that does other things besides.
+    // The client's default timeout of half a second is too short on a busy machine.
     let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
     let connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
     let began = Instant::now();
@@ -168,7 +170,7 @@ async fn send_pipeline(
     Ok(pipeline.exec_async(&mut connection).await?)
 }
 
-/// The batches of each partition as a listener makes them at full speed.
+/// Returns the batches of each partition, as a listener would make them at full speed.
 fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
     let mut queues: Vec<_> = partitions().iter().map(|p| (p, Vec::new())).collect();
     for arriving in load.events.chunks(ARRIVING) {
@@ -201,7 +203,7 @@ async fn recorders_way(
         queued_bytes: bytes as u64,
         ..Intake::default()
     });
-    // As a node has it by default.
+    // The default memory limit of a node.
     let replay = Arc::new(Budget::new(256 << 20));
     let mut tasks = JoinSet::new();
     let began = Instant::now();
@@ -231,7 +233,7 @@ async fn recorders_way(
         tasks.spawn(recorder.run());
         tasks.spawn(async move {
             for batch in queue {
-                // A dead recorder shows in the contents of Redis.
+                // Ignore the error that occurs if a recorder has panicked, because the check of the sets then fails.
                 let _ = sender.send(batch.into()).await;
             }
         });

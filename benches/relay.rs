@@ -1,4 +1,4 @@
-//! A relay: its cost, its savings for the nodes, and its highest rate.
+//! Measures a relay: its cost, the cost that it saves on the nodes, and its highest rate without loss.
 
 use std::net::UdpSocket;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::report::{Report, Table, column};
 
 const EVENTS: u32 = 600_000;
 const ROUNDS: usize = 3;
-/// Events a second: what two nodes and a sender take on two cores at one line a datagram.
+/// Events per second that two nodes and a sender sustain on two cores with one line per datagram.
 const RATE: u32 = 40_000;
 /// The rates at which a relay is tested for losses.
 const RATES: [u32; 7] = [100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000];
@@ -31,7 +31,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         side_by_side(
             report,
             id,
-            &format!("two nodes, {lines} lines a datagram, {EVENTS} events, {RATE} a second"),
+            &format!("two nodes, {lines} lines per datagram, {EVENTS} events, {RATE} per second"),
             ROUNDS,
             &[
                 column("CPU s/M, all", 2),
@@ -45,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     }
     let mut table = Table::new(
         "relay-highest",
-        "highest rate of a relay without loss, to two sockets that take nothing",
+        "highest rate of a relay without loss, to two sockets that are not read",
         &[column("events/s", 0), column("CPU s/M", 2)],
     );
     for lines in [1, 15] {
@@ -57,14 +57,14 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
             }
             best = (reached, cpu);
         }
-        table.row(&format!("{lines} lines a datagram"), [best.0, best.1]);
+        table.row(&format!("{lines} lines per datagram"), [best.0, best.1]);
     }
     report.add(table);
     Ok(())
 }
 
-/// Sends a load; returns the CPU seconds per million events of all, of the relay, of the nodes and of Redis, and the
-/// losses.
+/// Sends a load to two nodes, through a relay if `relayed` is true. Returns the CPU seconds per million events of the relay
+/// and the nodes together, of the relay, of the nodes, and of Redis, and the number of lost events.
 fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<Vec<f64>> {
     server.query::<()>(&["FLUSHALL", "SYNC"]);
     let url = server.url();
@@ -101,8 +101,8 @@ fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<
     ])
 }
 
-/// Sends a load to a relay at this rate, if the sender reaches it; returns the copies lost on the way, the rate, and
-/// the relay's CPU seconds per million events.
+/// Sends a load to a relay at this rate, or as fast as the sender can. Returns the number of lost copies, the actual rate,
+/// and the relay's CPU seconds per million events.
 fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
     let sinks = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     let to = [sinks[0].local_addr()?.to_string(), sinks[1].local_addr()?.to_string()];

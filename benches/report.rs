@@ -1,4 +1,5 @@
-//! The results of a run: tables and plots on standard output, in `target/bench`, and on request in the documents.
+//! The results of a run, as tables and plots. Tables are printed to standard output. Both are written to `target/bench` and,
+//! on request, to the documents.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,10 +9,10 @@ use anyhow::{Context, ensure};
 use serde_json::{Map, Value, json};
 
 const DIRECTORY: &str = "target/bench";
-/// The document whose tables are replaced when they are published, and where its plots are.
+/// The document whose tables are replaced on publishing, and the directory of its plots.
 const DOCUMENT: &str = "docs/performance.md";
 const IMAGES: &str = "docs/images";
-/// The marks around a generated part of the document: `<!-- measured: recording -->`.
+/// The markers around a generated part of the document, such as `<!-- measured: recording -->`.
 const BEGIN: &str = "<!-- measured: ";
 const END: &str = "<!-- end -->";
 
@@ -26,25 +27,25 @@ pub(crate) struct Column {
 #[derive(Debug, Clone, Copy)]
 enum Shown {
     Decimals(usize),
-    /// As few decimals as three digits leave.
+    /// About three significant digits.
     Digits,
-    /// 1 and 0.
+    /// `yes` for a positive figure, otherwise `no`.
     YesOrNo,
 }
 
-/// A column with this many decimals.
+/// Returns a column with this many decimals.
 pub(crate) fn column(name: &str, decimals: usize) -> Column {
     let (name, shown) = (name.to_owned(), Shown::Decimals(decimals));
     Column { name, shown }
 }
 
-/// A column with mixed units.
+/// Returns a column for figures with different units, each printed with about three significant digits.
 pub(crate) fn digits(name: &str) -> Column {
     let (name, shown) = (name.to_owned(), Shown::Digits);
     Column { name, shown }
 }
 
-/// A column of answers.
+/// Returns a column of yes or no values.
 pub(crate) fn yes_or_no(name: &str) -> Column {
     let (name, shown) = (name.to_owned(), Shown::YesOrNo);
     Column { name, shown }
@@ -74,7 +75,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty one, that documents know by this id.
+    /// Returns an empty table, which documents refer to by this id.
     pub(crate) fn new(id: &str, title: &str, columns: &[Column]) -> Self {
         Self {
             id: id.to_owned(),
@@ -88,9 +89,9 @@ impl Table {
         self.rows.push((name.to_owned(), figures.into_iter().collect()));
     }
 
-    /// The figure of a row and a column; not a number where there is none.
+    /// Returns the figure in a row and column; NaN if there is none.
     pub(crate) fn get(&self, row: &str, column: &str) -> f64 {
-        let at = self.columns.iter().position(|it| it.name == column);
+        let at = self.columns.iter().position(|candidate| candidate.name == column);
         let row = self.rows.iter().find(|(name, _)| name == row);
         let figure = row.zip(at).and_then(|((_, row), at)| row.get(at));
         figure.copied().unwrap_or(f64::NAN)
@@ -149,17 +150,17 @@ impl Table {
     }
 }
 
-/// All of a run.
+/// All results of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     quick: bool,
     tables: Vec<Table>,
-    /// By name, SVG.
+    /// The name and SVG text of each plot.
     plots: Vec<(String, String)>,
 }
 
 impl Report {
-    /// An empty report. `quick`: one round and less load, for a functional check only.
+    /// Returns an empty report. With `quick`, there is a single round with less load, for a functional check only.
     pub(crate) fn new(quick: bool) -> Self {
         Self { quick, ..Self::default() }
     }
@@ -168,13 +169,13 @@ impl Report {
         self.quick
     }
 
-    /// Prints a table, and keeps it.
+    /// Prints and stores a table.
     pub(crate) fn add(&mut self, table: Table) {
         table.print();
         self.tables.push(table);
     }
 
-    /// The same, before all others.
+    /// Like [`Self::add`], but puts the table before all others.
     pub(crate) fn add_first(&mut self, table: Table) {
         table.print();
         self.tables.insert(0, table);
@@ -184,7 +185,7 @@ impl Report {
         self.plots.push((name.to_owned(), svg));
     }
 
-    /// Writes all of it to `target/bench`, and if it is to be published to the documents.
+    /// Writes the results to `target/bench` and, if they are to be published, to the documents.
     pub(crate) fn write(&self, is_published: bool) -> anyhow::Result<()> {
         let machine = machine()?;
         fs::create_dir_all(DIRECTORY)?;
@@ -201,9 +202,9 @@ impl Report {
         let all = json!({ "machine": machine, "quick": self.quick, "tables": tables });
         let all = serde_json::to_string_pretty(&all)?;
         fs::write(format!("{DIRECTORY}/report.json"), all)?;
-        println!("\n{machine}\n{DIRECTORY}/report.md has all of this");
+        println!("\n{machine}\n{DIRECTORY}/report.md contains all results");
         if is_published {
-            ensure!(!self.quick, "figures of --quick are not published");
+            ensure!(!self.quick, "results of --quick are not published");
             self.publish(&machine)?;
         }
         Ok(())
@@ -226,12 +227,12 @@ impl Report {
             }
         }
         fs::write(DOCUMENT, document)?;
-        println!("published in {DOCUMENT} and {IMAGES}");
+        println!("published to {DOCUMENT} and {IMAGES}");
         Ok(())
     }
 }
 
-/// Returns a document with this generated part replaced.
+/// Returns the document with the generated part `id` replaced, or an error if the document does not contain that part.
 fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
     let begin = format!("{BEGIN}{id} -->\n");
     let (before, rest) = document.split_once(&begin).context(begin.clone())?;
@@ -239,7 +240,7 @@ fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{begin}{by}{END}{after}"))
 }
 
-/// Describes the machine.
+/// Returns a description of the machine, and the versions of Linux, Redis and eds.
 fn machine() -> anyhow::Result<String> {
     let field = |path: &str, name: &str| -> anyhow::Result<String> {
         let text = fs::read_to_string(path)?;

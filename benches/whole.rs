@@ -1,4 +1,5 @@
-//! The whole daemon: `eds run`, fed by `eds send`, 15 lines a datagram, until every minute is written.
+//! Measures the complete daemon: `eds run` receives a load from `eds send`, with 15 lines per datagram, and runs until the
+//! counts of every minute have been written.
 
 use std::process::Stdio;
 use std::thread;
@@ -13,7 +14,7 @@ use crate::report::{Report, column};
 
 const EVENTS: u32 = 1_500_000;
 const ROUNDS: usize = 3;
-/// Events a second: easily sent by one core and counted by another.
+/// Events per second, a rate that one core can easily send and a second core can easily count.
 const RATE: u32 = 150_000;
 const POLL: Duration = Duration::from_millis(100);
 
@@ -29,7 +30,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     side_by_side(
         report,
         "whole",
-        &format!("the whole daemon, {EVENTS} events, {RATE} a second"),
+        &format!("the whole daemon, {EVENTS} events, {RATE} per second"),
         ROUNDS,
         &[column("CPU s/M", 2), column("Redis CPU s/M", 2), column("events lost", 0)],
         &mut [
@@ -50,7 +51,7 @@ fn daemon(store: &str) -> anyhow::Result<Vec<f64>> {
         .stderr(Stdio::null())
         .status()?;
     ensure!(sent.success(), "eds send failed");
-    // A gauge is as old as the last look; twice nothing to do is done.
+    // Gauges are updated periodically, so the node has finished once they have been zero several times in a row.
     let mut idle = 0;
     while idle < 5 {
         thread::sleep(POLL);

@@ -1,4 +1,4 @@
-//! A Redis without admission, or without coverage; the difference is their cost.
+//! A Redis store without admission or without coverage, to measure their cost.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Bucket, Recording, Records, SeriesUsers, Store, StoreError,
 };
 
-/// A reduced Redis store.
+/// A Redis store that leaves out a part of its work.
 #[derive(Debug)]
 pub(crate) struct Without {
     pub(crate) store: Arc<RedisStore>,
     pub(crate) left_out: LeftOut,
 }
 
-/// The omitted part.
+/// The part of recording that [`Without`] leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeftOut {
     Nothing,

@@ -1,7 +1,7 @@
 //! The command line and its exit codes.
 //!
-//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events.
-//! `eds send` that is stopped by a signal ends with 128 plus its number.
+//! The exit code is 0 for success, 1 for a failure, 2 for wrong arguments or configuration, and 3 if a node or relay shut
+//! down cleanly but lost events or lines. If a signal stops `eds send`, its exit code is 128 plus the signal.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -17,14 +17,13 @@ use crate::event::datagram::first_line;
 use crate::event::{LineRules, Parser as LineParser};
 use crate::{daemon, quarantine, text};
 
-/// How `eds send` interprets lines.
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 const LOST: u8 = 3;
 
-/// Exact counts of events and of distinct users, per minute and series, from UDP lines that any number of nodes receive
+/// Counts events and distinct users exactly, per minute and series, from UDP lines received by any number of nodes
 #[derive(Parser)]
 #[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
 struct Arguments {
@@ -34,24 +33,25 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a node: receive events, count them, write the counts. Exit code 3: it stopped in order, but events are lost; the
-    /// last line of the log shows how many and why
+    /// Run a node, which receives and counts events and writes the counts. Exit code 3: it shut down cleanly, but events
+    /// were lost; the last log line shows how many and why
     Run(Flags),
-    /// Run a relay: send every event that arrives by UDP to all nodes, and all other lines elsewhere. Exit code 3: it stopped in
-    /// order, but lines are lost
+    /// Run a relay, which sends every event to all nodes, and all other lines to a different destination. Exit code 3: it
+    /// shut down cleanly, but lines were lost
     Relay(RelayArguments),
-    /// Show the complete path of an event in one process; requires no installation
+    /// Show the complete path of an event in a single process; nothing needs to be installed
     Demo,
     /// Check the configuration and print the effective values with their origins, without secrets
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(loadgen::Options),
-    /// Print the state of nodes, Redis and outputs: problems by severity, with causes and remedies. Exit code 0: healthy
+    /// Print the status of nodes, Redis and outputs, with problems by severity, their causes and remedies. Exit code 0:
+    /// healthy; 1: not healthy
     Status(StatusArguments),
-    /// List, retry or drop the counts that an output refused
-    #[command(mut_arg("output", |arg| arg.value_name("NAME").help("Name of the output; required if there are several")))]
+    /// List, retry or drop the counts that an output rejected
+    #[command(mut_arg("output", |arg| arg.value_name("NAME").help("Name of the output; required if several outputs are configured")))]
     Quarantine(Operated<quarantine::Action>),
-    /// List losses by minute, process and cause, or acknowledge them, which ends their warnings
+    /// List losses by minute, process and cause, or acknowledge them to clear their warnings
     #[command(mut_args(|arg| arg.global(true)))]
     Loss {
         #[command(subcommand)]
@@ -59,19 +59,19 @@ enum Command {
         #[command(flatten)]
         flags: Flags,
     },
-    /// List the unsent counts of each output, or drop those of a removed output
+    /// List the unsent counts of each output, or drop the counts of a removed output
     Outputs(Operated<OutputsCommand>),
     /// Show or change the cluster-wide settings
     Settings(Operated<SettingsCommand>),
-    /// Ask a node or a relay whether it is ready, for the health check of a container. Exit code 1: it is not ready
+    /// Check whether a node or relay is ready, for use as a container health check. Exit code 1: not ready
     Healthy {
-        /// Its http.listen
+        /// HTTP address of the node or relay (http.listen)
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8095")]
         address: String,
     },
 }
 
-/// A command with the configuration of the nodes. It does not read the secrets of the outputs.
+/// The arguments of a command that uses the nodes' configuration, but not the secrets of the outputs.
 #[derive(Args)]
 #[command(mut_args(|arg| arg.global(true)))]
 struct Operated<C: Subcommand> {
@@ -85,8 +85,8 @@ struct Operated<C: Subcommand> {
 enum SettingsCommand {
     /// Print the settings in Redis, and where this configuration differs
     Show,
-    /// Write the settings of this configuration to Redis, and print each change. Then restart every node with this configuration:
-    /// until its restart a node records events, but neither closes minutes nor sends counts
+    /// Write the settings in this configuration to Redis, and print each change. Afterwards, restart every node with this
+    /// configuration. A node that has not been restarted records events, but does not close minutes or send counts
     Apply,
 }
 
@@ -98,9 +98,10 @@ enum LossCommand {
 
 #[derive(Subcommand)]
 enum OutputsCommand {
-    /// Print a line for each output: unsent minutes, the oldest of them, quarantined counts, and whether it is configured
+    /// Print one line per output: the number of unsent minutes, the oldest unsent minute, the number of quarantined counts,
+    /// and whether the output is configured
     List,
-    /// Drop the unsent and quarantined counts of an output that no node has in its configuration; this cannot be undone
+    /// Drop the unsent and quarantined counts of an output that is not configured on any node; this cannot be undone
     Drop {
         /// Name of the output
         name: String,
@@ -123,10 +124,10 @@ struct RelayArguments {
 struct StatusArguments {
     #[command(flatten)]
     flags: Flags,
-    /// Print one JSON object, as /api/v1/status does
+    /// Print the status as a JSON object, like the response of /api/v1/status
     #[arg(long, conflicts_with = "watch")]
     json: bool,
-    /// Show the status in full screen, and refresh it every two seconds
+    /// Show the status full-screen, and refresh it every two seconds
     #[arg(long)]
     watch: bool,
 }
@@ -138,26 +139,28 @@ struct CheckArguments {
     /// Also print the purpose of each key
     #[arg(long)]
     explain: bool,
-    /// Test Redis, outputs, sockets, disk and limits instead of printing values, and print the results. Exit code 1: a problem
+    /// Test Redis, outputs, sockets, disk and limits, and print the results instead of the values. Exit code 1: a
+    /// critical problem was found
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
-    /// Print problems only
+    /// Print only problems
     #[arg(long, conflicts_with = "explain")]
     quiet: bool,
 }
 
-/// Returns the commands and arguments, for manual pages and completions.
+/// Returns the definition of all commands and arguments, from which manual pages and completions are generated.
 #[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command. clap handles argument errors, `--help` and `--version`, with exit codes 2, 0 and 0.
+/// Runs the command in the process arguments, prints its error, if any, and returns its exit code. For `--help` and
+/// `--version`, clap exits with code 0; for invalid arguments, with code 2.
 #[must_use]
 pub fn main() -> ExitCode {
     match execute(Arguments::parse().command) {
         Ok(code) => ExitCode::from(code),
-        // The reader has exited early, as `head` does.
+        // The process reading the output exited early, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
             let code = if error.is::<ConfigErrors>() || error.is::<daemon::Misused>() {
@@ -173,13 +176,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns whether standard output is closed; server errors have other types.
+/// Returns whether the reader of standard output has closed it. Errors of connections to servers have different types.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Runs the command and returns the exit code.
 fn execute(command: Command) -> anyhow::Result<u8> {
     let code = |is_well: bool| if is_well { 0 } else { FAILED };
     match command {
@@ -206,11 +208,11 @@ fn execute(command: Command) -> anyhow::Result<u8> {
         }
         Command::Settings(Operated { command, flags }) => {
             let is_applied = matches!(command, SettingsCommand::Apply);
-            // Other commands accept it, to run without a full configuration. Here, it would become the output of all nodes.
+            // Other commands accept this flag to work without the settings of an output. Here, it would apply to all nodes.
             anyhow::ensure!(
                 !is_applied || flags.output.as_deref() != Some("stdout:"),
-                "--output stdout: would make standard output the output of every node; remove it (this command needs no secrets \
-                 of outputs), or write output.url = \"stdout:\" into the configuration"
+                "--output stdout: would make standard output the output of every node; remove the flag (this command does not \
+                 need output secrets), or set output.url = \"stdout:\" in the configuration"
             );
             daemon::settings(&operated(&flags)?, is_applied)?;
         }
@@ -223,20 +225,20 @@ fn execute(command: Command) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Loads the configuration for an operator command.
 fn operated(flags: &Flags) -> anyhow::Result<Config> {
     Ok(config::load_without_secrets_of_output(flags, std::env::vars_os())?)
 }
 
-/// Prints the response from `/readyz`.
+/// Prints the response of a node or relay to `/readyz`. Returns an error if it is not ready or does not respond.
 fn healthy(address: &str) -> anyhow::Result<()> {
-    // A node waits up to three seconds for its store.
+    // Longer than the three seconds that a node waits for its store before it responds.
     const WITHIN: Duration = Duration::from_secs(4);
     const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
     let asked = || -> io::Result<String> {
         let found = address.to_socket_addrs()?.next();
-        let found = found.ok_or_else(|| io::Error::other("the name has no address"))?;
+        let found =
+            found.ok_or_else(|| io::Error::other("the name does not resolve to an address"))?;
         let mut stream = TcpStream::connect_timeout(&found, WITHIN)?;
         stream.set_read_timeout(Some(WITHIN))?;
         stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
@@ -244,7 +246,7 @@ fn healthy(address: &str) -> anyhow::Result<()> {
         stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
         Ok(answer)
     };
-    let answer = asked().with_context(|| format!("{address} does not answer"))?;
+    let answer = asked().with_context(|| format!("{address} is not responding"))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
     writeln!(io::stdout(), "{}", body.trim_end())?;
     let status = head.split_whitespace().nth(1);
@@ -257,12 +259,13 @@ fn lacks_timestamp(line: &[u8]) -> bool {
     thread_local! {
         static PARSER: RefCell<LineParser> = RefCell::new(LineParser::new(&LineRules::default()));
     }
-    let lacks = |parser: &mut LineParser| parser.parse(line).is_ok_and(|it| it.timestamp.is_none());
-    // A timestamp after a backslash would become part of the last field.
-    !line.ends_with(b"\\") && PARSER.with_borrow_mut(lacks)
+    let is_missing =
+        |parser: &mut LineParser| parser.parse(line).is_ok_and(|event| event.timestamp.is_none());
+    // If the line ended with a backslash, an appended timestamp would become part of the last field.
+    !line.ends_with(b"\\") && PARSER.with_borrow_mut(is_missing)
 }
 
-/// Returns whether there is no problem.
+/// Runs `eds check`. Returns false if `--connect` is set and a critical problem was found.
 fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     if arguments.connect {

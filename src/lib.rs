@@ -1,6 +1,6 @@
-//! The Event Data Service: exact counts of events and of distinct users, per minute and series. Any number of nodes receive
-//! lines, record their events in a shared Redis, and flush the counts to outputs once each minute has ended. `ARCHITECTURE.md`
-//! describes the modules, which import only downwards, the keys in Redis and the invariants.
+//! The Event Data Service counts events and distinct users exactly, per minute per series. Any number of nodes receive
+//! lines, record their events in a shared Redis server, and flush the counts of each minute to outputs after it has ended.
+//! `ARCHITECTURE.md` describes the modules (a module imports only from lower layers), the keys in Redis, and the invariants.
 
 pub mod cli;
 pub mod config;
@@ -21,9 +21,9 @@ pub mod store;
 pub mod telemetry;
 pub mod text;
 
-/// The released version.
+/// The version from `Cargo.toml`, such as `1.2.3`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit of the build, or "unknown".
+/// The git commit from which this binary was built, or "unknown".
 pub const COMMIT: &str = env!("BUILT_FROM");
-/// Version and commit, as printed by `eds --version`.
+/// The version and the commit, as printed by `eds --version`.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILT_FROM"), ")");

@@ -1,4 +1,4 @@
-//! The `eds` binary: passes the arguments to the library and returns its exit code.
+//! The `eds` binary: runs the library's command line and returns its exit code.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What real clients send is counted as `docs/clients.md` says: its table is the data of this test.
+//! Checks that the events of real clients are counted as documented. The test data is the table in `docs/clients.md`.
 
 use std::num::NonZeroU16;
 
@@ -6,14 +6,14 @@ use event_data_service::event::{LineRules, Partitions, Window};
 use event_data_service::ingest::{BatcherSettings, Delivery, LineBatcher, QueueLimits};
 use testing::prelude::*;
 
-/// Three seconds after the events.
+/// The time of arrival, three seconds after the events.
 const NOW: i64 = 1_480_876_710_000_000_000;
 
-/// The events of a datagram as the table shows them.
+/// Returns the events of a datagram in the notation of the table.
 fn counted(datagram: &str) -> String {
     let settings = BatcherSettings {
         rules: LineRules::default(),
-        // Some clients stamp with the time at which the lines were captured.
+        // The timestamps in some rows are from the time at which the lines were captured.
         window: Window::new(Duration::from_secs(3600), Duration::MAX),
         partitions: Partitions::new(NonZeroU16::MIN),
         limits: QueueLimits { events: 100, bytes: 1 << 20 },

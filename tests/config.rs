@@ -1,5 +1,4 @@
-//! The shipped files with the real binary: sample configurations, the unit, containers; the output and exit code of
-//! `eds check`.
+//! Checks the sample configurations, and the output and exit codes of commands, with the real binary.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -31,7 +30,7 @@ fn err(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Runs `eds check` on a file, with the secrets and certificates it names replaced by files of the test.
+/// Runs `eds check` on a file after replacing the secret and certificate files that it names with temporary files.
 fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();
     let mut variables = Vec::new();
@@ -95,9 +94,9 @@ const EXPLAINED: [(&str, Program); 2] =
 fn sample_files_have_every_key_with_its_default() {
     for (file, program) in EXPLAINED {
         let text = read(file);
-        // The key whose default depends on the host is a comment.
+        // `node` is commented out because its default depends on the host.
         let text = text.replace("\n#node = \"eds-1\"", "\nnode = \"\"");
-        // The key without a default has an example.
+        // `to` has no default, so the sample contains an example.
         let text = text.replace("\nto = [\"127.0.0.1:8094\"]", "\nto = []");
         let documented: toml::Table = text.parse().unwrap();
         let mut found = BTreeMap::new();
@@ -113,7 +112,7 @@ fn sample_files_have_every_key_with_its_default() {
                 }
             }
         }
-        // Secrets are not in the file; the key for their file documents them.
+        // Secrets are not in the sample; the comment of the corresponding `_file` key documents them.
         let is_secret = |key: &&Key| key.form == Form::Secret;
         let plain = program.keys().filter(|key| !is_secret(key));
         let expected: BTreeMap<_, _> =
@@ -150,7 +149,7 @@ fn every_key_of_the_sample_files_has_a_comment() {
     }
 }
 
-/// A statement about the keys under one comment applies to all of them.
+/// A comment applies to all keys up to the next blank line.
 #[test]
 fn keys_marked_cluster_wide_are_compared() {
     let text = read("config/eds.toml");
@@ -170,7 +169,7 @@ fn keys_marked_cluster_wide_are_compared() {
     }
     let alike = KEYS.iter().filter(|key| key.alike);
     let alike = alike.map(|key| key.path.to_owned());
-    // These keys determine which Redis is used, so nodes that differ in them never meet.
+    // Nodes that differ in these keys use different Redis data, so they cannot compare their settings.
     let names = ["store.url", "store.prefix"].map(str::to_owned);
     let compared: BTreeSet<_> = alike.chain(names).collect();
     assert_eq!(marked, compared, "left: config/eds.toml; right: the table of keys");
@@ -199,7 +198,7 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
     }
 }
 
-/// The variables that Kubernetes sets in every pod, for each port of each Service.
+/// Kubernetes sets these variables in every pod, for each port of each Service.
 #[test]
 fn kubernetes_service_variables_are_ignored() {
     let service = |name: &str, address: &str| {
@@ -245,13 +244,13 @@ fn kubernetes_service_variables_are_ignored() {
         ("EDS_STORE__SERVICE_HOST", "10.96.0.12"),
     ] {
         let output = check(&[(name, value)]);
-        assert_eq!(output.status.code(), Some(2), "{name}={value} is taken");
-        let said = format!("environment {name}: unknown key; did you mean EDS_");
-        assert!(err(&output).starts_with(&said), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(2), "{name}={value} is accepted");
+        let message = format!("environment {name}: unknown key; did you mean EDS_");
+        assert!(err(&output).starts_with(&message), "{}", err(&output));
     }
 }
 
-/// `eds send` has no configuration: it warns about lines that a node with defaults rejects.
+/// `eds send` has no configuration, so it warns about lines that a node with the default settings would reject.
 #[test]
 fn send_knows_the_accepted_ages() {
     for (name, known) in [("max_age", loadgen::MAX_AGE), ("max_future", loadgen::MAX_FUTURE)] {

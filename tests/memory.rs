@@ -1,5 +1,4 @@
-//! The memory of a node per user and event, compared with `config/eds.toml`. Each measurement runs in a process of its
-//! own and reads the kernel's figures.
+//! Compares a node's memory per user and per event with `config/eds.toml`. Each measurement runs in a separate process.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,27 +29,27 @@ use testing::prelude::*;
 use testing::process::{peak_kib, resident_kib};
 use tokio::sync::mpsc;
 
-/// Large enough to dominate the process's memory.
+/// The number of users, large enough that they dominate the memory usage of the process.
 const USERS: usize = 300_000;
 const EVENTS: usize = 1_000_000;
-/// Tells a child process the number of users for dedup.
+/// The environment variable that passes `dedup_users` to a child process.
 const DEDUP_USERS: &str = "MEMORY_TEST_DEDUP_USERS";
 const SERIES: &str = "MEMORY_TEST_SERIES";
-/// The same for the port of a Redis with a minute to seal.
+/// The environment variable that passes the port of a Redis server with a minute to seal.
 const REDIS_PORT: &str = "MEMORY_TEST_REDIS_PORT";
 const TAKEN: &str = "taken: ";
 
-/// Runs a test of this file in a process with this variable; returns its memory and its further output.
+/// Runs a test of this file in a child process with this environment variable. Returns the two numbers that it prints.
 fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
     process.args([test, "--exact", "--nocapture"]);
     let output = process.env(variable, value.to_string()).output();
-    let said = String::from_utf8(output.unwrap().stdout).unwrap();
-    let figures = said.split_once(TAKEN).and_then(|(_, rest)| {
+    let stdout = String::from_utf8(output.unwrap().stdout).unwrap();
+    let figures = stdout.split_once(TAKEN).and_then(|(_, rest)| {
         let (taken, more) = rest.lines().next()?.split_once(' ')?;
         Some((taken.parse().ok()?, more.parse().ok()?))
     });
-    figures.unwrap_or_else(|| panic!("{said}"))
+    figures.unwrap_or_else(|| panic!("{stdout}"))
 }
 
 struct Working {
@@ -98,7 +97,7 @@ fn resident_bytes() -> usize {
     usize::try_from(resident_kib(std::process::id())).unwrap() * 1024
 }
 
-/// Returns the number before these words in a comment of `config/eds.toml`.
+/// Returns the number that precedes these words in a comment in `config/eds.toml`.
 fn documented(words: &str) -> usize {
     let text = include_str!("../config/eds.toml").replace("\n# ", " ");
     let (before, _) =
@@ -131,19 +130,19 @@ async fn record_users_in_a_separate_process() {
     println!("{TAKEN}{taken} {}", recorder.users() - USERS);
 }
 
-/// Names of series dominated it: 1 KiB per user.
+/// Regression test: each user took 1 KiB because the name of the series was stored with the user.
 #[test]
 fn memory_of_a_known_user_is_as_documented() {
     let test = "record_users_in_a_separate_process";
     let (nobody, sent_again) = taken_by(test, DEDUP_USERS, 0);
-    assert_eq!(sent_again, 1, "no user is known");
+    assert_eq!(sent_again, 1, "a user is known without dedup");
     let (everybody, sent_again) = taken_by(test, DEDUP_USERS, USERS);
-    assert_eq!(sent_again, 0, "the user is known");
+    assert_eq!(sent_again, 0, "the last user is unknown");
     let each = everybody.saturating_sub(nobody) / USERS;
-    let most = documented("bytes, independent of name");
+    let most = documented("bytes, regardless of name");
     eprintln!("a known user: {each} bytes measured, at most {most} documented");
     assert!(each <= most, "{everybody} bytes, {nobody} without users");
-    assert!(each >= 10, "{everybody} bytes, {nobody} without users: not what is measured");
+    assert!(each >= 10, "{everybody} bytes, {nobody} without users: the measurement is wrong");
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,16 +159,16 @@ async fn busy_recorder_forgets_users_in_time() {
     };
     assert_eq!(record(0, "first").await, 1);
     assert_eq!(record(0, "first").await, 0);
-    // Four minutes, twice a second.
+    // Record a new user twice per second for four minutes.
     for step in 0..480 {
         record(1 + step / 120, &step.to_string()).await;
         tokio::time::advance(Duration::from_millis(500)).await;
     }
-    assert_eq!(record(0, "first").await, 1, "it is still known");
-    assert_eq!(record(4, "479").await, 0, "it is forgotten too early");
+    assert_eq!(record(0, "first").await, 1, "the first user is still known");
+    assert_eq!(record(4, "479").await, 0, "the last user was forgotten too early");
 }
 
-/// Child process: collects events, and prints the memory used and the memory accounted for.
+/// Collects events in a child process, and prints the memory used and the memory accounted for.
 #[test]
 fn gather_events_in_a_separate_process() {
     let Ok(series_count) = std::env::var(SERIES) else {
@@ -188,8 +187,8 @@ fn gather_events_in_a_separate_process() {
 
 #[test]
 fn memory_of_a_queued_event_is_as_documented() {
-    let per_event = documented("bytes and its user's name");
-    let per_series = documented("bytes and its name");
+    let per_event = documented("bytes plus its user's name");
+    let per_series = documented("bytes plus its name");
     for series_count in [100, 100_000] {
         let test = "gather_events_in_a_separate_process";
         let (measured, counted) = taken_by(test, SERIES, series_count);
@@ -201,7 +200,7 @@ fn memory_of_a_queued_event_is_as_documented() {
              documented, {counted_each} counted"
         );
         assert_eq!(counted, stated);
-        // Lists double when they grow.
+        // A list doubles its capacity when it grows.
         assert!(measured <= 2 * stated, "{measured} bytes, {stated} documented");
     }
 }
@@ -212,7 +211,7 @@ fn logs_at(port: u16) -> Settings {
     settings
 }
 
-/// Child process: seals the minute in this Redis, and prints the peak memory and the number of series.
+/// Seals the minute in a child process, and prints the peak memory and the number of series.
 #[tokio::test]
 async fn seal_in_a_separate_process() {
     let Ok(port) = std::env::var(REDIS_PORT) else {
@@ -226,14 +225,14 @@ async fn seal_in_a_separate_process() {
     println!("{TAKEN}{} {sealed}", peak - before);
 }
 
-/// Senders repeat events of one series after another.
+/// The events of each series are recorded many times.
 #[tokio::test]
 async fn memory_of_sealing_is_bounded_with_repeated_events() {
     const SERIES: usize = 8;
-    /// As many as fit in one frame of a log.
+    /// The number of events that fit in one frame of a log.
     const EVENTS: i64 = 300;
     const COPIES: usize = 1750;
-    /// Fingerprints are counted in 16 MiB, and a growing list is copied.
+    /// Counting uses 16 MiB of fingerprints, twice because a list is copied when it grows.
     const STATED: usize = 32 << 20;
     let server = RedisServer::start(&[]);
     let store = site::store(&logs_at(server.address().port()));

@@ -1,4 +1,4 @@
-//! Units and containers, compared with the binary and the table of keys.
+//! Checks the systemd units and the container files against the binary and the table of configuration keys.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
 fn help(command: &str) -> String {
     let output =
         Command::new(env!("CARGO_BIN_EXE_eds")).args([command, "--help"]).output().unwrap();
-    assert!(output.status.success(), "eds {command} is no command");
+    assert!(output.status.success(), "eds {command} is not a command");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn variables(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names of the units of a node and of a relay.
+/// The name of the units for each program.
 const UNITS: [(&str, Program); 2] = [("eds", Program::Node), ("eds-relay", Program::Relay)];
 
 #[test]
@@ -44,7 +44,7 @@ fn units_start_existing_commands() {
     ] {
         let unit = read(&format!("systemd/{unit}.service"));
         let lines = directive(&unit, name);
-        let [line] = lines.as_slice() else { panic!("{name} is there {} times", lines.len()) };
+        let [line] = lines.as_slice() else { panic!("{name} occurs {} times", lines.len()) };
         let mut words = line.split_whitespace();
         assert_eq!((words.next(), words.next()), (Some("/usr/bin/eds"), Some(command)));
         let help = help(command);
@@ -87,7 +87,7 @@ fn every_shipped_variable_is_a_key() {
         let text = read(file);
         for name in variables(&text) {
             let known = KEYS.iter().any(|key| key.variable() == name) || name == "EDS_SECTION__KEY";
-            assert!(known, "{file} sets {name}, which is no key");
+            assert!(known, "{file} sets {name}, which is not a key");
         }
     }
     assert!(variables(&read("docker-compose.yml")).len() > 6);
@@ -100,7 +100,7 @@ fn no_secret_is_in_the_image() {
     }
 }
 
-/// The installed binary is small; the profiling build has debug info.
+/// The installed binary must be small, whereas the profiling build needs debug info.
 #[test]
 fn release_is_stripped_and_profiling_is_not() {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
@@ -115,7 +115,7 @@ fn release_is_stripped_and_profiling_is_not() {
         assert_eq!(setting(profile, "strip").unwrap(), "none");
         assert_eq!(setting(profile, "debug").unwrap(), "line-tables-only");
     }
-    // The image contains only that binary.
+    // The image contains only the release binary.
     let image = read("Dockerfile");
     let built: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();
     assert!(matches!(built[..], [line] if line.contains("--release ")), "{built:?}");
@@ -145,7 +145,7 @@ fn the_units_are_hardened() {
     for (unit, _) in UNITS {
         let file = format!("{unit}.service");
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(&file);
-        // Alone in a directory, because the samples would count too.
+        // Copy the unit, because systemd-analyze would also read the sample drop-ins next to it.
         let directory = tempfile::tempdir().unwrap();
         let alone = directory.path().join(file);
         std::fs::copy(path, &alone).unwrap();
@@ -153,7 +153,7 @@ fn the_units_are_hardened() {
             .args(["security", "--offline=true", "--no-pager", "--threshold=15"])
             .arg(&alone)
             .output()
-            .expect("systemd-analyze, of Debian's package systemd");
+            .expect("systemd-analyze from the Debian package systemd");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }
@@ -161,7 +161,7 @@ fn the_units_are_hardened() {
 const UNIT_FILES: [&str; 4] =
     ["eds.service", "eds.socket", "eds-relay.service", "eds-relay.socket"];
 
-/// The installed units, with the test's binary.
+/// Returns a directory with the units, changed to run the binary of this build.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in UNIT_FILES {
@@ -179,11 +179,11 @@ fn systemd_understands_the_units() {
         .args(["verify", "--man=no"])
         .args(UNIT_FILES.map(|name| directory.path().join(name)))
         .output()
-        .expect("systemd-analyze, of Debian's package systemd");
-    let said = String::from_utf8_lossy(&output.stderr);
+        .expect("systemd-analyze from the Debian package systemd");
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let is_ours = |line: &&str| line.contains("eds.") || line.contains("eds-relay.");
-    let ours: Vec<_> = said.lines().filter(is_ours).collect();
-    assert!(output.status.success() && ours.is_empty(), "{said}");
+    let ours: Vec<_> = stderr.lines().filter(is_ours).collect();
+    assert!(output.status.success() && ours.is_empty(), "{stderr}");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn socket_units_match_the_listen_addresses() {
         let addresses = Key::find("input.listen").unwrap().default_in(program);
         let addresses: Vec<_> = addresses.split(',').collect();
         assert_eq!(directive(&unit, "ListenDatagram"), addresses);
-        // systemd's M is 1024 × 1024.
+        // In systemd, M means 1024 × 1024.
         let [buffer] = directive(&unit, "ReceiveBuffer")[..] else { panic!("no ReceiveBuffer") };
         let default = Key::find("input.receive_buffer").unwrap().default;
         assert_eq!(buffer.replace('M', "MiB"), default);
@@ -213,9 +213,9 @@ fn services_work_without_socket_units() {
             let units = directive(&service, strong).join(" ");
             assert!(!units.contains(&socket_unit), "{strong}={units}");
         }
-        // The socket starts before the network that brings its addresses.
+        // The socket is started before the network, so its addresses may not exist yet.
         assert_eq!(directive(&socket, "FreeBind"), ["yes"]);
-        // A service that cannot start, or restarts too often, must not stop the socket.
+        // A service that cannot start or that restarts too often must not stop the socket.
         assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
         assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
     }
@@ -243,6 +243,6 @@ fn kubernetes_manifests_have_this_version_and_a_valid_configuration() {
     let relay = read("deploy/kubernetes/relay.yaml");
     let image = concat!("image: event-data-service:", env!("CARGO_PKG_VERSION"), "\n");
     for manifest in [node, relay] {
-        assert!(manifest.contains(image), "another version than {image}");
+        assert!(manifest.contains(image), "the manifest does not contain {image}");
     }
 }

@@ -1,9 +1,8 @@
-//! Seeded schedules of several nodes in virtual time, with faults at every step: no event is lost, no point has two
-//! values, every number is exact.
+//! Simulates several nodes in virtual time, with faults at every step. No event may be lost, and every point must be exact.
 //!
-//! A seed determines events, faults, clocks, settings and layout. The real batcher, recorders, workers and Redis
-//! stores run over a simulated Redis that executes the shipped scripts. An independent model checks each step.
-//! `SIMULATION_SCHEDULES` is the number of schedules, `SIMULATION_SEED` the first seed.
+//! A seed determines the events, faults, clocks, settings and layout of a schedule. The real batcher, recorders, workers and
+//! Redis stores use a simulated Redis server that executes the shipped scripts. An independent model checks each step.
+//! `SIMULATION_SCHEDULES` sets the number of schedules, and `SIMULATION_SEED` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,14 +42,14 @@ use simulation::script::Outage;
 use testing::prelude::*;
 
 const SCHEDULES: u64 = 2000;
-/// Default of `SIMULATION_STEPS`, the steps printed of a failed schedule.
+/// The default of `SIMULATION_STEPS`, the number of steps that are printed if a schedule fails.
 const STEPS_SHOWN: u64 = 60;
 
 fn number_from(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(value) => {
-            value.parse().unwrap_or_else(|_| panic!("{variable} is {value:?}, which is no number"))
-        }
+        Ok(value) => value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} is {value:?}, which is not a number")),
         Err(_) => default,
     }
 }
@@ -97,7 +96,7 @@ fn every_schedule_is_exact() {
     println!("{} schedules a second", 1000 * schedules / millis.max(1));
 }
 
-/// Returns a step without process numbers and epochs, which are random in every run.
+/// Returns a step without the numbers of processes and epochs, which are random in every run.
 fn known(step: &str) -> String {
     let mut parts = step.split('#');
     let mut known = parts.next().unwrap_or_default().to_owned();
@@ -107,7 +106,7 @@ fn known(step: &str) -> String {
     let mut parts = known.split("epoch: ");
     let mut without = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        without.push_str(part.trim_start_matches(|it: char| it.is_ascii_digit()));
+        without.push_str(part.trim_start_matches(|character: char| character.is_ascii_digit()));
     }
     without
 }
@@ -116,16 +115,15 @@ fn known(step: &str) -> String {
 fn seed_reproduces_the_steps() {
     for seed in 1..=20 {
         let [first, second] = [(); 2].map(|()| play(seed, None, true).trace);
-        assert!(first.len() > 30, "seed {seed} does next to nothing");
-        for (step, (one, other)) in first.iter().zip(&second).enumerate() {
-            assert_eq!(known(one), known(other), "step {step} of seed {seed}");
+        assert!(first.len() > 30, "seed {seed} has too few steps");
+        for (step, (played, replayed)) in first.iter().zip(&second).enumerate() {
+            assert_eq!(known(played), known(replayed), "step {step} of seed {seed}");
         }
         assert_eq!(first.len(), second.len(), "seed {seed}");
     }
 }
 
-/// An event waits in a node that is cut off for longer than its minute's counts are kept. If it were recorded, it
-/// would be counted alone and replace the correct value.
+/// A node is cut off for longer than counts are kept. If it recorded its event, the new count would replace the correct one.
 #[test]
 fn expired_event_is_not_counted_again() {
     let mut plan = Plan::quiet(190 * SECOND);
@@ -138,8 +136,7 @@ fn expired_event_is_not_counted_again() {
     assert_eq!(outcome.verdict, Ok(()), "{trace}");
 }
 
-/// The second output is unreachable while events arrive, and the first rejects one point in three. The first output
-/// gets its points as soon as if it were alone.
+/// Although the second output is unreachable, the first output gets its points as soon as if it were the only output.
 #[test]
 fn unreachable_output_delays_neither_sealing_nor_others() {
     const AWAY: i64 = 400 * SECOND;
@@ -148,7 +145,7 @@ fn unreachable_output_delays_neither_sealing_nor_others() {
         plan.outputs = outputs;
         plan.poison[0] = 3;
         plan.output_outages[1].push(Outage { node: None, from: 0, to: AWAY });
-        // A minute ends every four seconds while the other output hangs for ten.
+        // A minute ends every four seconds, whereas a write to the other output hangs for ten seconds.
         plan.max_age = Duration::from_secs(86_400);
         for number in 0..90 {
             let user = u8::try_from(number % 7).unwrap();
@@ -170,10 +167,10 @@ fn unreachable_output_delays_neither_sealing_nor_others() {
     assert!(late.max() <= Some(1), "{alone:?} {beside:?}");
 }
 
-/// The schedules that are run of a mutant until one fails.
+/// The maximum number of schedules in which a mutant must be caught.
 const MUTANT_SCHEDULES: u64 = 400;
 
-/// Runs schedules of a mutant until one fails for one of these reasons, first the seed that failed before.
+/// Runs schedules with a mutant, beginning with the given seed, and asserts that one fails for one of these reasons.
 fn caught(mutant: Mutant, seed: u64, reasons: &[&str]) {
     let fails = |seed| Some((seed, play(seed, Some(mutant), false).verdict.err()?));
     let found = std::iter::once(seed).chain(1..=MUTANT_SCHEDULES).find_map(fails);
@@ -212,7 +209,7 @@ mutants! {
     overflow_events_without_their_series_are_caught: SeriesForgotten by seed 3, "the events of" | "the sets of";
 }
 
-/// Text that must occur in some trace: a fault that never happens proves nothing.
+/// Texts that must occur in some trace, because a situation that never occurs is not tested.
 const REACHED: &[(&str, &str)] = &[
     ("sets", "layout: Sets"),
     ("logs", "layout: Log"),
@@ -253,9 +250,9 @@ const REACHED: &[(&str, &str)] = &[
 fn schedules_reach_their_situations() {
     let traces: Vec<String> =
         (1..=150).map(|seed| play(seed, None, true).trace.join("\n")).collect();
-    for (what, words) in REACHED {
+    for (situation, words) in REACHED {
         let reached = traces.iter().filter(|trace| trace.contains(words)).count();
-        println!("{reached:>4} of {} schedules reach {what}", traces.len());
-        assert!(reached > 0, "no schedule reaches {what}");
+        println!("{reached:>4} of {} schedules reach {situation}", traces.len());
+        assert!(reached > 0, "no schedule reaches {situation}");
     }
 }

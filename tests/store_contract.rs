@@ -1,8 +1,6 @@
-//! The promises of every store as one suite: it runs against the memory store and, in both layouts, the simulated
-//! Redis, a real Redis and a real Redis Cluster.
+//! Tests the contract of every store: the memory store and, in both layouts, a simulated Redis, a real one, and a cluster.
 //!
-//! A test gets a [`Ground`](ground::Ground), an empty store, and creates nodes on it. All nodes of a ground share the
-//! data.
+//! Each test gets an empty store, a [`Ground`](ground::Ground), and creates nodes that share its data.
 
 #![allow(
     clippy::unwrap_used,
@@ -141,7 +139,7 @@ suite! {
             an_old_minute_that_waits_is_not_passed_by_newer_ones
             a_clock_that_is_not_as_expected_closes_nothing;
     }
-    // For shared stores: take-over, attestation and operators.
+    // Only for stores that several processes can share: takeover, attestation and operators.
     shared {
         admission:
             counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again;

@@ -1,5 +1,4 @@
-//! Properties of Redis as a store: connections, refused servers, memory shortage, outages, and the cost of a large
-//! minute.
+//! Tests properties of the Redis store: connections, refused servers, out-of-memory errors, outages, and repartitioning.
 
 #![allow(
     clippy::unwrap_used,

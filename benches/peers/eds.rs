@@ -1,4 +1,4 @@
-//! `eds run` with a store, fed a load in one minute, until the counts of the minute are out.
+//! Measures `eds run` with each store. Nodes receive a load within one minute, and run until its counts have been written.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -15,7 +15,7 @@ use super::program::kernel_drops;
 use crate::measure::{float, peak_memory_mb, process_cpu};
 use crate::node::{self, Node, eds};
 
-/// Default settings of a node; the tests' defaults differ.
+/// The default settings of a node. They must be set, because the test support uses different defaults.
 const AS_INSTALLED: [(&str, &str); 5] = [
     ("input.max_age", "1h"),
     ("flush.interval", "1s"),
@@ -23,28 +23,28 @@ const AS_INSTALLED: [(&str, &str); 5] = [
     ("flush.lease", "30s"),
     ("log.level", "warn"),
 ];
-/// From before the nodes start to the first event, for each node.
+/// The time to allow for the startup of each node before the first event is sent.
 const START: Duration = Duration::from_millis(1_500);
-/// From the last event to the end of the minute.
+/// The time from the last event to the end of the minute.
 const END: Duration = Duration::from_millis(500);
-/// The earliest a node seals a minute after its end: the grace less a round.
+/// The earliest time after the end of a minute at which a node may seal the minute: the grace period minus one round.
 const NOT_BEFORE: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(100);
-/// No event is in flight once nothing was recorded for this time: `input.linger_max` and a margin.
+/// All events have been recorded once no event has been recorded for this long: `input.linger_max` plus a margin.
 const SETTLED: Duration = Duration::from_millis(1_300);
-/// The longest to wait for anything.
+/// Maximum time to wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where counts are kept.
+/// The store of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     Memory,
-    /// In this layout.
+    /// Redis with this layout.
     Redis(&'static str),
 }
 
 impl Store {
-    /// Why this build of `eds` has no such store, if it has none.
+    /// Returns the reason if this build of `eds` does not support the store; otherwise, `None`.
     pub(crate) fn is_missing(self) -> Option<String> {
         let Self::Redis(layout) = self else {
             return None;
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-/// Nodes on their servers, with a clock set by the benchmark.
+/// Nodes and their servers, with a clock set by the benchmark.
 pub(crate) struct Cluster {
     clock: Clock,
     layout: Option<&'static str>,
@@ -68,7 +68,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The servers of a store, without nodes.
+    /// Starts the servers of a store, without nodes.
     pub(crate) fn of(store: Store, masters: usize) -> Self {
         let clock = Clock::ahead_by(0);
         let mut url = "memory:".to_owned();
@@ -104,7 +104,8 @@ impl Cluster {
         self.nodes.push(node);
     }
 
-    /// Sets the clock so that a load which begins after `start` ends with its minute. Answers when it begins.
+    /// Sets the clock so that a load that begins after `start` ends shortly before the end of a minute. Returns when the
+    /// load begins, as an instant and as a timestamp in nanoseconds.
     fn set_clock(&self, start: Duration, flow: &Flow) -> anyhow::Result<(Instant, i64)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let now = i64::try_from(now.as_nanos())?;
@@ -115,7 +116,7 @@ impl Cluster {
         Ok((Instant::now() + start, begins))
     }
 
-    /// Starts nodes and sends each its share of a load. Returns the cost and the end of the minute.
+    /// Starts nodes, and sends each node its share of a load. Returns the cost and the end of the minute.
     pub(crate) fn feed(&mut self, flow: &Flow, nodes: usize) -> anyhow::Result<(Fed, Instant)> {
         ensure!(flow.lasts() + END < Duration::from_secs(60), "a load longer than a minute");
         let start = START * u32::try_from(nodes + 1)?;
@@ -148,7 +149,7 @@ impl Cluster {
         Ok((fed, begins + flow.lasts() + END))
     }
 
-    /// Waits until the load is recorded.
+    /// Waits until the load has been recorded.
     fn settle(&self) {
         let mut last = (0, Instant::now());
         while last.1.elapsed() < SETTLED {
@@ -160,15 +161,15 @@ impl Cluster {
         }
     }
 
-    /// Waits, at most for [`PATIENCE`], until these events are in the written counts. Returns the number of events and
-    /// users counted.
+    /// Waits for up to [`PATIENCE`] until the written counts include these events. Returns the number of events and users
+    /// counted.
     pub(crate) fn wait_counted(&self, events: u64) -> (u64, u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut counted = (0, 0);
             for point in self.nodes.iter().map(Node::stdout).collect::<String>().lines() {
                 let value = point.split("value=").nth(1);
-                let value = value.and_then(|it| it.split(' ').next()?.parse::<u64>().ok());
+                let value = value.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
                 let sum =
                     if point.starts_with("cumulative") { &mut counted.0 } else { &mut counted.1 };
                 *sum += value.unwrap_or_default();
@@ -180,14 +181,14 @@ impl Cluster {
         }
     }
 
-    /// The CPU seconds of all nodes so far, and of all servers.
+    /// Returns the CPU seconds used so far by all nodes, and by all servers.
     pub(crate) fn cpu(&self) -> anyhow::Result<(f64, f64)> {
         let nodes = self.nodes.iter().map(|node| process_cpu(node.pid()));
         let servers = self.servers.iter().map(|server| process_cpu(server.pid()));
         Ok((nodes.sum::<Result<_, _>>()?, servers.sum::<Result<_, _>>()?))
     }
 
-    /// One of the numbers in `INFO`, summed over the servers.
+    /// Returns a number from `INFO`, summed over the servers.
     pub(crate) fn info(&self, field: &str) -> anyhow::Result<f64> {
         let of_server = |server: &RedisServer| -> anyhow::Result<f64> {
             let info: String = server.query(&["INFO", "everything"]);
@@ -203,11 +204,11 @@ impl Cluster {
     }
 }
 
-/// The cost of a load until it is recorded: CPU seconds, bytes, datagrams.
+/// What it costs to receive and record a load, in CPU seconds and bytes of Redis, and what was lost.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pub(crate) sent: Sent,
-    /// The events on their way when the last one was sent.
+    /// The number of events queued on the nodes right after the last event was sent.
     pub(crate) backlog: u64,
     cpu: f64,
     redis_cpu: f64,
@@ -215,19 +216,19 @@ pub(crate) struct Fed {
     pub(crate) datagrams_dropped: u64,
 }
 
-/// Counts a load with one node.
+/// Counts a load with one node, and returns the cost and the losses.
 pub(crate) fn count(store: Store, flow: &Flow) -> anyhow::Result<Figures> {
     count_with(Cluster::of(store, 1), flow, 1)
 }
 
-/// Counts a load with this many nodes.
+/// Counts a load with this many nodes, and returns the cost and the losses.
 pub(crate) fn count_with(
     mut cluster: Cluster,
     flow: &Flow,
     nodes: usize,
 ) -> anyhow::Result<Figures> {
     let (fed, end) = cluster.feed(flow, nodes)?;
-    // Without the cost of a node at rest in that time.
+    // Leave out the time between recording and sealing, in which the nodes are idle.
     thread::sleep((end + NOT_BEFORE).saturating_duration_since(Instant::now()));
     let before = cluster.cpu()?;
     let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");

@@ -1,4 +1,4 @@
-//! The load: the same events for every program, each in the words of its protocol, at an even rate.
+//! Sends a load: the same events to every program, in the protocol that the program supports, at a constant rate.
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,36 +11,36 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 
 use crate::measure::thread_cpu;
 
-/// Datagrams sent by one system call at most.
+/// Maximum number of datagrams sent per system call.
 const BATCH: usize = 64;
-/// The pause between two checks.
+/// How long the sender sleeps between checks for events that are due.
 const SLOT: Duration = Duration::from_millis(1);
 
-/// The protocol of an event.
+/// The protocol in which events are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// A line with a timestamp.
+    /// The lines of `eds`, with a timestamp.
     Events,
-    /// A member of a set, in the statsd protocol: users alone.
+    /// A set member in the statsd protocol, which counts only users.
     Sets,
-    /// The same, and one more in a counter: users and events, as `eds` counts both.
+    /// A set member and a counter increment in the statsd protocol, which together count users and events, as `eds` does.
     SetsAndCounters,
 }
 
-/// A load.
+/// The parameters of a load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
     pub(crate) events: u32,
-    /// Events a second.
+    /// Events per second.
     pub(crate) rate: u32,
     pub(crate) series: u32,
-    /// Of each series.
+    /// Users per series.
     pub(crate) users: u32,
-    /// Events a datagram.
+    /// Events per datagram.
     pub(crate) lines: usize,
 }
 
-/// The cost of sending.
+/// The CPU time and the elapsed time of sending a load, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) cpu: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Sent {
 }
 
 impl Flow {
-    /// The duration.
+    /// Returns how long it takes to send the load.
     pub(crate) fn lasts(&self) -> Duration {
         Duration::from_secs(1) * self.events / self.rate
     }
@@ -67,7 +67,7 @@ impl Flow {
         })
     }
 
-    /// How many different users all series have together.
+    /// Returns the sum of the numbers of distinct users in each series.
     pub(crate) fn users_of_all(&self) -> usize {
         let mut users: Vec<_> =
             self.synthetic(0).map(|event| (event.kind, event.product, event.user)).collect();
@@ -76,7 +76,8 @@ impl Flow {
         users.len()
     }
 
-    /// Sends it, divided among these addresses. An event happens when it is due, the first at `start_nanos`.
+    /// Sends the load at its rate, divided among these addresses, and returns the cost. The timestamps begin with
+    /// `start_nanos`.
     pub(crate) fn send(
         &self,
         to: &[SocketAddr],
@@ -119,7 +120,7 @@ impl Flow {
 }
 
 fn send_all(socket: &UdpSocket, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {
-    let parts: Vec<_> = datagrams.iter().map(|it| [IoSlice::new(it)]).collect();
+    let parts: Vec<_> = datagrams.iter().map(|datagram| [IoSlice::new(datagram)]).collect();
     let mut controls: Vec<_> = parts.iter().map(|_| SendAncillaryBuffer::default()).collect();
     let headers = parts.iter().zip(&mut controls);
     let mut headers: Vec<_> = headers.map(|(part, control)| MMsgHdr::new(part, control)).collect();
@@ -130,17 +131,17 @@ fn send_all(socket: &UdpSocket, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The beginning and end of each series' lines.
+/// The constant parts of the lines of each series.
 struct Words {
     protocol: Protocol,
-    /// By kind and product.
+    /// The beginning of each line, indexed by kind and product.
     heads: Vec<Vec<String>>,
     counters: Vec<Vec<String>>,
 }
 
 impl Words {
     fn new(series: u32, protocol: Protocol) -> Self {
-        // The load has about as many kinds as products.
+        // The load has approximately as many kinds as products.
         let most = series.isqrt() + 1;
         let of_all = |word: &dyn Fn(u32, u32) -> String| -> Vec<Vec<String>> {
             let of_kind = |kind| (0..=most).map(|product| word(kind, product)).collect();

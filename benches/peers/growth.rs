@@ -1,4 +1,5 @@
-//! What grows with the load: the cost of an event with series and nodes, which must not, and the bytes in Redis, which must.
+//! Measures how the cost grows with the load: CPU time per event, which should not grow with the number of series or nodes,
+//! and memory of Redis, which is proportional to the number of events.
 
 use super::{ALL, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, SETS, eds, plot};
 use crate::report::{Report, Table, column};
@@ -6,18 +7,18 @@ use crate::report::{Report, Table, column};
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
 const NODES: [u32; 4] = [1, 2, 4, 8];
 const MASTERS: usize = 3;
-/// Of a minute.
+/// The numbers of events per minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
 
-/// CPU time an event, by a number that grows. The ratios are to its first.
+/// The CPU time per event for increasing numbers of series or nodes. Ratios are relative to the smallest number.
 struct Growth {
     counters: Vec<Counter>,
-    /// For each counter, by the growing quantity.
+    /// For each number of series or nodes, the cost with each counter.
     costs: Vec<(u32, Vec<f64>)>,
 }
 
 impl Growth {
-    fn report(&self, report: &mut Report, id: &str, title: &str, what: &str) {
+    fn report(&self, report: &mut Report, id: &str, title: &str, quantity: &str) {
         let names = self.counters.iter().map(|counter| counter.name());
         let ratios = names.clone().map(|name| column(&format!("{name}: ratio"), 2));
         let costs = names.clone().map(|name| column(&format!("{name}: {ALL}"), 3));
@@ -29,16 +30,19 @@ impl Growth {
         for (number, costs) in &self.costs {
             let first = &self.costs[0].1;
             let ratios = costs.iter().zip(first).map(|(cost, first)| cost / first);
-            table.row(&format!("{number} {what}"), ratios.chain(costs.iter().copied()));
+            table.row(&format!("{number} {quantity}"), ratios.chain(costs.iter().copied()));
         }
         let lines: Vec<_> = names.enumerate().map(|(at, name)| (name, lines(at))).collect();
         report.add(table);
-        report
-            .plot(id, plot::lines(title, what, ("CPU seconds per million events", false), &lines));
+        report.plot(
+            id,
+            plot::lines(title, quantity, ("CPU seconds per million events", false), &lines),
+        );
     }
 }
 
-/// With the number of series. Two of the numbers are measured already.
+/// Measures growth with the number of series. `few` and `many` are the results for 50 and 5,000 series, which have already
+/// been measured.
 pub(crate) fn series(
     report: &mut Report,
     bench: &Bench,
@@ -57,15 +61,16 @@ pub(crate) fn series(
         let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(cost).collect();
         costs.push((number, of_all?));
     }
-    let title = "CPU time an event, by the number of series";
+    let title = "CPU time per event, by number of series";
     Growth { counters, costs }.report(report, "growth-series", title, "series");
     Ok(())
 }
 
-/// With the number of nodes, on a Redis Cluster: each brings as many events, or they share them.
+/// Measures growth with the number of nodes on a Redis Cluster. Either each additional node receives the same number of
+/// events, or a constant number of events is divided among the nodes.
 pub(crate) fn nodes(report: &mut Report, bench: &Bench) -> anyhow::Result<()> {
     let most = NODES[NODES.len() - 1];
-    for (id, what) in [
+    for (id, setup) in [
         ("growth-nodes", "nodes with as many events each"),
         ("growth-shared", "nodes that share the events"),
     ] {
@@ -89,29 +94,31 @@ pub(crate) fn nodes(report: &mut Report, bench: &Bench) -> anyhow::Result<()> {
             costs.push((number, of_all?));
         }
         let title = format!(
-            "CPU time an event, by the number of {what}, on {MASTERS} masters of a Redis Cluster"
+            "CPU time per event, by number of {setup}, on {MASTERS} masters of a Redis Cluster"
         );
         Growth { counters, costs }.report(report, id, &title, "nodes");
     }
     Ok(())
 }
 
-/// CPU seconds per million events.
+/// Returns the CPU seconds per million events.
 fn cost(figures: Figures, flow: &super::Flow) -> anyhow::Result<f64> {
     figures.of(flow, 0).first().copied().ok_or_else(|| anyhow::anyhow!("no figures"))
 }
 
-/// The memory of Redis by the events of a minute, computed from the bytes per event.
+/// Reports the memory of Redis for increasing numbers of events in a minute, computed from the bytes per event.
 pub(crate) fn bytes(report: &mut Report, few_users: &Table, many_users: &Table) {
     let ways: Vec<_> = [("10 000 users", few_users), ("1 000 000 users", many_users)]
         .into_iter()
         .flat_map(|(users, table)| {
-            [SETS, LOG].map(|it| (format!("{}, {users}", it.name()), table.get(it.name(), BYTES)))
+            [SETS, LOG].map(|counter| {
+                (format!("{}, {users}", counter.name()), table.get(counter.name(), BYTES))
+            })
         })
         .filter(|(_, bytes)| !bytes.is_nan())
         .collect();
     let columns: Vec<_> = ways.iter().map(|(name, _)| column(&format!("{name}: MB"), 1)).collect();
-    let title = "Memory of Redis for an open minute, reckoned by the bytes that an event took";
+    let title = "Memory of Redis for an open minute, computed from the bytes per event";
     let mut table = Table::new("growth-bytes", title, &columns);
     for events in EVENTS {
         table.row(
@@ -121,7 +128,10 @@ pub(crate) fn bytes(report: &mut Report, few_users: &Table, many_users: &Table) 
     }
     report.add(table);
     let line = |(name, bytes): &(String, f64)| {
-        (name.clone(), EVENTS.iter().map(|it| (*it, bytes * it / 1e6)).collect::<Vec<_>>())
+        (
+            name.clone(),
+            EVENTS.iter().map(|events| (*events, bytes * events / 1e6)).collect::<Vec<_>>(),
+        )
     };
     let lines: Vec<_> = ways.iter().map(line).collect();
     let lines: Vec<_> =

@@ -1,4 +1,5 @@
-//! Limits: Redis alone, the highest rate, a minute counted by another node, and a node at rest.
+//! Measures limits: the cost of Redis alone, the highest rate of a node, the time to count a minute that was recorded by a
+//! different node, and the cost of an idle node.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,31 +14,32 @@ use crate::measure::{float, peak_memory_mb, process_cpu};
 use crate::node;
 use crate::report::{Report, Table, column};
 
-/// Of a load at the highest rate.
+/// The duration of a load in the search for the highest rate.
 const SECONDS: u32 = 4;
-/// The range of rates in events a second, and the number of bisections.
+/// The range in which the highest rate is searched by bisection, in events per second.
 const RATES: (f64, f64) = (300_000.0, 3_200_000.0);
 const HALVINGS: u32 = 6;
-/// The events of a minute that its node does not count.
+/// The number of events in a minute that one node records and a different node counts.
 const LEFT: u32 = 10_000_000;
 const LEFT_RATE: u32 = 400_000;
 const REST: Duration = Duration::from_secs(10);
 
-/// The targets.
+/// The results that are compared with the targets.
 pub(crate) struct Limits {
     pub(crate) highest: Table,
     pub(crate) recovery: Table,
     pub(crate) idle: Table,
 }
 
-/// What any program pays at least that keeps events, or users, in Redis: the commands alone, in large pipelines.
+/// Measures the minimum cost of any program that keeps events or users in Redis: that of the commands alone, in large
+/// pipelines.
 pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
     const COMMANDS: u32 = 2_000;
     const EVENTS: u32 = 1_000;
     let mut table = Table::new(
         "redis",
-        &format!("Redis alone, {EVENTS} events a command, {} events", COMMANDS * EVENTS),
-        &[column("CPU s/M", 3), column("bytes an event", 1)],
+        &format!("Redis alone, {EVENTS} events per command, {} events", COMMANDS * EVENTS),
+        &[column("CPU s/M", 3), column("bytes per event", 1)],
     );
     let append = |number: u32| {
         let mut command = redis::cmd("APPEND");
@@ -53,7 +55,7 @@ pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
         command
     };
     let ways: [(&str, &dyn Fn(u32) -> redis::Cmd); 2] =
-        [("APPEND, 8 bytes an event", &append), ("SADD, a new user an event", &sadd)];
+        [("APPEND, 8 bytes per event", &append), ("SADD, a new user per event", &sadd)];
     for (name, command) in ways {
         let server = RedisServer::start(&[]);
         let mut connection = server.connection();
@@ -80,16 +82,16 @@ pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The stores that are there.
-fn stores(bench: &Bench, of: &[Counter]) -> Vec<(&'static str, Store)> {
+/// Returns the name and the store of each given counter that is available.
+fn stores(bench: &Bench, counters: &[Counter]) -> Vec<(&'static str, Store)> {
     let store = |counter: Counter| match counter {
         Counter::Eds(store) => Some((counter.name(), store)),
         _ => None,
     };
-    bench.present(of).into_iter().filter_map(store).collect()
+    bench.present(counters).into_iter().filter_map(store).collect()
 }
 
-/// The highest rate of one node without loss; the sender and Redis are on the same cores.
+/// Measures the highest rate of one node without loss, with the sender and Redis on the same cores.
 pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let title = "Highest rate without loss, sender and Redis on the same cores";
     let mut table = Table::new("highest", title, &[column("events/s", 0)]);
@@ -103,7 +105,7 @@ pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Tabl
             )?;
             *(if is_taken { &mut taken } else { &mut lost }) = rate;
         }
-        // The lowest was not tried.
+        // The lowest rate has not been tried.
         table.row(name, [if taken > RATES.0 { taken } else { f64::NAN }]);
     }
     report.add(table.clone());
@@ -119,7 +121,7 @@ fn whole(rate: f64) -> u32 {
     rate as u32
 }
 
-/// Whether a node takes this load: it is sent in time, all of it is recorded, and not much of it later than it came.
+/// Returns whether a node sustains this load: it is sent on time, and all of it is recorded without much delay.
 fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
     let mut cluster = Cluster::of(store, 1);
     let (fed, _) = cluster.feed(flow, 1)?;
@@ -128,14 +130,14 @@ fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
     Ok(is_in_time && recorded == u64::from(flow.events) && fed.backlog < u64::from(flow.rate / 2))
 }
 
-/// Time and memory for counting a minute that another node recorded before it died.
+/// Measures the time and memory needed to count a minute that was recorded by a different node, which has died.
 pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let events = if report.is_quick() { LEFT / 10 } else { LEFT };
     let flow = Flow { events, rate: LEFT_RATE, ..bench.base };
     let mut table = Table::new(
         "recovery",
         &format!(
-            "A minute of {events} events counted by another node than the one that recorded it"
+            "A minute of {events} events counted by a different node than the one that recorded it"
         ),
         &[column("seconds", 1), column("MB of the node", 0), column("events lost", 0)],
     );
@@ -148,7 +150,7 @@ pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Tab
         cluster.start_node();
         eventually("the minute is claimed", PATIENCE, || {
             let claims: Vec<String> = cluster.servers[0].query(&["KEYS", "*:claims"]);
-            // Sets are counted so soon that no look may meet a claim.
+            // Sets are counted so quickly that polling may not see a claim.
             let sealed = node::count(&cluster.nodes, "eds_series_sealed_total");
             when(!claims.is_empty() || sealed > 0, "no claim")
         });
@@ -162,11 +164,11 @@ pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Tab
     Ok(table)
 }
 
-/// CPU of Redis and of the node without events.
+/// Measures the CPU time of Redis and of a node that does not receive any events.
 pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let mut table = Table::new(
         "idle",
-        "A node at rest, 32 partitions",
+        "An idle node, 32 partitions",
         &[
             column("Redis commands/s", 1),
             column("of Redis, ms/s", 1),
@@ -181,7 +183,7 @@ pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> 
         let (commands, cpu) = (cluster.info("total_commands_processed")?, cluster.cpu()?);
         thread::sleep(REST);
         let after = cluster.cpu()?;
-        // The last INFO is not among them.
+        // Leave out the second INFO command itself.
         let commands = cluster.info("total_commands_processed")? - commands - 1.0;
         let seconds = REST.as_secs_f64();
         table.row(

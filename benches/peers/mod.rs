@@ -1,7 +1,8 @@
-//! `eds` with each of its stores compared with other counters: CPU time per event, losses, memory in Redis.
+//! Compares `eds`, with each of its stores, with other programs that count events: by CPU time per event, losses, and memory
+//! in Redis.
 //!
-//! All get the same events at the same rate from the same sender, in one minute of a clock that is set so that the
-//! minute ends right after them. The cost includes sealing.
+//! All programs receive the same events at the same rate from the same sender, within one minute. The clock is set so that
+//! the minute ends right after the last event. The cost includes sealing.
 
 mod eds;
 mod flow;
@@ -18,15 +19,15 @@ use crate::measure::{Way, figure, float, side_by_side};
 use crate::report::{Column, Report, Table, column};
 
 const ROUNDS: usize = 5;
-/// The load that all others differ from in one thing.
+/// The base load. Every other load differs from the base load in one parameter.
 const BASE: Flow = Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15 };
 const QUICK_EVENTS: u32 = 450_000;
 
-/// The figures of a program.
+/// The names of the columns that plots, growth and targets read.
 const ALL: &str = "CPU s/M";
 const OF_PROGRAM: &str = "of the program";
 const OF_REDIS: &str = "of Redis";
-const BYTES: &str = "bytes of Redis an event";
+const BYTES: &str = "bytes in Redis per event";
 const MEMORY: &str = "MB of the program";
 
 fn columns() -> [Column; 8] {
@@ -42,13 +43,13 @@ fn columns() -> [Column; 8] {
     ]
 }
 
-/// The measurements of a program: CPU time in seconds, the others in the units of the columns.
+/// The measurements of a program for a whole load. CPU times are in seconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Figures {
     cpu: f64,
     redis_cpu: f64,
     sender_cpu: f64,
-    /// Datagrams that the kernel dropped. They cost the program nothing.
+    /// Datagrams that the kernel dropped, which do not cost the program anything.
     datagrams_dropped: u64,
     events_lost: f64,
     users: f64,
@@ -75,13 +76,13 @@ impl Figures {
     }
 }
 
-/// What counts.
+/// A program that counts events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counter {
     Collectd(Protocol),
     Statsd(Protocol),
     Eds(eds::Store),
-    /// Takes datagrams and leaves their events uncounted: what no program can go below.
+    /// Only receives datagrams. The cost is a lower bound for every program.
     Receiving,
 }
 
@@ -105,7 +106,7 @@ impl Counter {
         }
     }
 
-    /// Whether it can be measured here; says why not.
+    /// Returns whether the program can be measured on this machine. If not, prints the reason.
     fn is_there(self) -> bool {
         let is_missing = match self {
             Self::Collectd(_) => program::collectd_is_missing(),
@@ -113,8 +114,8 @@ impl Counter {
             Self::Eds(store) => store.is_missing(),
             Self::Receiving => None,
         };
-        if let Some(why) = &is_missing {
-            println!("{} is left out: {why}", self.name());
+        if let Some(remedy) = &is_missing {
+            println!("leaving out {}: {remedy}", self.name());
         }
         is_missing.is_none()
     }
@@ -129,23 +130,23 @@ impl Counter {
     }
 }
 
-/// All measurements, and the installed counters.
+/// The counters that are available on this machine, and the base load.
 struct Bench {
     counters: Vec<Counter>,
     base: Flow,
 }
 
 impl Bench {
-    /// The installed counters.
+    /// Returns the given counters that are available on this machine.
     fn present(&self, counters: &[Counter]) -> Vec<Counter> {
         let counters = counters.iter().copied();
-        counters.filter(|it| self.counters.contains(it)).collect()
+        counters.filter(|counter| self.counters.contains(counter)).collect()
     }
 
     fn side_by_side(
         &self,
         report: &mut Report,
-        (id, what): (&str, &str),
+        (id, load): (&str, &str),
         rounds: usize,
         flow: Flow,
         counters: &[Counter],
@@ -156,7 +157,7 @@ impl Bench {
             run: Box::new(move || Ok(counter.count(&flow)?.of(&flow, users))),
         };
         let mut ways: Vec<_> = self.present(counters).into_iter().map(way).collect();
-        let title = format!("{what}, {} events at {} a second", flow.events, flow.rate);
+        let title = format!("{load}, {} events at {} per second", flow.events, flow.rate);
         side_by_side(report, id, &title, rounds, &columns(), &mut ways)
     }
 }
@@ -168,7 +169,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let all = [&others[..], &stores, &[Counter::Receiving]].concat();
     let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
     let bench = Bench {
-        counters: all.iter().copied().filter(|it| it.is_there()).collect(),
+        counters: all.iter().copied().filter(|counter| counter.is_there()).collect(),
         base: Flow { events, ..BASE },
     };
     let base = bench.base;
@@ -179,16 +180,16 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let many = bench.side_by_side(report, many, ROUNDS, flow, &counters)?;
     let flow = Flow { lines: 1, ..base };
     let counters = [&[Counter::Receiving, COLLECTD], &stores[..]].concat();
-    let one = ("peers-1-line", "One line a datagram");
-    let one = bench.side_by_side(report, one, ROUNDS, flow, &counters)?;
+    let one_line = ("peers-1-line", "One line per datagram");
+    let one_line = bench.side_by_side(report, one_line, ROUNDS, flow, &counters)?;
     let counters = [&[COLLECTD], &stores[..]].concat();
     let mut users = Vec::new();
-    for (id, what, users_each) in [
-        ("peers-1000-users", "1 000 users of each series", 1_000),
-        ("peers-1000000-users", "1 000 000 users of each series", 1_000_000),
+    for (id, load, users_each) in [
+        ("peers-1000-users", "1 000 users per series", 1_000),
+        ("peers-1000000-users", "1 000 000 users per series", 1_000_000),
     ] {
         let flow = Flow { users: users_each, ..base };
-        users.push(bench.side_by_side(report, (id, what), 1, flow, &counters)?);
+        users.push(bench.side_by_side(report, (id, load), 1, flow, &counters)?);
     }
     let groups = [("50 series", &few), ("5 000 series", &many)];
     let title = "CPU seconds per million events";
@@ -202,6 +203,6 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         recovery: limits::recovery(report, &bench)?,
         idle: limits::idle(report, &bench)?,
     };
-    targets::add(report, [&few, &many, &one, &users[1]], &limits);
+    targets::add(report, [&few, &many, &one_line, &users[1]], &limits);
     Ok(())
 }

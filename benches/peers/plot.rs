@@ -1,4 +1,4 @@
-//! Plots as SVG: bars of CPU time, and lines of growth. Their colours follow the reader's theme.
+//! SVG plots: bars for CPU time, and lines for growth. Their colours follow the reader's theme.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ const STYLE: &str = "<style>\
     .c0{fill:#4493f8}.c1{fill:#f0883e}.c2{fill:#3fb950}.c3{fill:#ab7df8}\
     .s0{stroke:#4493f8}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#ab7df8}}</style>";
 
-/// A picture of this height with a title, of these elements.
+/// Returns an SVG image of this height with a title and these elements.
 fn svg(title: &str, height: f64, elements: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
@@ -24,12 +24,12 @@ fn svg(title: &str, height: f64, elements: &str) -> String {
     )
 }
 
-/// Words at a place; `anchor` is what of them is there: start, middle or end.
+/// Returns a text element; `anchor` is the part of the text that is at this position: start, middle or end.
 fn text(x: f64, y: f64, anchor: &str, words: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>\n")
 }
 
-/// A line with a class.
+/// Returns a line with a CSS class.
 fn stroke(class: &str, from: (f64, f64), to: (f64, f64)) -> String {
     let ((x1, y1), (x2, y2)) = (from, to);
     format!(
@@ -37,7 +37,7 @@ fn stroke(class: &str, from: (f64, f64), to: (f64, f64)) -> String {
     )
 }
 
-/// The cost of an event with each program, split into its own CPU and Redis', for each table.
+/// Plots the cost per event of each program in each table as a bar, split into the CPU time of the program and of Redis.
 pub(crate) fn bars(title: &str, groups: &[(&str, &Table)], counters: &[Counter]) -> String {
     const LEFT: f64 = 200.0;
     const RIGHT: f64 = WIDTH - 60.0;
@@ -48,7 +48,7 @@ pub(crate) fn bars(title: &str, groups: &[(&str, &Table)], counters: &[Counter])
     };
     let bars = groups
         .iter()
-        .flat_map(|(_, table)| counters.iter().map(|it| parts(table, it).iter().sum()));
+        .flat_map(|(_, table)| counters.iter().map(|counter| parts(table, counter).iter().sum()));
     let most = bars.filter(|bar: &f64| !bar.is_nan()).fold(0.0, f64::max);
     let mut elements = legend(&["the program", "Redis"], 40.0);
     let mut y = 62.0;
@@ -79,7 +79,6 @@ pub(crate) fn bars(title: &str, groups: &[(&str, &Table)], counters: &[Counter])
     svg(title, y, &elements)
 }
 
-/// The legend.
 fn legend(names: &[&str], y: f64) -> String {
     let place = |(at, name): (usize, &&str)| {
         let x = 8.0 + 180.0 * figure(at);
@@ -90,10 +89,10 @@ fn legend(names: &[&str], y: f64) -> String {
     names.iter().enumerate().map(place).collect()
 }
 
-/// A line of points.
+/// The name and the points of a line in a plot.
 pub(crate) type Line<'a> = (&'a str, Vec<(f64, f64)>);
 
-/// Growth on a logarithmic axis; the other axis is linear from 0 or logarithmic.
+/// Plots lines with a logarithmic x axis. The y axis is logarithmic if `has_powers` is true; otherwise, it is linear from 0.
 pub(crate) fn lines(
     title: &str,
     x: &str,
@@ -106,7 +105,9 @@ pub(crate) fn lines(
     const BOTTOM: f64 = 330.0;
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
     let ends = |figures: &mut dyn Iterator<Item = f64>| {
-        figures.fold((f64::MAX, f64::MIN), |(least, most), it| (least.min(it), most.max(it)))
+        figures.fold((f64::MAX, f64::MIN), |(least, most), figure| {
+            (least.min(figure), most.max(figure))
+        })
     };
     let (x_least, x_most) = ends(&mut points().map(|(x, _)| x.log10()));
     let scaled = |y: f64| if has_powers { y.log10() } else { y };
@@ -146,7 +147,7 @@ pub(crate) fn lines(
     svg(title, BOTTOM + 50.0, &elements)
 }
 
-/// A figure of an axis.
+/// Formats a figure on an axis.
 fn short(figure: f64) -> String {
     match figure {
         figure if figure >= 1e6 => format!("{} M", figure / 1e6),

@@ -1,5 +1,5 @@
-//! Other programs that count, as they are installed: collectd of Debian, statsd of npm. Both take the statsd protocol and publish
-//! to Graphite, which is a thread here that adds up.
+//! Measures other programs that count events: collectd from Debian and statsd from npm. Both accept the statsd protocol and
+//! publish to Graphite, which is replaced by a thread that collects the values.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,32 +20,33 @@ use super::Figures;
 use super::flow::{Flow, Protocol};
 use crate::measure::{float, peak_memory_mb, process_cpu};
 
-/// Where `scripts/bench` has npm install it.
+/// Where `scripts/bench` installs statsd with npm.
 const STATSD: &str = "target/bench/peers/node_modules/statsd";
-/// The time between two publications. A load is shorter.
+/// The publication interval. It is longer than a load, so that a load is not split into two publications.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// collectd publishes for the first time right after it listens; a load must not be divided by that.
+/// How long to wait before sending a load, because collectd publishes for the first time right after it starts to listen,
+/// which would split the load.
 const FIRST_READ: Duration = Duration::from_millis(500);
-/// Everything is published once nothing arrived for this long.
+/// Everything has been published once nothing has arrived for this long.
 const QUIET: Duration = Duration::from_millis(700);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Why collectd cannot be measured, if it cannot.
+/// Returns how to install collectd; `None` if it is installed.
 pub(crate) fn collectd_is_missing() -> Option<String> {
     let found =
         Command::new("collectd").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let why = "as root: apt-get install --no-install-recommends collectd-core";
-    found.is_err().then(|| why.to_owned())
+    let remedy = "as root: apt-get install --no-install-recommends collectd-core";
+    found.is_err().then(|| remedy.to_owned())
 }
 
-/// Why statsd cannot be measured, if it cannot.
+/// Returns how to install statsd; `None` if it is installed.
 pub(crate) fn statsd_is_missing() -> Option<String> {
     let is_there = Path::new(STATSD).join("stats.js").exists();
-    let why = "npm install --prefix target/bench/peers statsd@0.9.0, with Node.js";
-    (!is_there).then(|| why.to_owned())
+    let remedy = "npm install --prefix target/bench/peers statsd@0.9.0, with Node.js";
+    (!is_there).then(|| remedy.to_owned())
 }
 
-/// Counts a load with collectd.
+/// Counts a load with collectd, and returns the cost and the losses.
 pub(crate) fn collectd(flow: &Flow, protocol: Protocol) -> anyhow::Result<Figures> {
     count(flow, protocol, |directory, port, graphite| {
         let path = directory.display();
@@ -65,7 +66,7 @@ pub(crate) fn collectd(flow: &Flow, protocol: Protocol) -> anyhow::Result<Figure
     })
 }
 
-/// Counts a load with statsd.
+/// Counts a load with statsd, and returns the cost and the losses.
 pub(crate) fn statsd(flow: &Flow, protocol: Protocol) -> anyhow::Result<Figures> {
     count(flow, protocol, |directory, port, graphite| {
         let config = format!(
@@ -83,7 +84,7 @@ pub(crate) fn statsd(flow: &Flow, protocol: Protocol) -> anyhow::Result<Figures>
     })
 }
 
-/// A process that ends with its owner.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -93,7 +94,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts what `command` makes of a directory and the ports of it and of Graphite, and has it count a load.
+/// Runs a program, sends a load to it, and returns the cost and the losses. `command` returns the command that runs the
+/// program, given a directory for its files, the port on which it should listen, and the port of Graphite.
 fn count(
     flow: &Flow,
     protocol: Protocol,
@@ -119,7 +121,7 @@ fn count(
         cpu: process_cpu(pid)? - before,
         sender_cpu: sent.cpu,
         datagrams_dropped: dropped,
-        // If only users are counted, only the kernel knows the losses.
+        // If the program counts only users, the only known losses are the datagrams that the kernel dropped.
         events_lost: match protocol {
             Protocol::SetsAndCounters => f64::from(flow.events) - sums.events,
             Protocol::Sets | Protocol::Events => unread,
@@ -131,7 +133,8 @@ fn count(
     })
 }
 
-/// The datagrams that the kernel dropped because the socket of this port was full; `None` where there is no such socket.
+/// Returns how many datagrams the kernel dropped because the socket with this port was full; `None` if there is no such
+/// socket.
 pub(crate) fn kernel_drops(port: u16) -> Option<u64> {
     let table = fs::read_to_string("/proc/net/udp").ok()?;
     let local = format!(":{port:04X}");
@@ -147,7 +150,8 @@ struct Sums {
     events: f64,
 }
 
-/// Takes `path value time` lines by TCP, and keeps the greatest value of each path: the others are of intervals without load.
+/// A replacement for Graphite that receives `path value time` lines over TCP. It keeps only the greatest value of each path,
+/// because all other values are from intervals without load.
 struct Graphite {
     port: u16,
     values: Arc<Mutex<HashMap<String, f64>>>,
@@ -179,7 +183,7 @@ impl Graphite {
         Ok(Self { port, values })
     }
 
-    /// Waits until users were published and nothing more comes, or this long.
+    /// Waits until users have been published and no more lines arrive, or until the timeout. Returns the totals.
     fn wait(&self, most: Duration) -> Sums {
         let deadline = Instant::now() + most;
         let (mut last, mut since) = (Sums::default(), Instant::now());
@@ -203,7 +207,7 @@ impl Graphite {
             let values = values.iter().filter(|(path, _)| is_meant(path));
             values.map(|(_, value)| value).sum()
         };
-        // As collectd and as statsd name them.
+        // collectd uses the first name in each list, and statsd the second.
         Sums {
             users: sum(["objects-users", ".sets.users"]),
             events: sum(["derive-events", ".counters.events"]),

@@ -1,5 +1,5 @@
-//! Receiving alone: many datagrams a system call, as the listener of `eds` reads them, and nothing done with them; by one thread
-//! or by two, of one socket or of one each by `SO_REUSEPORT`.
+//! Measures receiving alone: threads read many datagrams per system call, as the listener of `eds` does, and discard them.
+//! There is one thread, or two that share a socket or have separate sockets with `SO_REUSEPORT`.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -18,31 +18,33 @@ use super::{BASE, Figures, QUICK_EVENTS, ROUNDS};
 use crate::measure::{Way, figure, side_by_side, thread_cpu};
 use crate::report::{Report, column};
 
-/// As in the default configuration.
+/// The size of the receive buffer in the default configuration.
 const RECEIVE_BUFFER: usize = 8 << 20;
 const DATAGRAM_MAX: usize = 65_536;
 const LINGER: Duration = Duration::from_millis(100);
 const EVENTS: u32 = 900_000;
-/// Events a second that one sender does not reach.
+/// A rate in events per second that a single sender does not reach.
 const FULL_SPEED: u32 = 10_000_000;
 
-/// Who reads, and when.
+/// The threads that read, their sockets, and when they read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// A thread, as soon as something is there.
+    /// One thread, which reads as soon as data is available.
     OneAtOnce,
-    /// A thread that rests where datagrams come close behind each other, as that of a node does; so do all below.
+    /// One thread that pauses while datagrams arrive in quick succession, as a node's thread does. The threads of all
+    /// variants below also pause.
     One,
     TwoOfOneSocket,
-    /// Of a socket each, among which the kernel chooses by a hash of both addresses: a flow stays at one.
+    /// Two threads with separate sockets. The kernel selects one by a hash of both addresses, so a flow stays on one socket.
     TwoByHash,
-    /// The same, with a program that selects by this field of the kernel, which may be a random number.
+    /// Two threads with separate sockets. A BPF program selects one of the sockets by this field of the kernel, such as the
+    /// processor or a random number.
     TwoBy(libc::c_int),
 }
 
-/// The data read.
+/// The result of a measurement.
 struct Read {
-    /// By each thread.
+    /// The number of datagrams read by each thread.
     datagrams: Vec<usize>,
     cpu: f64,
     sent: Sent,
@@ -50,7 +52,7 @@ struct Read {
 }
 
 impl Read {
-    /// The figures for the columns of [`run`].
+    /// Returns the figures for the columns of [`run`].
     fn figures(&self, lines: usize) -> Vec<f64> {
         let all: usize = self.datagrams.iter().sum();
         let most = self.datagrams.iter().copied().max().unwrap_or_default();
@@ -78,7 +80,7 @@ pub(super) fn count(flow: &Flow) -> anyhow::Result<Figures> {
     })
 }
 
-/// One thread compared with two.
+/// Compares one thread with two.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     for (id, lines, rate, flows) in [
         ("threads-15-1", 15, BASE.rate, 1),
@@ -101,7 +103,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         side_by_side(
             report,
             id,
-            &format!("Receiving alone, lines a datagram: {lines}, flows: {flows}, {speed}"),
+            &format!("Receiving alone, lines per datagram: {lines}, flows: {flows}, {speed}"),
             ROUNDS,
             &[
                 column("CPU s/M", 3),
@@ -114,7 +116,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 way("one thread, reading at once", Readers::OneAtOnce),
                 way("two threads, one socket", Readers::TwoOfOneSocket),
                 way("two sockets, by hash", Readers::TwoByHash),
-                way("two sockets, by chance", Readers::TwoBy(libc::SKF_AD_RANDOM)),
+                way("two sockets, at random", Readers::TwoBy(libc::SKF_AD_RANDOM)),
                 way("two sockets, by processor", Readers::TwoBy(libc::SKF_AD_CPU)),
             ],
         )?;
@@ -122,7 +124,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a load from this many sockets to these readers.
+/// Sends a load from `flows` sockets to the readers. Returns what they read, what was lost, and the cost.
 fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     let sockets = match readers {
         Readers::OneAtOnce | Readers::One | Readers::TwoOfOneSocket => 1,
@@ -133,7 +135,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     for _ in 0..sockets {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
         socket.set_reuse_port(sockets > 1)?;
-        // Two sockets have the room of one. Beyond the system's limit they get the limit.
+        // Two sockets share the buffer size of one. If exceeding the system's limit is not permitted, stay within the limit.
         let room = RECEIVE_BUFFER / sockets;
         if set_socket_recv_buffer_size_force(&socket, room).is_err() {
             socket.set_recv_buffer_size(room)?;
@@ -155,7 +157,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
         let receive = if readers == Readers::OneAtOnce { Receiver::wait } else { Receiver::gather };
         thread::spawn(move || -> anyhow::Result<(usize, f64)> {
             let (before, mut datagrams) = (thread_cpu()?, 0);
-            // The socket's content at the stop is read too.
+            // After the load has been sent, continue until the socket is empty.
             while receive(&mut receiver)? || !stop.load(Ordering::Relaxed) {
                 datagrams += receiver.datagrams().count();
             }
@@ -176,22 +178,22 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     Ok(Read { datagrams, cpu, sent, lost })
 }
 
-/// Has a program choose between the two sockets of a port.
+/// Attaches a BPF program to the two sockets on a port. It selects one of the sockets by the kernel field `by`.
 #[expect(unsafe_code, reason = "SO_ATTACH_REUSEPORT_CBPF has no safe wrapper")]
 fn steer(socket: &Socket, by: libc::c_int) -> anyhow::Result<()> {
     let step = |code, k| -> anyhow::Result<_> {
         let (code, jt, jf) = (u16::try_from(code)?, 0, 0);
         Ok(libc::sock_filter { code, jt, jf, k })
     };
-    let what = (libc::SKF_AD_OFF + by).cast_unsigned();
+    let offset = (libc::SKF_AD_OFF + by).cast_unsigned();
     let mut steps = [
-        step(libc::BPF_LD | libc::BPF_ABS, what)?,
+        step(libc::BPF_LD | libc::BPF_ABS, offset)?,
         step(libc::BPF_ALU | libc::BPF_MOD, 2)?,
         step(libc::BPF_RET | libc::BPF_A, 0)?,
     ];
     let (len, filter) = (u16::try_from(steps.len())?, steps.as_mut_ptr());
     let program = libc::sock_fprog { len, filter };
-    // SAFETY: the kernel reads a sock_fprog, whose size is given, and the `len` steps to which that points.
+    // SAFETY: the kernel reads a `sock_fprog`, whose size is passed, and the `len` instructions that it points to.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Builds the library that sets the clock of a process, with the compiler that links Rust programs.
+//! Builds the library that sets the clock of a process (`src/clock.c`), with the C compiler that also links Rust programs.
 
 use std::env;
 use std::error::Error;

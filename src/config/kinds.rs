@@ -1,5 +1,5 @@
-//! The kinds of values: how the text of a key is parsed. Each function takes the text and the allowed values. It returns the
-//! value, or a message that completes a sentence about the key with the mistake and how to fix it.
+//! The kinds of values. Each function takes the text of a value and the allowed values from the table in `sections.rs`. It
+//! returns the parsed value, or an error message that follows the name of the key and says how to fix it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
@@ -21,7 +21,7 @@ use crate::relay::EventRule;
 use crate::secret::Secret;
 use crate::store::OutputName;
 
-/// Secret and PEM files are small; a larger file is the wrong one.
+/// Maximum size of a secret or PEM file. These files are small, so a larger file is probably the wrong file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -45,7 +45,7 @@ fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> 
     value.ok_or_else(|| format!("{text:?} {otherwise}"))
 }
 
-/// Parses a value within `allowed`, which is `MIN to MAX`. Both bounds are inclusive.
+/// Parses a value and checks that it is within `allowed`, i.e. `MIN to MAX`, inclusive. `otherwise` is the error message.
 fn between<T: PartialOrd>(
     text: &str,
     allowed: &str,
@@ -55,12 +55,12 @@ fn between<T: PartialOrd>(
     let value = found(text, parse(text), otherwise)?;
     let ends: Vec<T> = allowed.split(" to ").filter_map(parse).collect();
     let is_between = matches!(&ends[..], [min, max] if (min..=max).contains(&&value));
-    found(text, is_between.then_some(value), &format!("is out of range; write {allowed}"))
+    found(text, is_between.then_some(value), &format!("is out of range; use {allowed}"))
 }
 
 pub(super) fn count<T: TryFrom<i128>>(text: &str, allowed: &str) -> Result<T, String> {
     let parse = |text: &str| text.parse().ok();
-    let otherwise = format!("is not a whole number; write {allowed}");
+    let otherwise = format!("is not a whole number; use {allowed}");
     let number: i128 = between(text, allowed, parse, &otherwise)?;
     found(text, T::try_from(number).ok(), &otherwise)
 }
@@ -68,55 +68,55 @@ pub(super) fn count<T: TryFrom<i128>>(text: &str, allowed: &str) -> Result<T, St
 pub(super) fn span(text: &str, allowed: &str) -> Result<Duration, String> {
     let parse = |text: &str| humantime::parse_duration(text).ok();
     let otherwise =
-        "is not a duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"";
+        "is not a duration; use a number with a unit, such as \"100ms\", \"30s\" or \"1h\"";
     between(text, allowed, parse, otherwise)
 }
 
 pub(super) fn size<T: TryFrom<u64>>(text: &str, allowed: &str) -> Result<T, String> {
-    // A bare number is rejected, because readers could not tell that it means bytes.
+    // Reject a number without a unit, because it would not be obvious that the unit is bytes.
     let has_unit = |text: &&str| text.ends_with(|c: char| c.is_ascii_alphabetic());
     let parse = |text: &str| Some(text).filter(has_unit)?.parse().ok().map(|ByteSize(size)| size);
     let otherwise =
-        "is not a size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"";
+        "is not a size; use a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"";
     let size = between(text, allowed, parse, otherwise)?;
     found(text, T::try_from(size).ok(), otherwise)
 }
 
-/// Parses file permissions as chmod does.
+/// Parses file permissions, written as four octal digits, such as `0660`.
 pub(super) fn mode(text: &str, allowed: &str) -> Result<u32, String> {
     let is_octal = |text: &&str| text.len() == 4 && text.starts_with('0');
     let parse = |text: &str| u32::from_str_radix(Some(text).filter(is_octal)?, 8).ok();
-    between(text, allowed, parse, "is not a file mode; write four digits, such as \"0660\"")
+    between(text, allowed, parse, "is not a file mode; use four digits, such as \"0660\"")
 }
 
 pub(super) fn word<T: DeserializeOwned>(text: &str, allowed: &str) -> Result<T, String> {
     let word: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
-    found(text, word.ok(), &format!("is not known; write {allowed}"))
+    found(text, word.ok(), &format!("is unknown; use {allowed}"))
 }
 
-/// Parses a level; never returns `None`.
+/// Parses a log level. The result is always `Some`; it is an `Option` because `Level` has no default value.
 pub(super) fn level(text: &str, allowed: &str) -> Result<Option<Level>, String> {
     let is_level = |level: &Level| level.as_str().eq_ignore_ascii_case(text);
     let level = text.parse().ok().filter(is_level).map(Some);
-    found(text, level, &format!("is not known; write {allowed}"))
+    found(text, level, &format!("is unknown; use {allowed}"))
 }
 
 fn is_of_a_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// Parses a name. `allowed` is `1 to MAX of …`.
+/// Parses a name. `allowed` has the form `1 to MAX of …`, where MAX is the maximum length in bytes.
 pub(super) fn name(text: &str, allowed: &str) -> Result<String, String> {
     let max = allowed.split(' ').nth(2).and_then(|max| max.parse().ok()).unwrap_or(0);
     let is_name = (1..=max).contains(&text.len()) && text.bytes().all(is_of_a_name);
-    found(text, is_name.then(|| text.to_owned()), &format!("is not a name; write {allowed}"))
+    found(text, is_name.then(|| text.to_owned()), &format!("is not a valid name; use {allowed}"))
 }
 
 pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, String> {
-    found(text, text.parse().ok(), &format!("is not a name; write {allowed}"))
+    found(text, text.parse().ok(), &format!("is not a valid name; use {allowed}"))
 }
 
-/// Parses a text without control characters, which no message quotes; `None` if it is empty.
+/// Parses text without control characters; `None` if it is empty. The error does not quote the text, which may be a secret.
 pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
     if text.contains(char::is_control) {
         return Err("contains control characters; remove them".to_owned());
@@ -132,7 +132,7 @@ pub(super) fn secret(secret: &str, allowed: &str) -> Result<Option<Secret>, Stri
 pub(super) fn tag(text: &str, _: &str) -> Result<String, String> {
     let is_refused = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
     let is_key = !text.is_empty() && !text.contains(is_refused);
-    let otherwise = "is not a field or tag key; write one without spaces, , = \" and \\";
+    let otherwise = "is not a valid field or tag key; it must not be empty, or contain spaces, commas, =, \" or \\";
     found(text, is_key.then(|| text.to_owned()), otherwise)
 }
 
@@ -146,7 +146,9 @@ pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String>
     let line = text.strip_suffix('\n').unwrap_or(&text);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() || line.contains(char::is_control) {
-        return Err(format!("{file} is not a single line of text; write only the secret into it"));
+        return Err(format!(
+            "{file} is not a single line of text; it must contain only the secret"
+        ));
     }
     Ok(Some(Secret::new(line)))
 }
@@ -158,13 +160,15 @@ pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
     if bytes.as_ref().is_none_or(is_pem) {
         return Ok(bytes);
     }
-    Err(format!("{file} is not a PEM file, which has a line -----BEGIN …-----; name another file"))
+    Err(format!(
+        "{file} is not a PEM file, because it has no -----BEGIN …----- line; use a different file"
+    ))
 }
 
 pub(super) fn certificates(file: &str, allowed: &str) -> Result<Option<Vec<u8>>, String> {
     let pem = pem(file, allowed)?;
     if let Some(Err(reason)) = pem.as_deref().map(influxdb::certificates) {
-        return Err(format!("{file} cannot be used: {reason}; name a file of PEM certificates"));
+        return Err(format!("{file} cannot be used: {reason}; use a file with PEM certificates"));
     }
     Ok(pem)
 }
@@ -177,32 +181,32 @@ fn bytes_in(file: &str) -> Result<Option<Vec<u8>>, String> {
     let opened = File::open(file);
     match opened.and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
         Ok(count) if count as u64 <= FILE_BYTES_MAX => Ok(Some(bytes)),
-        Ok(_) => Err(format!("{file} is larger than 1MiB; name another file")),
+        Ok(_) => Err(format!("{file} is larger than 1MiB; use a different file")),
         Err(error) => Err(format!(
-            "{file} cannot be read: {error}; name a file that the service's user can read"
+            "{file} cannot be read: {error}; use a file that the service's user can read"
         )),
     }
 }
 
-/// Parses a directory path and checks that this process can write there, without creating anything; `None` if it is empty.
+/// Parses the path of a directory, and checks that this process can write to it. Returns `None` if the path is empty.
 pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> {
     let directory = Path::new(text);
     if text.is_empty() {
         return Ok(None);
     }
     if !directory.is_absolute() {
-        return Err("is not an absolute path; begin it with a slash".to_owned());
+        return Err("is not an absolute path; it must begin with a slash".to_owned());
     }
-    let hint = "name a directory that the service's user can write to";
+    let hint = "use a directory that the service's user can write to";
     let existing = directory.ancestors().find(|place| place.exists()).unwrap_or(directory);
     if !existing.is_dir() {
         return Err(format!("{} is not a directory; {hint}", existing.display()));
     }
     if existing != directory {
-        // The directory may be created by another user or by systemd.
+        // The directory does not exist yet, and systemd or a different user may create it.
         return Ok(Some(directory.into()));
     }
-    // The file has no name and vanishes when it is closed. Some file systems do not support this.
+    // O_TMPFILE creates a file without a name. Only missing permissions matter: some file systems do not support it.
     let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);
     match made.map_err(|error| (error.kind(), error)) {
         Err((ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, error)) => Err(format!(
@@ -217,16 +221,16 @@ pub(super) fn minute(text: &str, _: &str) -> Result<Option<Minute>, String> {
         return Ok(None);
     }
     let time = DateTime::parse_from_rfc3339(text).ok();
-    let time = found(text, time, "is not a time; write one such as \"2026-11-22T02:10:00Z\"")?;
+    let time = found(text, time, "is not a time; use RFC 3339, such as \"2026-11-22T02:10:00Z\"")?;
     let micros = Some(time.timestamp_micros()).filter(|micros| micros % 60_000_000 == 0);
-    let otherwise = "is not the start of a minute; write :00 for the seconds";
+    let otherwise = "is not the start of a minute; use :00 for the seconds";
     let minute = Minute::from_epoch_minutes(found(text, micros, otherwise)? / 60_000_000);
-    found(text, minute, "is out of range; write a time between 1970 and 2262").map(Some)
+    found(text, minute, "is out of range; use a time between 1970 and 2262").map(Some)
 }
 
 pub(super) fn address(text: &str, _: &str) -> Result<Option<SocketAddr>, String> {
     let address = if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
-    let otherwise = "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
+    let otherwise = "is not an address; use an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
     found(text, address, otherwise)
 }
 
@@ -234,7 +238,7 @@ pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Parses a list. No two items may be equal unless `is_unique` is false for them.
+/// Parses a comma-separated list. Rejects a repeated item if `is_unique` returns true for it.
 fn list<T: PartialEq>(
     text: &str,
     is_unique: impl Fn(&T) -> bool,
@@ -244,7 +248,7 @@ fn list<T: PartialEq>(
     for item in items(text) {
         let value = parse(item)?;
         if is_unique(&value) && values.contains(&value) {
-            return Err(format!("{item:?} occurs twice; remove one"));
+            return Err(format!("{item:?} is listed twice; remove one of them"));
         }
         values.push(value);
     }
@@ -252,18 +256,18 @@ fn list<T: PartialEq>(
 }
 
 pub(super) fn addresses(text: &str, _: &str) -> Result<Vec<ListenAddress>, String> {
-    // The kernel picks a new port for each port 0.
+    // Port 0 may be repeated, because the kernel picks a different port each time.
     let is_unique =
         |address: &ListenAddress| !matches!(address, ListenAddress::Udp(at) if at.port() == 0);
     let parse = |item: &str| item.parse().map_err(|error| format!("{item:?} {error}"));
     let addresses = list(text, is_unique, parse)?;
     if addresses.is_empty() {
-        return Err("is empty; name at least one address, such as \"127.0.0.1:8094\"".to_owned());
+        return Err("is empty; set at least one address, such as \"127.0.0.1:8094\"".to_owned());
     }
     Ok(addresses)
 }
 
-/// Parses hosts, given by name or address, each with a port.
+/// Parses a list of nodes, each given as HOST:PORT. The host is a name or an IP address.
 pub(super) fn nodes(text: &str, _: &str) -> Result<Vec<String>, String> {
     list(text, |_| true, host_and_port)
 }
@@ -277,23 +281,22 @@ pub(super) fn host_and_port(text: &str) -> Result<String, String> {
         let is_name = !host.is_empty() && host.bytes().all(is_of_a_name);
         (is_name || is_v6(host)) && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
-    let otherwise =
-        "is not a host with a port; write one such as \"node-1:8094\" or \"[::1]:8094\"";
+    let otherwise = "is not a host and port; use for example \"node-1:8094\" or \"[::1]:8094\"";
     found(text, is_one.then(|| text.to_owned()), otherwise)
 }
 
 pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
     let otherwise =
-        "is not a host name; write a name without scheme and port, such as \"eds-1.example.org\"";
+        "is not a host name; use a name without a scheme or port, such as \"eds-1.example.org\"";
     let parse = |item: &str| {
         found(item, item.bytes().all(is_of_a_name).then(|| item.to_owned()), otherwise)
     };
     list(text, |_| false, parse)
 }
 
-/// Parses the rules that select events; if empty, all lines that a node counts are selected.
+/// Parses the rules that select which lines are events. An empty list selects every line that a node would count.
 pub(super) fn event_rules(text: &str, _: &str) -> Result<Vec<EventRule>, String> {
-    let hint = "write MEASUREMENT, TAG= or TAG=VALUE";
+    let hint = "use MEASUREMENT, TAG= or TAG=VALUE";
     let parse = |item: &str| item.parse().map_err(|wrong| format!("{item:?} {wrong}; {hint}"));
     list(text, |_| false, parse)
 }

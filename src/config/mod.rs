@@ -1,6 +1,7 @@
-//! The configuration: text from four sources, validated and turned into the settings for each part, which are always valid. A
-//! new key needs a row in **the table of keys** in `sections.rs`, its use where a setting is built, and an explanation in
-//! `config/eds.toml`. `output`, `sections`, `servers` and `values` import `kinds`, never the reverse.
+//! The configuration. Values from flags, the environment, the file and the defaults are merged, validated, and converted.
+//!
+//! To add a key, add a row to **the table of keys** in `sections.rs`, use the key where the setting is built, and document
+//! it in `config/eds.toml`. `output`, `sections`, `servers` and `values` import `kinds`, never the reverse.
 
 mod kinds;
 mod node;
@@ -30,7 +31,8 @@ pub use self::values::{
 
 use self::sources::{Typed, gather};
 
-/// Reads all sources, with the environment as returned by [`std::env::vars_os`]. Also returns the effective values.
+/// Loads the configuration of a node from all sources. Returns the settings and the effective values, or all problems.
+/// `environment` contains the names and values of the environment variables, as returned by [`std::env::vars_os`].
 pub fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -38,7 +40,8 @@ pub fn load(
     read(flags.typed(), environment, node::build)
 }
 
-/// Like [`load`], but for operator commands. They send nothing, so it does not read the secrets of the outputs.
+/// Like [`load`], but for operator commands, which do not write to outputs. Does not read the secrets of the outputs, so
+/// that an operator does not need access to them.
 pub fn load_without_secrets_of_output(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,

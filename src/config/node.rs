@@ -1,4 +1,4 @@
-//! The settings of a node, and the checks of how keys relate to each other.
+//! Builds the settings of a node from the values of the keys, and checks that related values are consistent.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -20,21 +20,20 @@ use crate::ingest::{
 use crate::spool::SpoolSettings;
 use crate::store::redis::{self, Settings};
 
-/// The name under which all outputs appear among the cluster-wide settings.
 pub(crate) const OUTPUTS: &str = "outputs";
 
-/// Minute counts are kept for this multiple of the maximum accepted age.
+/// Closed minutes and their counts are kept for this multiple of `input.max_age`.
 const RETENTION_AGES: u32 = 2;
-/// A node is lagging if the store takes longer than this to respond.
+/// The response time of the store after which a node is lagging, unless a quarter of `flush.grace` is shorter.
 const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
-/// A lease is renewed once per interval, so two renewals may fail before it expires.
+/// The minimum of `flush.lease` as a multiple of `flush.interval`, so that two renewals may fail before the lease expires.
 const LEASE_INTERVALS_MIN: u32 = 3;
 const STORE_LOOK: Duration = Duration::from_secs(1);
 
-/// A valid configuration: the settings for all parts.
+/// The validated configuration of a node: the settings for all of its parts.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The file that was read; `None` if no flag specifies one and the default file does not exist.
+    /// The configuration file that was read; `None` if `--config` is not set and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) node: String,
     pub(crate) store: Store,
@@ -42,16 +41,15 @@ pub struct Config {
     pub(crate) retention: Duration,
     pub(crate) input: Input,
     pub(crate) batcher: BatcherSettings,
-    /// Takes events that do not fit in memory; `None` if they are dropped.
     pub(crate) spool: Option<SpoolSettings>,
-    /// How long an event waits to be recorded while the store keeps up.
+    /// How long an event waits in a batch before it is recorded, as long as the store keeps up.
     pub(crate) linger: Linger,
     pub(crate) recorder: RecorderSettings,
     pub(crate) flush: FlushSettings,
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
     pub(crate) log: Log,
-    /// Equivalent values have the same text. Omits `store.url` and `store.prefix`, as nodes that differ in them share nothing.
+    /// The cluster-wide settings except `store.url` and `store.prefix`. Equivalent values have the same text.
     pub(crate) alike: Vec<(&'static str, String)>,
 }
 
@@ -66,7 +64,7 @@ pub(crate) enum Store {
     Redis(Box<Settings>),
 }
 
-/// The keys that operator commands do not need: the secrets of the outputs, and the spool.
+/// The keys that operator commands ignore: the credentials of the outputs, and the spool directory.
 const TO_SEND: [&str; 6] = [
     "output.token",
     "output.token_file",
@@ -76,7 +74,7 @@ const TO_SEND: [&str; 6] = [
     "input.spool_dir",
 ];
 
-/// Like [`build`], but for operator commands.
+/// Like [`build`], but for operator commands, which do not need the keys in [`TO_SEND`].
 pub(super) fn build_to_look(values: &mut Effective) -> Config {
     for output in 0..values.outputs() {
         values.output = output;
@@ -120,7 +118,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         },
         spool: (input.spool_dir.clone())
             .map(|directory| SpoolSettings { directory, bytes_max: input.spool_max }),
-        // Events must be recorded well before their minute closes.
+        // At most a quarter of the grace period, so that events are recorded well before their minute closes.
         linger: Linger {
             least: input.linger,
             most: input.linger_max.min(grace / 4).max(input.linger),
@@ -163,16 +161,16 @@ fn build_store(
     values.together(
         &["store.partitions_before", "store.partitions_from"],
         before.is_some() == keys.partitions_from.is_some(),
-        "and store.partitions_from must be set together; set both while the number of partitions changes, and remove both \
-         afterwards",
+        "must be set together with store.partitions_from; set both while the number of partitions is being changed, and remove \
+         both afterwards",
     );
     values.together(
         &["store.partitions_before", "store.partitions"],
         before != Some(keys.partitions),
-        "equals store.partitions, so nothing would change; write the previous number of partitions",
+        "equals store.partitions, so nothing would change; set it to the previous number of partitions",
     );
     let count = NonZeroU16::new(keys.partitions).unwrap_or(NonZeroU16::MIN);
-    // An in-memory store starts empty, so it has no minutes with a different partition count.
+    // An in-memory store starts empty, so it has no minutes with the previous number of partitions.
     let before = before.zip(keys.partitions_from).filter(|_| keys.url.is_some());
     let partitions = redis::partitions(&keys.prefix, count, before);
     let (bytes_max, counts_max) = (keys.memory_max, keys.counts_max);
@@ -199,29 +197,29 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (
             &["input.measurement_tag"][..],
             !is_reserved(tag.as_bytes()),
-            "is a reserved tag key; choose another one",
+            "is a reserved tag key; choose a different key",
         ),
         (
             &["flush.max_hold", "flush.grace"],
             flush.max_hold >= flush.grace,
-            "is shorter than flush.grace, so no minute would become idle; raise this or lower flush.grace",
+            "is shorter than flush.grace, so no minute would ever become idle; raise it or lower flush.grace",
         ),
         (
             &["flush.lease", "flush.interval"],
             flush.lease >= flush.interval.saturating_mul(LEASE_INTERVALS_MIN),
-            "is shorter than 3 × flush.interval, so claims could lapse before they are renewed; raise this or lower \
+            "is shorter than 3 × flush.interval, so claims could expire before they are renewed; raise it or lower \
              flush.interval",
         ),
         (
             &["input.linger", "flush.grace"],
             input.linger < flush.grace,
-            "is not shorter than flush.grace, so events would be recorded after their minute is closed; lower this or raise \
+            "is not shorter than flush.grace, so events would be recorded after their minute was closed; lower it or raise \
              flush.grace",
         ),
         (
             &["flush.interval", "flush.grace"],
             !is_redis || flush.interval < flush.grace,
-            "is not shorter than flush.grace, so minutes could be closed before a node reports its lag; lower this or raise \
+            "is not shorter than flush.grace, so minutes could be closed before a node reports its lag; lower it or raise \
              flush.grace",
         ),
         (
@@ -229,8 +227,8 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
             !is_redis
                 || store.replay_window.is_zero()
                 || store.replay_window >= store.response_timeout,
-            "is shorter than store.response_timeout, so events would be forgotten before a failover is noticed; raise this or \
-             lower store.response_timeout, or write \"0s\"",
+            "is shorter than store.response_timeout, so the events kept for a replay would be discarded before a failover is detected; \
+             raise it, lower store.response_timeout, or set it to \"0s\" to disable replays",
         ),
     ] {
         values.together(keys, holds, text);
@@ -245,7 +243,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (line, ("input.max_user", input.max_user)),
     ] {
         let text = format!(
-            "{} bytes never fit into {}, {} bytes; lower this or raise {1}",
+            "{} bytes do not fit in {} ({} bytes); lower it or raise {1}",
             inner.1, outer.0, outer.1
         );
         values.together(&[inner.0, outer.0], inner.1 <= outer.1, &text);
@@ -253,7 +251,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
 }
 
 impl Config {
-    /// Returns warnings about settings that are valid but unwise. Each is a sentence that mentions the keys.
+    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.exposed();
@@ -275,32 +273,32 @@ impl Config {
         let pairs = [
             (
                 interval > grace / 2,
-                "flush.interval ({}) is longer than half of flush.grace ({}): if recording hangs, other nodes may close minutes \
-                 before this node reports its lag",
+                "flush.interval ({}) is longer than half of flush.grace ({}), so if recording hangs, other nodes may close \
+                 minutes before this node reports its lag",
                 [interval, grace],
             ),
             (
                 lease < kept,
-                "flush.lease ({}) is shorter than flush.interval + store.connect_timeout + 2 × store.response_timeout ({}): if \
-                 Redis is slow, claims and reported lags expire, and other nodes send the same counts again",
+                "flush.lease ({}) is shorter than flush.interval + store.connect_timeout + 2 × store.response_timeout ({}), so if \
+                 Redis is slow, claims and lag reports expire, and other nodes send the same counts again",
                 [lease, kept],
             ),
             (
                 !window.is_zero() && window < noticed,
-                "store.replay_window ({}) is shorter than the time to notice that Redis is gone (store.connect_timeout + \
-                 store.response_timeout + 1s, {}): a failover may lose the events of that time",
+                "store.replay_window ({}) is shorter than the time it takes to detect that Redis is down (store.connect_timeout + \
+                 store.response_timeout + 1s = {}), so a failover may lose events recorded during that time",
                 [window, noticed],
             ),
             (
                 response >= max_hold,
-                "store.response_timeout ({}) is not shorter than flush.max_hold ({}): if recording hangs, events arrive after \
-                 their minute is closed",
+                "store.response_timeout ({}) is not shorter than flush.max_hold ({}), so if recording hangs, events \
+                 reach Redis after their minute is closed",
                 [response, max_hold],
             ),
             (
                 self.spool.is_none() && drain < response,
-                "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and input.spool_dir is not set: one late \
-                 answer at a stop loses the queued events",
+                "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and input.spool_dir is not set, so a \
+                 single slow response on shutdown can cause all queued events to be lost",
                 [drain, response],
             ),
         ];
@@ -319,23 +317,23 @@ impl Config {
             && let Some(host) = remote_host(&settings.redis.address)
         {
             let password = settings.redis.credentials.password.as_ref();
-            let password = password.map_or("", |_| " and the password");
+            let password = password.map_or("", |_| ", and read the password");
             warnings.push(format!(
-                "store.url is not encrypted: the network between this host and {host} can read and change all events and \
-                 counts{password}; use rediss://"
+                "store.url is not encrypted, so anyone on the network between this host and {host} can read and change all events \
+                 and counts{password}; use rediss://"
             ));
         }
         for output in &self.outputs {
             if let Target::InfluxDb(settings) = &output.target
                 && let Some(host) = exposed_host(&settings.url)
             {
-                let of = match &self.outputs[..] {
+                let suffix = match &self.outputs[..] {
                     [_] => String::new(),
                     _ => format!(" of {:?}", output.name.as_str()),
                 };
                 warnings.push(format!(
-                    "output.url{of} is not encrypted: the network between this host and {host} can read and change all counts \
-                     and the credentials; use https://"
+                    "output.url{suffix} is not encrypted, so anyone on the network between this host and {host} can read and change \
+                     all counts, and read the credentials; use https://"
                 ));
             }
         }
@@ -343,8 +341,8 @@ impl Config {
         let anywhere: Vec<_> = self.input.listen.iter().filter(is_any).collect();
         if !anywhere.is_empty() {
             warnings.push(format!(
-                "input.listen accepts events at every address of this host ({anywhere:?}), and UDP does not authenticate \
-                 senders; name one address, and let a firewall admit the senders only"
+                "input.listen accepts events on every address of this host ({anywhere:?}), and UDP does not authenticate \
+                 senders; listen on a single address, and use a firewall that admits only the senders"
             ));
         }
         warnings

@@ -1,4 +1,4 @@
-//! `[output]` or each `[[output]]`.
+//! Builds the settings of the outputs from `[output]`, or from each `[[output]]`.
 
 use std::time::Duration;
 
@@ -10,34 +10,33 @@ use crate::output::influxdb::{Api, Settings};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
 use crate::store::OutputName;
 
-/// Maximum number of outputs. Each has its own tasks, connections and backlog.
+/// Maximum number of outputs. There is a limit because each output has its own tasks, connections and backlog.
 const OUTPUTS_MAX: usize = 16;
-/// No chart shows a higher rate.
+/// Minimum interval at which a node writes its own metrics. Charts do not show more frequent points.
 const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) name: OutputName,
     pub(crate) target: Target,
-    /// Maximum number of counts in one write; each count is two points.
+    /// Maximum number of counts in one write. Each count is written as two points.
     pub(crate) write_counts_max: usize,
     pub(crate) probe_measurement: String,
-    /// How frequently the node writes its metrics to the output; `None` for never.
+    /// How often the node writes its own metrics to the output; `None` means never.
     pub(crate) self_metrics: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
-    /// Line protocol on standard output.
     Stdout,
-    /// `InfluxDB`, or a server with the same API.
     InfluxDb(Box<Settings>),
 }
 
 impl Output {
     pub(super) fn alike(&self) -> String {
-        let Target::InfluxDb(settings) = &self.target else {
-            return format!("{} stdout:", self.name);
+        let settings = match &self.target {
+            Target::Stdout => return format!("{} stdout:", self.name),
+            Target::InfluxDb(settings) => settings,
         };
         let api = match &settings.api {
             Api::V1 { database, .. } => format!("api=v1 database={database}"),
@@ -60,23 +59,27 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
             (
                 &["output.name"][..],
                 is_new,
-                "is also the name of another output; name them differently",
+                "is also the name of a different output; use unique names",
             ),
-            (&["output.name"], place < OUTPUTS_MAX, "is one output too many; configure at most 16"),
+            (
+                &["output.name"],
+                place < OUTPUTS_MAX,
+                "exceeds the limit of 16 outputs; remove an output",
+            ),
             (
                 &["output.probe_measurement"],
                 !is_of_counts,
-                "is a measurement of counts; name a measurement that contains nothing else",
+                "is a measurement of counts; choose a measurement that is not used for anything else",
             ),
             (
                 &["output.self_metrics"],
                 self_metrics.is_none_or(|every| every >= SELF_METRICS_MIN),
-                "is shorter than a second; write 1s or more, or 0s to disable it",
+                "is shorter than a second; use 1s or more, or 0s to disable it",
             ),
             (
                 &["output.self_metrics", "output.url"],
                 self_metrics.is_none() || keys.url.is_some(),
-                "needs a database, but output.url is stdout:; remove it, or set output.url",
+                "requires a database, but output.url is stdout:; remove this key, or change output.url",
             ),
         ] {
             values.together(paths, holds, text);
@@ -102,7 +105,7 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
         ApiVersion::V2 => ("v2", "v1", ["database", "username", "password", "password_file"]),
     };
     let refused = format!(
-        "requires output.api = \"{other}\", but that is \"{version}\"; remove this, or set output.api to \"{other}\""
+        "requires output.api = \"{other}\", but it is \"{version}\"; remove this key, or set output.api to \"{other}\""
     );
     refuse_keys(values, "output.api", &unused, &refused);
     let missing = format!("is not set, but output.api = \"{version}\" requires it; set it");
@@ -125,8 +128,8 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
     values.together(
         &["output.token_file", "output.token", "output.url", "output.api"],
         !matches!(settings.api, Api::V2 { token: None, .. }) || is_on_this_host,
-        "is not set, but output.api = \"v2\" requires a token unless the URL is http:// with an address of this host; set it, \
-         or set EDS_OUTPUT__TOKEN",
+        "is not set, but output.api = \"v2\" requires a token unless output.url is http:// with an address of this host; set \
+         it, or set EDS_OUTPUT__TOKEN",
     );
     Target::InfluxDb(Box::new(settings))
 }

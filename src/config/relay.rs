@@ -1,4 +1,4 @@
-//! The settings of a relay.
+//! Builds the settings of a relay from the values of the keys.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use crate::event::{LineLimits, LineRules, Precision};
 use crate::output::influxdb::Api;
 use crate::relay::{PassthroughSettings, leads_to_any};
 
-/// A valid relay configuration.
+/// The validated configuration of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// The file that was read; `None` if no flag specifies one and the default file does not exist.
+    /// The configuration file that was read; `None` if `--config` is not set and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) name: String,
-    /// The nodes' Redis, to which the relay reports its state, and the prefix of all keys; `None` if it does not report.
+    /// The nodes' Redis and the prefix of its keys; `None` if the relay does not report its state.
     pub(crate) store: Option<(redis_link::Settings, String)>,
     pub(crate) input: Input,
     pub(crate) rules: LineRules,
@@ -30,7 +30,7 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Returns warnings about settings that are valid but unwise. Each is a sentence that mentions the keys.
+    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -38,14 +38,14 @@ impl RelayConfig {
             && let Some(host) = exposed_host(&http.server.url)
         {
             warnings.push(format!(
-                "passthrough.url is not encrypted: the network between this host and {host} can read and change the lines and the \
-                 credentials; use https://"
+                "passthrough.url is not encrypted, so anyone on the network between this host and {host} can read and change \
+                 the lines, and read the credentials; use https://"
             ));
         }
         if self.rules.precision != Precision::Nanoseconds {
             warnings.push(
-                "input.timestamp_precision is not \"ns\": events of one user and series without a timestamp that arrive within \
-                 one unit get the same timestamp and are counted as one"
+                "input.timestamp_precision is not \"ns\", so events without a timestamp that have the same user and series and arrive \
+                 within one unit get the same timestamp and count as one event"
                     .to_owned(),
             );
         }
@@ -63,7 +63,8 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
     let is_own = |to: &&String| to.parse().is_ok_and(|to| leads_to_any(&input.listen, to));
     if let Some(own) = relay.to.iter().find(is_own) {
         let text = format!(
-            "names {own}, where this relay itself listens, so every line would come back; name nodes, or a relay nearer to them"
+            "contains {own}, an address on which this relay itself listens, so every line would loop back; list only nodes, or relays \
+             that are closer to the nodes"
         );
         values.together(&["relay.to", "input.listen"], false, &text);
     }
@@ -74,7 +75,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
         file: values.file.clone(),
         name: Top::read(values).node,
         store: servers::redis(values, url, timeouts).map(|redis| (redis, prefix)),
-        // The nodes enforce the length limits.
+        // The relay does not limit lengths, because the nodes do.
         rules: line_rules(&input, LineLimits::NONE),
         input,
         relay,
@@ -99,7 +100,7 @@ fn passthrough(values: &mut Effective) -> PassthroughSettings {
     ] {
         if !is_used {
             let text = format!(
-                "requires {parameter} in passthrough.url, which does not have it; remove this"
+                "requires {parameter} in passthrough.url; add it there, or remove this key"
             );
             refuse_keys(values, "passthrough.url", names, &text);
         }

@@ -1,5 +1,5 @@
-//! Redis and the HTTP servers: their URLs, users, secrets and certificates. `redis` and `http` read the keys that apply only to
-//! a server, so those keys are not checked if there is no server.
+//! The settings for connecting to Redis and HTTP servers: URLs, users, secrets and certificates. `redis` and `http` read the
+//! keys that apply only to a server, so these keys are not checked if no server is configured.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,37 +16,37 @@ use crate::secret::Secret;
 
 type Login = (Option<String>, Option<Secret>);
 
-/// Parses the store's URL; `None` if the store is in memory.
 pub(super) fn store_url(text: &str, allowed: &str) -> Result<Option<redis_link::Settings>, String> {
     if text == "memory:" {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|error| match error {
-        UrlError::Scheme(url) => format!("{url:?} is not a store; write {allowed}"),
+        UrlError::Scheme(url) => format!("{url:?} is not a store URL; use {allowed}"),
         error @ UrlError::Invalid { .. } => error.to_string(),
     })
 }
 
-/// Parses an output's URL; `None` for standard output.
 pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, String> {
     if text == "stdout:" {
         return Ok(None);
     }
-    let wrong = |what: &str| format!("{:?} {what}", without_secrets(text));
-    let url = http_url(text, "is not an output", allowed)?;
+    let wrong = |problem: &str| format!("{:?} {problem}", without_secrets(text));
+    let url = http_url(text, "is not an output URL", allowed)?;
     if url.path().trim_end_matches('/').ends_with("/write") {
         return Err(wrong(
-            "ends in the path of the write API; remove /write or /api/v2/write and everything after it: eds adds the path of \
-             output.api",
+            "ends with the path of the write API; remove /write or /api/v2/write and everything after it, because eds adds this \
+             path itself",
         ));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("has a ? or # part; remove it and set the other keys of [output]"));
+        return Err(wrong(
+            "has a query or fragment; remove it, and use the other keys in [output] instead",
+        ));
     }
     Ok(Some(url))
 }
 
-/// Parses the destination of passthrough lines. The section's other keys complete the settings of a server.
+/// Parses `passthrough.url`. For an HTTP server, the caller must still set the credentials, the timeout and the queue size.
 pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
     if text == "none:" {
         return Ok(PassthroughSettings::Nowhere);
@@ -54,8 +54,8 @@ pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSe
     if let Some(host) = text.strip_prefix("udp://") {
         return host_and_port(host).map(PassthroughSettings::Udp);
     }
-    let wrong = |what: &str| format!("{:?} {what}; write {allowed}", without_secrets(text));
-    let mut url = http_url(text, "is not a destination of lines", allowed)?;
+    let wrong = |problem: &str| format!("{:?} {problem}; use {allowed}", without_secrets(text));
+    let mut url = http_url(text, "is not a destination for lines", allowed)?;
     let [mut db, mut org, mut bucket, mut precision] = [const { None }; 4];
     for (name, value) in url.query_pairs() {
         let place = match &*name {
@@ -73,7 +73,7 @@ pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSe
     let api = match (db, org, bucket) {
         (Some(database), None, None) => Api::V1 { database, username: None, password: None },
         (None, Some(org), Some(bucket)) => Api::V2 { org, bucket, token: None },
-        _ => return Err(wrong("names neither a database nor an organization with a bucket")),
+        _ => return Err(wrong("has neither a database nor an organization and bucket")),
     };
     url.set_query(None);
     url.set_fragment(None);
@@ -90,12 +90,12 @@ pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSe
 }
 
 fn http_url(text: &str, otherwise: &str, allowed: &str) -> Result<Url, String> {
-    let wrong = |what: &str| format!("{:?} {what}; write {allowed}", without_secrets(text));
+    let wrong = |problem: &str| format!("{:?} {problem}; use {allowed}", without_secrets(text));
     let url = Url::parse(text).map_err(|error| wrong(&format!("is not a URL ({error})")))?;
     if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(wrong(otherwise)) }
 }
 
-/// Returns the host of an HTTP server to which unencrypted data leaves this host.
+/// Returns the host in the URL if the URL is unencrypted and does not point to this host; otherwise, `None`.
 pub(super) fn exposed_host(url: &Url) -> Option<&str> {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     (url.scheme() == "http" && !is_loopback(host)).then_some(host)
@@ -106,7 +106,7 @@ pub(super) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
 }
 
-/// Completes the settings from `store.url` with the section's other keys; `None` if the store is in memory.
+/// Adds the values of the other keys in `[store]` to the settings in `store.url`. Returns `None` if the store is in memory.
 pub(super) fn redis(
     values: &mut Effective,
     url: Option<redis_link::Settings>,
@@ -119,14 +119,14 @@ pub(super) fn redis(
         ["store.ca_file", "store.cert_file", "store.key_file"].map(|path| {
             let file = values.read(path, pem);
             let text =
-                "is set, but store.url is not encrypted; write rediss:// there or remove this";
+                "is set, but store.url is not encrypted; use rediss:// there, or remove this key";
             values.together(&[path, "store.url"], file.is_none() || url.tls.is_some(), text);
             file
         });
     values.together(
         &["store.cert_file", "store.key_file"],
         certificate.is_some() == key.is_some(),
-        "and store.key_file must be set together; set both or neither",
+        "must be set together with store.key_file; set both or neither",
     );
     Some(redis_link::Settings {
         tls: url.tls.map(|_| Tls { ca, client: certificate.zip(key) }),
@@ -139,13 +139,13 @@ pub(super) fn redis(
     })
 }
 
-/// Completes an HTTP server's settings with the keys in its section, and moves the user and password out of its URL.
+/// Adds the credentials and CA certificates to the settings of an HTTP server. Removes any credentials from the URL.
 pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Settings) {
     let [url_key, ca_key, token_key, token_file] =
         ["url", "ca_file", "token", "token_file"].map(|name| format!("{section}.{name}"));
     let Settings { url, api, ca, .. } = settings;
     let in_url = take_login(url);
-    let text = "has a user or password that is not UTF-8; write it in UTF-8";
+    let text = "has a user or password that is not UTF-8; encode it as UTF-8";
     values.together(&[&url_key], in_url.is_some(), text);
     let in_url = in_url.unwrap_or_default();
     match api {
@@ -162,17 +162,17 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
             values.together(
                 &[if is_in_file { &token_file } else { &token_key }],
                 token.as_ref().is_none_or(|token| token.expose().is_ascii()),
-                "has a token with a character that HTTP cannot carry; provide only the token",
+                "has characters that an HTTP header cannot contain; set it to the token alone",
             );
         }
     }
     *ca = values.read(&ca_key, certificates);
     let text =
-        format!("is set, but {url_key} is not encrypted; write https:// there or remove this");
+        format!("is set, but {url_key} is not encrypted; use https:// there, or remove this key");
     values.together(&[&ca_key, &url_key], ca.is_none() || url.scheme() == "https", &text);
 }
 
-/// Removes the user, password and trailing slashes from a URL; `None` if the user or password is not UTF-8.
+/// Removes the user, the password and trailing slashes from a URL. Returns the login; `None` if it is not valid UTF-8.
 fn take_login(url: &mut Url) -> Option<Login> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8().ok()?.into_owned();
@@ -180,7 +180,7 @@ fn take_login(url: &mut Url) -> Option<Login> {
     };
     let username = decoded(url.username())?;
     let password = decoded(url.password().unwrap_or_default())?;
-    // These fail only for URLs without a host, and http URLs always have one.
+    // These calls fail only for URLs without a host, and http URLs always have a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     let path = url.path().trim_end_matches('/').to_owned();
@@ -188,7 +188,8 @@ fn take_login(url: &mut Url) -> Option<Login> {
     Some((username, password.as_deref().map(Secret::new)))
 }
 
-/// Returns the user and password. Each may be in the URL or in the section's keys, but not in both.
+/// Returns the user and password, which may be set in the URL or by the keys in the section. Reports a problem if they
+/// contradict each other, are incomplete, or may be exposed.
 fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool) -> Login {
     let [url, name, key, file] =
         ["url", "username", "password", "password_file"].map(|name| format!("{section}.{name}"));
@@ -205,7 +206,7 @@ fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool)
             &[&*url][..],
             !is_shown,
             format!(
-                "has a password, but every user of this host can read the flags of a process; remove it and set {file} or \
+                "contains a password, but every user on this host can read the flags of a process; remove it, and set {file} or \
                  {variable}"
             ),
         ),
@@ -213,7 +214,7 @@ fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool)
         (
             &[&url, &key, &file],
             !is_twice,
-            format!("has a password, but {key} or {file} is also set; remove one of them"),
+            format!("contains a password, but {key} or {file} is also set; set the password in only one place"),
         ),
         (
             &[&file, &name, &key, &url],
@@ -228,7 +229,7 @@ fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool)
         (
             &[user_key],
             !needs_user || username.as_ref().is_none_or(|name| !name.contains(':')),
-            "has a user name with a colon, which HTTP cannot carry; use another user".to_owned(),
+            "has a user name with a colon, which HTTP authentication does not allow; use a different user".to_owned(),
         ),
     ] {
         values.together(keys, holds, &text);
@@ -243,7 +244,7 @@ fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
     given.or(in_file)
 }
 
-/// Rejects keys in a section that are set but have no effect, given the value of `selector`.
+/// Reports each of the named keys in the section of `selector` that is set, as it has no effect with that key's value.
 pub(super) fn refuse_keys(values: &mut Effective, selector: &str, names: &[&str], text: &str) {
     let (section, _) = selector.split_once('.').unwrap_or_default();
     for name in names {

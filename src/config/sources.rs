@@ -1,6 +1,6 @@
-//! The sources of values: the file, the environment and flags, each overriding the previous one. The file is parsed into a tree
-//! that keeps the span of each value, rather than into a struct with serde, so that all mistakes are reported at once, each with
-//! its line. Messages never quote lines from the file, which may contain secrets.
+//! The sources of values: the file, the environment and flags, each overriding the previous one. The file is parsed into a
+//! tree that keeps the span of each value, rather than into a struct with serde, so that all mistakes are reported at once,
+//! each with its line. Messages never quote lines from the file, because they may contain secrets.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,8 +16,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::sections::KEYS;
 use super::values::{Effective, Form, Key, OUTPUT, Origin, Program, VARIABLE_PREFIX};
 
-/// The flags of `eds run` and `eds check`, as they were typed. There is no `Debug`, because a URL may have a password until it
-/// is refused.
+/// The flags of commands that use a node's configuration. `Debug` is not implemented, because a URL may contain a password.
 #[derive(Clone, Default, clap::Args)]
 pub struct Flags {
     /// Configuration file [default: /etc/eds/eds.toml, if it exists]
@@ -26,45 +25,46 @@ pub struct Flags {
     /// Name of this node, unique in the cluster [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Addresses to receive events on, separated by commas or given repeatedly
+    /// Addresses to receive events on, comma-separated or repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Store of the minutes: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or redis+sentinel://…
+    /// Store for minutes: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or redis+sentinel://…
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
     /// Destination of the counts: stdout:, http://… or https://…; replaces all configured outputs
     #[arg(long, value_name = "URL")]
     pub output: Option<String>,
-    /// TCP address of the HTTP server; empty: none
+    /// TCP address of the HTTP server; an empty address disables it
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
 
-/// The flags of `eds relay`, as they were typed.
+/// The flags of `eds relay`, as typed.
 #[derive(Clone, Default, clap::Args)]
 pub struct RelayFlags {
     /// Configuration file [default: /etc/eds/relay.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Addresses to receive lines on, separated by commas or given repeatedly
+    /// Addresses to receive lines on, comma-separated or repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Nodes to send every event to, separated by commas or given repeatedly
+    /// Nodes to send every event to, comma-separated or repeated
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub to: Vec<String>,
-    /// Destination of all other lines: none:, udp://HOST:PORT, http://HOST:PORT?db=… or http://HOST:PORT?org=…&bucket=…
+    /// Destination of all other lines: none:, udp://HOST:PORT, http://HOST:PORT?db=… or
+    /// http://HOST:PORT?org=…&bucket=…
     #[arg(long, value_name = "URL")]
     pub passthrough: Option<String>,
-    /// TCP address of the HTTP server; empty: none
+    /// TCP address of the HTTP server; an empty address disables it
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
 
-/// A program, its configuration file, and its flags, each with its name, key and value.
+/// A program, the file given by `--config`, and for each other flag its name, its key, and its value if it is set.
 pub(super) type Typed<'a> =
     (Program, Option<&'a Path>, Vec<(&'static str, &'static str, Option<String>)>);
 
-/// Joins the values of a flag as they would appear in the environment.
+/// Joins the values of a flag with commas, as in the environment. Returns `None` if there are no values.
 fn joined(values: &[String]) -> Option<String> {
     (!values.is_empty()).then(|| values.join(","))
 }
@@ -94,7 +94,7 @@ impl RelayFlags {
     }
 }
 
-/// Returns the values from all sources, and whether they are complete, that is, the file can be read and is TOML.
+/// Returns the values from all sources, and whether they are complete, i.e. whether the file was readable and valid TOML.
 pub(super) fn gather(
     (program, file, flags): Typed<'_>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -107,7 +107,7 @@ pub(super) fn gather(
     read_environment(&mut values, environment);
     for (flag, path, value) in flags {
         if let Some(value) = value {
-            // The flag replaces all outputs, so that a configuration can be tried out.
+            // `--output` replaces all outputs, so that a configuration can be tried out without writing to them.
             if values.is_of_several(path) {
                 values.begin_output(0);
             }
@@ -117,7 +117,7 @@ pub(super) fn gather(
     (values, is_readable)
 }
 
-/// Returns the host name. The second file is for containers whose `/proc` shows only processes.
+/// Returns the host name; `None` if it cannot be read. In some containers, `/proc` shows only processes.
 pub(super) fn host_name() -> Option<String> {
     let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     ["/proc/sys/kernel/hostname", "/etc/hostname"]
@@ -125,20 +125,19 @@ pub(super) fn host_name() -> Option<String> {
         .find_map(|path| read(path).filter(|name| !name.is_empty()))
 }
 
-/// Any other variable with the prefix `EDS_` is probably a misspelt key and so an error, unless Kubernetes set it.
+/// Reads the values of keys from the environment. Reports unknown `EDS_` variables unless Kubernetes set them.
 fn read_environment(
     values: &mut Effective,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) {
     let owned = |(name, value): (OsString, _)| (name.to_string_lossy().into_owned(), value);
-    let mut ours: Vec<(String, OsString)> = environment.into_iter().map(owned).collect();
-    ours.retain(|(name, _)| name.starts_with(VARIABLE_PREFIX));
-    // Sorted, so that the order of problems does not depend on the system.
-    ours.sort();
-    for (name, value) in ours {
+    let mut variables: Vec<(String, OsString)> = environment.into_iter().map(owned).collect();
+    variables.retain(|(name, _)| name.starts_with(VARIABLE_PREFIX));
+    variables.sort();
+    for (name, value) in variables {
         let origin = Origin::Environment(name.clone());
         let Some(key) = values.program.keys().find(|key| key.variable() == name) else {
-            // A node and a relay may share an image's environment.
+            // A node and a relay may run with the same environment, so ignore the other program's keys.
             let is_of_another = KEYS.iter().any(|key| key.variable() == name);
             if !is_of_another && !value.to_str().is_some_and(|value| is_of_a_service(&name, value))
             {
@@ -148,18 +147,19 @@ fn read_environment(
             continue;
         };
         if values.is_of_several(key.path) {
-            let text = "applies to a single output, but the file has several; write the key below its [[output]], and a \
-                        secret into a separate file";
+            let text = "applies to a single output, but the file has several; set the key in its [[output]] section, and put a \
+                        secret in a separate file";
             values.refuse(origin, "", text.to_owned());
         } else if let Ok(value) = value.into_string() {
             values.set(key.path, value, origin);
         } else {
-            values.refuse(origin, key.path, "is not UTF-8; write it in UTF-8".to_owned());
+            values.refuse(origin, key.path, "is not UTF-8; encode it as UTF-8".to_owned());
         }
     }
 }
 
-/// Matches names like `EDS_SERVICE_HOST`, `EDS_PORT` and `EDS_NODE_PORT_8094_UDP_ADDR`; keys have two consecutive underscores.
+/// Returns whether Kubernetes has set this variable for a Service, such as `EDS_SERVICE_HOST`, `EDS_PORT` or
+/// `EDS_NODE_PORT_8094_UDP_ADDR`. These names never contain two consecutive underscores, as the variables of most keys do.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let words: Vec<&str> = name.split('_').skip(1).collect();
     let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
@@ -179,7 +179,7 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
         [.., "PORT", port, protocol, "PROTO"] if is_link(port, protocol) => is_protocol(value),
         [.., "PORT", port, protocol] if is_link(port, protocol) => is_url(),
         [.., "PORT"] if is_url() => true,
-        // The port may have a name.
+        // `EDS_SERVICE_PORT`, which may be followed by the name of the port.
         _ => words.windows(2).any(|pair| pair == ["SERVICE", "PORT"]) && is_port(value),
     };
     is_named && !words.contains(&"")
@@ -190,14 +190,14 @@ fn nearest<N: AsRef<str>>(name: &str, names: impl Iterator<Item = N>) -> String 
     nearest.map_or(String::new(), |nearest| nearest.as_ref().to_owned())
 }
 
-/// Reads the specified file, or the default file if it exists. Returns false if it cannot be read or is not TOML.
+/// Reads the specified file, or the default file if it exists. Returns false if the file is unreadable or not valid TOML.
 fn read_file(values: &mut Effective, named: Option<&Path>) -> bool {
     let path = named.unwrap_or(Path::new(values.program.default_file()));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => return true,
         Err(error) => {
-            let text = format!("cannot be read: {error}; name a readable file by --config");
+            let text = format!("cannot be read: {error}; use --config to specify a readable file");
             values.refuse(Origin::File(path.to_owned(), 0), "", text);
             return false;
         }
@@ -212,7 +212,7 @@ fn read_file(values: &mut Effective, named: Option<&Path>) -> bool {
         if lines.insert(file.line(&span)) {
             match error.message() {
                 "duplicate key" => file.duplicate(&span),
-                message => file.refuse(&span, "", format!("this is not TOML: {message}")),
+                message => file.refuse(&span, "", format!("invalid TOML: {message}")),
             }
         }
     }
@@ -244,14 +244,14 @@ impl File<'_> {
                             self.section(section, inner);
                         } else {
                             let text =
-                                "is not a section; write [[output]] above the keys of each output";
+                                "is not a section; put [[output]] above the keys of each output";
                             self.refuse(&output.span(), section, text);
                         }
                     }
                 }
                 _ if is_section => {
                     let text = format!(
-                        "is a section; write [{section}] on a separate line, and its keys below"
+                        "is a section; put [{section}] on a separate line, with its keys below"
                     );
                     self.refuse(&span, section, text);
                 }
@@ -278,7 +278,7 @@ impl File<'_> {
         let is_it = |key: &&Key| key.section() == section && key.name() == name;
         let Some(key) = self.values.program.keys().find(is_it) else {
             let dot = if section.is_empty() { "" } else { "." };
-            // A known name in the wrong section probably means that the section is wrong.
+            // If the name is known, the section is probably wrong, so differences in the section count little.
             let distance = |key: &&Key| {
                 let of_section = damerau_levenshtein(section, key.section());
                 damerau_levenshtein(name, key.name()) + of_section.min(SECTION_DISTANCE_MAX)
@@ -290,7 +290,7 @@ impl File<'_> {
         };
         if key.form == Form::Secret {
             let text = format!(
-                "is a secret, which this file must not contain; name a file with the secret by {}_file, or set {}",
+                "is a secret, which must not be in this file; set {}_file to a file that contains it, or set {}",
                 key.path,
                 key.variable()
             );
@@ -301,20 +301,20 @@ impl File<'_> {
             Err(hint) => {
                 let colon = if key.allowed.is_empty() { "" } else { ": " };
                 let given = value.get_ref().type_str();
-                let text = format!("is a TOML {given} here; {hint}{colon}{}", key.allowed);
+                let text = format!("is a TOML {given}; {hint}{colon}{}", key.allowed);
                 self.refuse(&value.span(), key.path, text);
             }
         }
     }
 
-    /// Reports a key or section that is defined twice, with both lines. The parser reports only the second one.
+    /// Reports a key or section that is defined twice, with both line numbers. The parser reports only the second one.
     fn duplicate(&mut self, span: &Range<usize>) {
         let names: Vec<_> = self.text.lines().take(self.line(span)).map(named).collect();
         let (name, before) = names.split_last().unwrap_or((&"", &[]));
         let key = self.text.get(span.clone()).unwrap_or_default();
         let text = match before.iter().rposition(|earlier| earlier == name) {
             Some(first) if name.trim_end_matches(']').ends_with(key) => {
-                format!("{name} is defined here and in line {}; keep one definition", first + 1)
+                format!("{name} is defined here and on line {}; keep one definition", first + 1)
             }
             _ => format!("{key} is defined twice in one value; keep one definition"),
         };
@@ -335,7 +335,7 @@ impl File<'_> {
     }
 }
 
-/// An entirely different section counts as at most this many wrong letters in the name.
+/// Maximum distance, in letters, that a wrong section contributes when the key nearest to an unknown name is determined.
 const SECTION_DISTANCE_MAX: usize = 2;
 
 /// Returns the key in a line of a file, or the section in brackets; never a value, which may be a secret.
@@ -353,16 +353,16 @@ fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
             texts
                 .filter(|_| value.is_array())
                 .map(|texts| texts.join(","))
-                .ok_or("write a list of texts, such as [\"127.0.0.1:8094\"]")
+                .ok_or("use a list of strings, such as [\"127.0.0.1:8094\"]")
         }
         (Form::Integer, DeValue::Integer(number)) => {
-            // A number beyond i128 is rejected later, because it is out of every range.
+            // A number that does not fit in an i128 is rejected later, because it is outside every allowed range.
             let decimal = i128::from_str_radix(number.as_str(), number.radix());
             Ok(decimal.map_or(number.as_str().to_owned(), |number| number.to_string()))
         }
-        (Form::Integer, _) => Err("write a whole number without quotes"),
+        (Form::Integer, _) => Err("use a whole number without quotes"),
         (Form::Time, DeValue::Datetime(at)) => Ok(at.to_string()),
         (_, DeValue::String(text)) => Ok(text.to_string()),
-        _ => Err("write a text in quotes"),
+        _ => Err("use a quoted string"),
     }
 }

@@ -40,7 +40,7 @@ fn check_refused(cases: &str) {
         let (errors, given): (Vec<&str>, Vec<&str>) = case.iter().partition(|line| is_error(line));
         let (variables, text): (Vec<&str>, Vec<&str>) =
             given.iter().partition(|line| line.starts_with("EDS_"));
-        let variables: Vec<_> = variables.iter().filter_map(|it| it.split_once('=')).collect();
+        let variables: Vec<_> = variables.iter().filter_map(|line| line.split_once('=')).collect();
         let expected: Vec<_> = errors.iter().map(|line| &line[3..]).collect();
         let refused = load_with(&text.join("\n"), &variables, Flags::default()).unwrap_err();
         assert_eq!(refused, expected.join("\n"), "of {given:?}");
@@ -78,7 +78,7 @@ url = "x"
 level = "info"
 => FILE:1: unknown key level; did you mean log.level?
 log = 1
-=> FILE:1: log: is a section; write [log] on a separate line, and its keys below
+=> FILE:1: log: is a section; put [log] on a separate line, with its keys below
 EDS_INPUT_LISTEN=1
 => environment EDS_INPUT_LISTEN: unknown key; did you mean EDS_INPUT__LISTEN?
 EDS_input__listen=1
@@ -97,22 +97,22 @@ fn malformed_values_are_refused_with_the_expected_form() {
     check_refused(
         r#"
 node = 1
-=> FILE:1: node: is a TOML integer here; write a text in quotes: 1 to 64 of A-Z a-z 0-9 . _ -
+=> FILE:1: node: is a TOML integer; use a quoted string: 1 to 64 of A-Z a-z 0-9 . _ -
 [input]
 linger = 100
-=> FILE:2: input.linger: is a TOML integer here; write a text in quotes: 1ms to 10s
+=> FILE:2: input.linger: is a TOML integer; use a quoted string: 1ms to 10s
 [input]
 listen = "[::1]:1"
-=> FILE:2: input.listen: is a TOML string here; write a list of texts, such as ["127.0.0.1:8094"]
+=> FILE:2: input.listen: is a TOML string; use a list of strings, such as ["127.0.0.1:8094"]
 [input]
 threads = "2"
-=> FILE:2: input.threads: is a TOML string here; write a whole number without quotes: 1 to 64
+=> FILE:2: input.threads: is a TOML string; use a whole number without quotes: 1 to 64
 [input]
 threads = 1.5
-=> FILE:2: input.threads: is a TOML float here; write a whole number without quotes: 1 to 64
+=> FILE:2: input.threads: is a TOML float; use a whole number without quotes: 1 to 64
 [[log]]
 level = "info"
-=> FILE:1: log: is a section; write [log] on a separate line, and its keys below
+=> FILE:1: log: is a section; put [log] on a separate line, with its keys below
 "#,
     );
 }
@@ -122,35 +122,35 @@ fn values_out_of_range_are_refused_with_the_range() {
     check_refused(
         r#"
 EDS_NODE=a b
-=> environment EDS_NODE: node: "a b" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
+=> environment EDS_NODE: node: "a b" is not a valid name; use 1 to 64 of A-Z a-z 0-9 . _ -
 EDS_NODE=
-=> environment EDS_NODE: node: "" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
+=> environment EDS_NODE: node: "" is not a valid name; use 1 to 64 of A-Z a-z 0-9 . _ -
 EDS_INPUT__USER_FIELD=a=b
-=> environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a field or tag key; write one without spaces, , = " and \
+=> environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a valid field or tag key; it must not be empty, or contain spaces, commas, =, " or \
 EDS_INPUT__LISTEN=
-=> environment EDS_INPUT__LISTEN: input.listen: is empty; name at least one address, such as "127.0.0.1:8094"
+=> environment EDS_INPUT__LISTEN: input.listen: is empty; set at least one address, such as "127.0.0.1:8094"
 EDS_INPUT__LISTEN=127.0.0.1:1, 127.0.0.1:1
-=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" occurs twice; remove one
+=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" is listed twice; remove one of them
 EDS_HTTP__LISTEN=localhost:80
-=> environment EDS_HTTP__LISTEN: http.listen: "localhost:80" is not an address; write an IP address and a port, such as "127.0.0.1:8094" or "[::1]:8094"
+=> environment EDS_HTTP__LISTEN: http.listen: "localhost:80" is not an address; use an IP address and a port, such as "127.0.0.1:8094" or "[::1]:8094"
 EDS_INPUT__QUEUE_EVENTS=0
-=> environment EDS_INPUT__QUEUE_EVENTS: input.queue_events: "0" is out of range; write 1 to 1000000000
+=> environment EDS_INPUT__QUEUE_EVENTS: input.queue_events: "0" is out of range; use 1 to 1000000000
 EDS_STORE__PARTITIONS=-1
-=> environment EDS_STORE__PARTITIONS: store.partitions: "-1" is out of range; write 1 to 1024
+=> environment EDS_STORE__PARTITIONS: store.partitions: "-1" is out of range; use 1 to 1024
 EDS_STORE__PARTITIONS=many
-=> environment EDS_STORE__PARTITIONS: store.partitions: "many" is not a whole number; write 1 to 1024
+=> environment EDS_STORE__PARTITIONS: store.partitions: "many" is not a whole number; use 1 to 1024
 EDS_INPUT__MAX_AGE=30s
-=> environment EDS_INPUT__MAX_AGE: input.max_age: "30s" is out of range; write 1m to 100years
+=> environment EDS_INPUT__MAX_AGE: input.max_age: "30s" is out of range; use 1m to 100years
 EDS_INPUT__MAX_AGE=90
-=> environment EDS_INPUT__MAX_AGE: input.max_age: "90" is not a duration; write a number with a unit, such as "100ms", "30s" or "1h"
+=> environment EDS_INPUT__MAX_AGE: input.max_age: "90" is not a duration; use a number with a unit, such as "100ms", "30s" or "1h"
 EDS_INPUT__RECEIVE_BUFFER=8000000
-=> environment EDS_INPUT__RECEIVE_BUFFER: input.receive_buffer: "8000000" is not a size; write a number with a unit, such as "512B", "64KiB" or "8MiB"
+=> environment EDS_INPUT__RECEIVE_BUFFER: input.receive_buffer: "8000000" is not a size; use a number with a unit, such as "512B", "64KiB" or "8MiB"
 EDS_INPUT__MAX_DATAGRAM=1MiB
-=> environment EDS_INPUT__MAX_DATAGRAM: input.max_datagram: "1MiB" is out of range; write 512B to 64KiB
+=> environment EDS_INPUT__MAX_DATAGRAM: input.max_datagram: "1MiB" is out of range; use 512B to 64KiB
 EDS_STORE__LAYOUT=hll
-=> environment EDS_STORE__LAYOUT: store.layout: "hll" is not known; write one of: sets, log
+=> environment EDS_STORE__LAYOUT: store.layout: "hll" is unknown; use one of: sets, log
 EDS_LOG__FORMAT=xml
-=> environment EDS_LOG__FORMAT: log.format: "xml" is not known; write one of: text, json, journald
+=> environment EDS_LOG__FORMAT: log.format: "xml" is unknown; use one of: text, json, journald
 "#,
     );
 }
@@ -163,22 +163,22 @@ fn keys_are_checked_against_each_other() {
 [flush]
 grace = "10s"
 max_hold = "5s"
-=> FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would become idle; raise this or lower flush.grace
+=> FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever become idle; raise it or lower flush.grace
 [flush]
 interval = "20s"
-=> flush.lease: is shorter than 3 × flush.interval, so claims could lapse before they are renewed; raise this or lower flush.interval
+=> flush.lease: is shorter than 3 × flush.interval, so claims could expire before they are renewed; raise it or lower flush.interval
 [flush]
 interval = "20h"
-=> FILE:2: flush.interval: "20h" is out of range; write 10ms to 1m
+=> FILE:2: flush.interval: "20h" is out of range; use 10ms to 1m
 [input]
 measurement_tag = "eds_overflow"
-=> FILE:2: input.measurement_tag: is a reserved tag key; choose another one
+=> FILE:2: input.measurement_tag: is a reserved tag key; choose a different key
 [input]
 measurement_tag = "time"
-=> FILE:2: input.measurement_tag: is a reserved tag key; choose another one
+=> FILE:2: input.measurement_tag: is a reserved tag key; choose a different key
 [input]
 max_datagram = "1KiB"
-=> input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise input.max_datagram
+=> input.max_line: 8192 bytes do not fit in input.max_datagram (1024 bytes); lower it or raise input.max_datagram
 "#,
     );
 }
@@ -192,7 +192,7 @@ fn impossible_spool_directory_is_refused() {
     for name in ["file", "file/below/it"] {
         let (text, file) = (spool(name), path("file"));
         check_refused(&format!(
-            "{text}\n=> FILE:2: input.spool_dir: {file} is not a directory; name a directory that the service's user \
+            "{text}\n=> FILE:2: input.spool_dir: {file} is not a directory; use a directory that the service's user \
              can write to"
         ));
     }
@@ -201,7 +201,7 @@ fn impossible_spool_directory_is_refused() {
     }
     let left = std::fs::read_dir(directory.path()).unwrap();
     assert_eq!(left.count(), 1, "looking makes nothing");
-    // Operator commands store nothing there.
+    // Operator commands do not write to the spool directory.
     let flags = Flags { config: Some(path("file").into()), ..Flags::default() };
     std::fs::write(path("file"), spool("file")).unwrap();
     load_without_secrets_of_output(&flags, Vec::new()).unwrap();
@@ -225,8 +225,8 @@ fn a_file_that_is_not_toml_is_reported_by_line_and_never_quoted() {
         r"
 token = sesame
 [log
-=> FILE:1: this is not TOML: string values must be quoted, expected literal string
-=> FILE:2: this is not TOML: unclosed table, expected `]`
+=> FILE:1: invalid TOML: string values must be quoted, expected literal string
+=> FILE:2: invalid TOML: unclosed table, expected `]`
 ",
     );
     check_refused(
@@ -243,16 +243,16 @@ level = "info"
 node = "b"
 [output]
 url = { a = "sesame", b = "sesame", a = "sesame" }
-=> FILE:5: url is defined here and in line 3; keep one definition
-=> FILE:8: [store] is defined here and in line 2; keep one definition
-=> FILE:9: [log] is defined here and in line 6; keep one definition
+=> FILE:5: url is defined here and on line 3; keep one definition
+=> FILE:8: [store] is defined here and on line 2; keep one definition
+=> FILE:9: [log] is defined here and on line 6; keep one definition
 => FILE:12: a is defined twice in one value; keep one definition
 "#,
     );
     let flags = Flags { config: Some("/nowhere/eds.toml".into()), ..Flags::default() };
     assert_eq!(
         load(&flags, []).unwrap_err().to_string(),
-        "/nowhere/eds.toml: cannot be read: No such file or directory (os error 2); name a readable file by --config"
+        "/nowhere/eds.toml: cannot be read: No such file or directory (os error 2); use --config to specify a readable file"
     );
 }
 
@@ -284,7 +284,7 @@ fn later_sources_win_and_are_remembered() {
         shown.lines().any(|line| line.starts_with("node = \"a\"") && line.ends_with("eds.toml:1")),
         "{shown}"
     );
-    // The output is a file with the same meaning.
+    // Loading the output as a file results in the same configuration.
     let again = load_file(&shown).unwrap();
     let again = Config { file: config.file.clone(), ..again };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
@@ -297,7 +297,7 @@ fn key_table_is_consistent() {
         assert!(seen.insert(key.path), "{} is there twice", key.path);
         let is_short = key.doc.len() < 100 && !key.doc.ends_with('.');
         assert!(is_short, "{}", key.path);
-        // Each listed word has a meaning, and each range includes both ends.
+        // Each listed word is accepted, and each range includes both ends.
         let allowed = key.allowed;
         let ends: Vec<&str> = match allowed.strip_prefix("one of: ") {
             Some(words) => words.split(", ").collect(),
@@ -312,42 +312,42 @@ fn key_table_is_consistent() {
                 load_relay_with(RELAY, &set).map(drop)
             };
             if let Err(errors) = refused {
-                let others = [
-                    "never fit",
-                    "raise this or lower",
-                    "lower this or raise",
+                let explanations = [
+                    "do not fit",
+                    "raise it or lower",
+                    "lower it or raise",
                     "must be set together",
-                    "needs a database",
+                    "requires a database",
                 ];
-                let is_other = others.iter().any(|other| errors.contains(other));
-                assert!(is_other, "{value}: {errors}");
+                let is_explained = explanations.iter().any(|words| errors.contains(words));
+                assert!(is_explained, "{value}: {errors}");
             }
         }
     }
 }
 
-/// The values that nodes compare are the effective ones, in one spelling, and empty where they have no effect.
+/// Nodes compare the effective cluster-wide settings, in a canonical spelling. A value that has no effect is empty.
 #[test]
 fn equivalent_values_compare_equal() {
     let alike = |text: &str| {
         let config = load_file(text).unwrap();
         config.alike
     };
-    let one = alike(
+    let first = alike(
         "[flush]\nmax_hold = \"60s\"\n[input]\nmax_users_per_series = 0x10\n[store]\npartitions_before = 4\n\
          partitions_from = \"2026-11-22T03:10:00+01:00\"\n[output]\nurl = \"http://localhost/\"\norg = \"o\"\nbucket = \"b\"",
     );
-    let other = alike(
+    let second = alike(
         "[flush]\nmax_hold = \"1m\"\n[input]\nmax_users_per_series = 16\n[store]\npartitions_before = 4\n\
          partitions_from = 2026-11-22T02:10:00Z\n[output]\nurl = \"http://localhost\"\norg = \"o\"\nbucket = \"b\"",
     );
-    assert_eq!(one, other);
+    assert_eq!(first, second);
     for expected in [
         ("flush.max_hold", "1m"),
         ("store.partitions_from", "2026-11-22T02:10:00Z"),
         ("outputs", "default http://localhost api=v2 org=o bucket=b"),
     ] {
-        assert!(one.iter().any(|(key, value)| (*key, value.as_str()) == expected), "{one:?}");
+        assert!(first.iter().any(|(key, value)| (*key, value.as_str()) == expected), "{first:?}");
     }
     for (key, value) in alike("") {
         let is_empty = key.contains("partitions_");
@@ -374,7 +374,7 @@ fn incompatible_keys_of_several_sections_are_refused() {
     for text in ["replay_window = \"0s\"", "replay_window = \"3s\""] {
         load_file(&format!("{redis}{text}")).unwrap();
     }
-    // An in-process store reports nowhere and never responds late.
+    // With an in-memory store, lag is not reported and responses are never late.
     load_file("[store]\nreplay_window = \"2s\"\n[flush]\ninterval = \"5s\"\nlease = \"15s\"")
         .unwrap();
 }
@@ -394,7 +394,7 @@ fn unwise_combinations_cause_warnings() {
         ("[flush]\nlease = \"5s\"", "flush.lease (5s) is shorter than"),
         (
             "response_timeout = \"8s\"",
-            "store.replay_window (10s) is shorter than the time to notice",
+            "store.replay_window (10s) is shorter than the time it takes to detect",
         ),
         (
             "response_timeout = \"10s\"\n[flush]\nmax_hold = \"10s\"",
@@ -409,7 +409,7 @@ fn unwise_combinations_cause_warnings() {
     assert_eq!(warnings(spooled), "");
 }
 
-/// Regression test: a name was printed unescaped, so its problem continued on a second line or moved the cursor.
+/// Regression test: a name was printed unescaped, so a message could continue on a second line or move the cursor.
 #[test]
 fn error_is_one_line_with_any_file_name() {
     check_refused(

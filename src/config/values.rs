@@ -1,5 +1,6 @@
-//! The metadata of keys, and the effective values: for each key, a text and its origin, and any problems. The keys in `[output]`
-//! have a value for each `[[output]]` in the file. Reading continues after an invalid value, so that all mistakes are found.
+//! The metadata of keys, and the effective value of each key as text, with its origin. A key in `[output]` has one value for
+//! each `[[output]]` in the file. After an invalid value, the others are still read, to report all problems at once.
+
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -16,12 +17,12 @@ use crate::secret::HIDDEN;
 pub enum Program {
     /// `eds run` and the commands that manage a cluster of nodes.
     Node,
-    /// `eds relay`
+    /// `eds relay`.
     Relay,
 }
 
 impl Program {
-    /// The file that is read without `--config`. It may be missing.
+    /// Returns the path of the configuration file that is read if `--config` is not set. The file may be missing.
     #[must_use]
     pub const fn default_file(self) -> &'static str {
         match self {
@@ -34,38 +35,38 @@ impl Program {
 /// The syntax of a value in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Text.
+    /// A string.
     Text,
-    /// Text: a duration.
+    /// A string that contains a duration.
     Span,
-    /// Text, or a date and time.
+    /// A string that contains a date and time, or a TOML date and time.
     Time,
     /// An integer.
     Integer,
-    /// A list of texts, which is comma-separated elsewhere.
+    /// A list of strings. In the environment and in flags, the items are separated by commas.
     List,
-    /// Text that may contain a password.
+    /// A string that contains a URL, which may include a password.
     Url,
     /// The path to a file or directory.
     Path,
     /// The path to a file that contains a secret.
     SecretFile,
-    /// A secret, allowed in the environment but not in the file. The key for a file containing the secret ends in `_file`.
+    /// A secret, which cannot be set in the file. A separate key, whose name ends in `_file`, names a file with the secret.
     Secret,
 }
 
 /// A configuration key.
 #[derive(Debug)]
 pub struct Key {
-    /// `flush.grace`, or `node` for a top-level key.
+    /// The section and the name, such as `flush.grace`, or only the name for a top-level key, such as `node`.
     pub path: &'static str,
     /// The syntax of a value in the file.
     pub form: Form,
-    /// The allowed values, such as `10ms to 1h`; empty if all are allowed.
+    /// A description of the allowed values, such as `10ms to 1h`; empty if all values are allowed.
     pub allowed: &'static str,
-    /// The default as it would appear in the environment; empty if there is none.
+    /// The default, written as in the environment; empty if there is no default.
     pub default: &'static str,
-    /// Whether the key is cluster-wide, meaning that all nodes sharing a Redis must have the same value.
+    /// Whether the key is cluster-wide, i.e. all nodes that share a store must have the same value.
     pub alike: bool,
     /// The programs that use the key.
     pub programs: &'static [Program],
@@ -73,11 +74,11 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-/// The prefix of the environment variables.
+/// The prefix of the environment variables that set keys.
 pub const VARIABLE_PREFIX: &str = "EDS_";
 
 impl Key {
-    /// Returns the TOML table that contains the key; empty for a top-level key.
+    /// Returns the name of the TOML table that contains the key; empty for a top-level key.
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.path.split_once('.').map_or("", |(section, _)| section)
@@ -89,14 +90,14 @@ impl Key {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// Returns the variable that sets the key, such as `EDS_FLUSH__GRACE` or `EDS_NODE`.
+    /// Returns the name of the environment variable that sets the key, such as `EDS_FLUSH__GRACE` or `EDS_NODE`.
     #[must_use]
     pub fn variable(&self) -> String {
         let path = self.path.replace('.', "__");
         format!("{VARIABLE_PREFIX}{}", path.to_ascii_uppercase())
     }
 
-    /// Returns the default for this program. A relay uses different ports, because it may run on the same host as a node.
+    /// Returns the default for this program. Only the ports differ, because a relay and a node may run on the same host.
     #[must_use]
     pub fn default_in(&self, program: Program) -> &'static str {
         match (program, self.path) {
@@ -107,24 +108,24 @@ impl Key {
     }
 }
 
-/// Where a value came from, in the order in which problems are reported.
+/// Where a value came from. The variants are in the order in which their problems are reported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A line in the configuration file, counted from 1; 0 for the file as a whole.
+    /// The configuration file and the number of a line, counted from 1, or 0 for the file as a whole.
     File(PathBuf, usize),
-    /// An environment variable.
+    /// The environment variable with this name.
     Environment(String),
-    /// A flag, including its dashes.
+    /// The command-line flag with this name, including its dashes.
     Flag(&'static str),
     /// The host name, which is the default of `node`.
     HostName,
-    /// The table of keys.
+    /// The default in the table of keys.
     Default,
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Escaped, because a line feed would end the comment in the output of `eds check`.
+        // Escape the path, because a line feed in it would end the comment that `eds check` prints.
         let path = |path: &Path| path.display().to_string().escape_debug().to_string();
         match self {
             Self::Default => f.write_str("default"),
@@ -137,14 +138,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A single mistake.
+/// A mistake in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the value came from.
+    /// Where the mistake was made.
     pub origin: Origin,
     /// The key, such as `flush.grace`; empty if the problem is not about a key.
     pub key: String,
-    /// The mistake and how to fix it.
+    /// What is wrong, and how to fix it.
     pub text: String,
 }
 
@@ -156,7 +157,7 @@ impl fmt::Display for Problem {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        // A name in the file may contain control characters, which must not reach a terminal or break the line.
+        // The text may quote a name from the file. Control characters in it must not reach a terminal or break the line.
         self.text.chars().try_for_each(|character| {
             if character.is_control() {
                 write!(f, "{}", character.escape_default())
@@ -173,7 +174,7 @@ impl fmt::Display for Problem {
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// The problems, of which there is at least one.
+    /// Returns the problems. There is at least one.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.0
@@ -184,22 +185,21 @@ pub(super) const OUTPUT: &str = "output";
 
 struct Value {
     key: &'static Key,
-    /// The index of its `[[output]]`; 0 for all other sections.
+    /// The index of the `[[output]]` that contains the key; 0 for keys in all other sections.
     output: usize,
-    /// As it would appear in the environment.
     text: String,
     origin: Origin,
-    /// The value is invalid, which has been reported, or is not needed.
+    /// Whether the value is ignored, because it has been reported as invalid or is not needed.
     is_skipped: bool,
 }
 
-/// The effective values, in table order.
+/// The effective values of all keys, and the problems found so far.
 pub struct Effective {
     keys: &'static [Key],
     pub(super) program: Program,
-    /// The values of all keys. The other program's keys have their defaults.
+    /// The values of all keys. Keys that only the other program uses have their default.
     values: Vec<Value>,
-    /// The number of `[[output]]` sections; 0 if there is a single `[output]`.
+    /// The number of `[[output]]` sections; 0 if the file has a single `[output]`, or none.
     outputs: usize,
     /// The index of the `[[output]]` being set or read.
     pub(super) output: usize,
@@ -217,7 +217,7 @@ impl Effective {
         self.outputs.max(1)
     }
 
-    /// Starts the `[[output]]` with this index from the defaults, and removes all outputs after it.
+    /// Begins the `[[output]]` with this index: sets its keys to their defaults, and removes all later outputs.
     pub(super) fn begin_output(&mut self, output: usize) {
         self.values.retain(|value| value.key.section() != OUTPUT || value.output < output);
         let keys = self.keys.iter().filter(|key| key.section() == OUTPUT);
@@ -245,7 +245,7 @@ impl Effective {
         }
     }
 
-    /// Reports a mistake in a source. If it concerns a key, that key is then ignored.
+    /// Reports a mistake in a source. If `path` is the path of a key, its value is then ignored.
     pub(super) fn refuse(&mut self, origin: Origin, path: &str, text: String) {
         self.ignore(&[path]);
         self.problems.push(Problem { origin, key: path.to_owned(), text });
@@ -261,25 +261,24 @@ impl Effective {
         self.problems.push(Problem { origin, key, text: text.to_owned() });
     }
 
-    /// Returns whether this key has several values, one per `[[output]]`.
     pub(super) fn is_of_several(&self, path: &str) -> bool {
         self.outputs > 1 && path.starts_with("output.")
     }
 
-    /// Parses a value. If it is invalid, reports it and returns the default of its type.
+    /// Parses the value of a key. Reports it if it is invalid, and then returns the type's default, as for ignored values.
     pub(super) fn read<T: Default>(
         &mut self,
         path: &str,
         kind: fn(&str, &str) -> Result<T, String>,
     ) -> T {
-        debug_assert!(Key::find(path).is_some(), "{path} is no key");
+        debug_assert!(Key::find(path).is_some(), "{path} is not a key");
         let value = self.value(path).filter(|value| !value.is_skipped);
         let value = value.map(|value| kind(&value.text, value.key.allowed)).transpose();
         let value = value.inspect_err(|text| self.wrong(path, text));
         value.ok().flatten().unwrap_or_default()
     }
 
-    /// Ignores these keys, so that they read as the default of their type.
+    /// Ignores the values of these keys, so that [`Self::read`] returns the default of their type.
     pub(super) fn ignore(&mut self, paths: &[&str]) {
         for path in paths {
             if let Some(value) = self.value_mut(path) {
@@ -288,9 +287,9 @@ impl Effective {
         }
     }
 
-    /// If `holds` is false, reports that the first of these keys is wrong, unless one of them is already wrong or ignored.
+    /// Unless `holds`, reports the first of these keys as wrong. Does nothing if any of these keys is ignored or invalid.
     pub(super) fn together(&mut self, paths: &[&str], holds: bool, text: &str) {
-        debug_assert!(paths.iter().all(|path| Key::find(path).is_some()), "{paths:?} are no keys");
+        debug_assert!(paths.iter().all(|path| Key::find(path).is_some()), "{paths:?} are not keys");
         let is_right = |path: &&str| self.value(path).is_some_and(|value| !value.is_skipped);
         if let ([blamed, ..], false) = (paths, holds)
             && paths.iter().all(is_right)
@@ -308,7 +307,7 @@ impl Effective {
         self.value(path).is_some_and(|value| matches!(value.origin, Origin::Flag(_)))
     }
 
-    /// Returns the cluster-wide settings except for the outputs. Equivalent values have the same text.
+    /// Returns the names and values of the cluster-wide settings except the outputs. Equivalent values have the same text.
     pub(super) fn alike(&self) -> impl Iterator<Item = (&'static str, String)> {
         let alike = self.values.iter().filter(|value| value.key.alike);
         let alike = alike.filter(|value| value.key.section() != OUTPUT);
@@ -316,17 +315,17 @@ impl Effective {
     }
 
     pub(super) fn into_errors(mut self) -> ConfigErrors {
-        self.problems.sort_by(|one, other| one.origin.cmp(&other.origin));
+        self.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
         ConfigErrors(self.problems)
     }
 
-    /// Returns TOML with one key and its origin per line, without secrets. With `explain`, documentation precedes each key.
+    /// Returns the effective values as TOML, with their origins but without secrets. `explain` adds their documentation.
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
         let mut toml = String::new();
         let (mut section, mut output) = ("", 0);
         let mut values: Vec<_> = self.values.iter().collect();
-        // The values for further outputs are at the end.
+        // Sort by section, because the values of all outputs but the first are at the end.
         let place =
             |value: &&Value| self.keys.iter().position(|key| key.section() == value.key.section());
         values.sort_by_key(|value| (place(value), value.output));
@@ -353,10 +352,9 @@ impl Effective {
     }
 }
 
-/// Most lines are shorter, so the origins line up.
+/// The width to which lines are padded, so that the origins line up. Few lines are longer.
 const LINE_WIDTH: usize = 40;
 
-/// Shows no secrets, like [`Effective::to_toml`].
 impl fmt::Debug for Effective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_toml(false))
@@ -386,7 +384,7 @@ fn canonical(key: &Key, text: &str) -> String {
         Form::Integer => text.parse().ok().map(|number: i128| number.to_string()),
         Form::Span => humantime::parse_duration(text)
             .ok()
-            .map(|it| humantime::format_duration(it).to_string()),
+            .map(|span| humantime::format_duration(span).to_string()),
         Form::Time => DateTime::parse_from_rfc3339(text)
             .ok()
             .map(|time| time.with_timezone(&Utc).to_rfc3339_opts(SecondsFormat::Secs, true)),
@@ -415,7 +413,7 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
     }
 }
 
-/// Returns an accepted URL without its password, and whether it had one.
+/// Removes the password from a valid URL. Returns the URL, and whether it contained a password.
 pub(super) fn without_password(text: &str) -> (String, bool) {
     match Url::parse(text) {
         Ok(mut url) if url.password().is_some() => {
@@ -423,7 +421,7 @@ pub(super) fn without_password(text: &str) -> (String, bool) {
             (url.to_string(), true)
         }
         Ok(_) => (text.to_owned(), false),
-        // A URL with several hosts does not parse.
+        // `Url` cannot parse a URL with several hosts.
         Err(_) => {
             let shown = without_secrets(text);
             let is_hidden = shown != text;

@@ -28,17 +28,17 @@ use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore, OutputName};
 use crate::telemetry::{Format, Metrics, of_output, open_files_max, points};
 
-/// Standard streams, runtime, signals, log, listening socket and output: about 12. The others: names, reloads and libraries.
+/// File descriptors that every process needs: about 12 at startup, and a reserve for name resolution, reloads and libraries.
 const BASE: usize = 32;
-/// The lock, the directory, the segment being written and the segments being read.
+/// File descriptors for the spool: the lock, the directory, the segment being written and the segments being read.
 const SPOOL: usize = 8;
-/// Each additional output's concurrent writes, and a connection that is being closed.
+/// File descriptors for each additional output: its concurrent writes, and a connection that is being closed.
 const PER_OUTPUT: usize = 8;
-/// To record, drain, read, survey, share lists and subscribe; doubled, since a broken connection may linger.
+/// File descriptors for each Redis server: six connections, doubled because a broken connection may stay open for a while.
 const PER_SERVER: usize = 12;
-/// How many masters a Redis Cluster may have beyond the configured ones.
+/// How many masters a Redis Cluster may have in addition to the configured nodes.
 const UNNAMED_MASTERS: usize = 16;
-/// Enough for /healthz, however small the limit is.
+/// Minimum number of HTTP connections, so that `/healthz` responds however low the limit on file descriptors is.
 const CONNECTIONS_MIN: usize = 4;
 
 pub(super) const STORE_KEYS: &str = "store.url, store.ca_file, store.cert_file or store.key_file";
@@ -81,7 +81,7 @@ fn redis_store(settings: &Settings) -> anyhow::Result<RedisStore> {
     RedisStore::new(settings).context(STORE_KEYS)
 }
 
-/// Makes the store for operators, with its partitions. It only has to match the nodes' layout.
+/// Returns the Redis store and its partitions for operator commands. Fails with [`Misused`] if the store is in memory.
 pub(super) fn operated(config: &Config) -> anyhow::Result<(RedisStore, Partitions)> {
     match &config.store {
         Store::Redis(settings) => Ok((redis_store(settings)?, config.partitions.clone())),
@@ -91,8 +91,8 @@ pub(super) fn operated(config: &Config) -> anyhow::Result<(RedisStore, Partition
                 |address| format!("http://{address}/api/v1/status and its log"),
             );
             Err(Misused(format!(
-                "store.url is memory:, so only the node itself has this information (see {http}); name the Redis of the nodes by \
-                 --store or --config"
+                "store.url is memory:, so only the node itself has this information (see {http}); use --store or \
+                 --config to select the nodes' Redis"
             ))
             .into())
         }
@@ -117,7 +117,10 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
 }
 
 pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
-    outputs.iter().map(|it| (it.name.to_string(), it.output.describe())).collect()
+    let described = outputs
+        .iter()
+        .map(|destination| (destination.name.to_string(), destination.output.describe()));
+    described.collect()
 }
 
 pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
@@ -142,7 +145,8 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
     Ok(writers)
 }
 
-/// It has its own client, so that counts never wait for it. Points that the output does not accept immediately are dropped.
+/// A task that regularly writes the node's own metrics to an output. It uses a separate client, so that counts never wait
+/// for metrics. Points that the output does not accept immediately are dropped.
 #[derive(Debug)]
 pub(super) struct SelfMetrics {
     output: OutputName,
@@ -183,7 +187,7 @@ impl SelfMetrics {
     }
 }
 
-/// Returns how many HTTP connections leave enough descriptors for all other parts. Logs a warning if there are few.
+/// Returns how many HTTP connections leave enough file descriptors for all other parts. Logs a warning if the number is low.
 pub(super) fn left_for_http(config: &Config) -> usize {
     let redis = match &config.store {
         Store::Memory { .. } => None,
@@ -214,7 +218,7 @@ fn left(redis: Option<&redis_link::Settings>, input: &Input, others: usize) -> u
             limit,
             needed,
             connections = left,
-            "{} to {} at least",
+            "{} to at least {}",
             Cause::FewDescriptors,
             needed + CONNECTIONS_ENOUGH
         );

@@ -1,4 +1,4 @@
-//! `eds check --connect`: tests everything a node would use. It writes only the `output.probe_measurement` point, as nodes do.
+//! `eds check --connect`: tests every server, socket and system limit that a node would use. Only a probe point is written.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -18,7 +18,7 @@ use crate::store::ServerFound;
 
 type Tested = Result<String, Diagnosis>;
 
-/// Tests everything and prints each result, or with `quiet` only problems. Returns whether there is no critical problem.
+/// Runs all tests and prints their results, or with `quiet` only problems. Returns false if there is a critical problem.
 pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     let mut tested = runtime()?.block_on(async {
         let mut tested = store(config).await?;
@@ -29,45 +29,45 @@ pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     tested.extend(spool(config));
     tested.push(descriptors(config));
     tested.extend(receive_buffer(config));
-    let is_critical = |it: &Diagnosis| it.cause.severity() == Severity::Critical;
+    let is_critical = |finding: &Diagnosis| finding.cause.severity() == Severity::Critical;
     let mut out = io::stdout();
-    for it in &tested {
-        match it {
+    for result in &tested {
+        match result {
             Ok(_) if quiet => {}
-            Ok(what) => writeln!(out, "ok       {what}")?,
+            Ok(text) => writeln!(out, "ok       {text}")?,
             Err(found) => {
-                let word = if is_critical(found) { "PROBLEM" } else { "unwise " };
+                let word = if is_critical(found) { "PROBLEM" } else { "WARNING" };
                 writeln!(out, "{word}  {}\n         do: {}", found.head(), found.remedy)?;
             }
         }
     }
-    Ok(!tested.iter().filter_map(|it| it.as_ref().err()).any(is_critical))
+    Ok(!tested.iter().filter_map(|result| result.as_ref().err()).any(is_critical))
 }
 
 async fn store(config: &Config) -> anyhow::Result<Vec<Tested>> {
     if matches!(config.store, Store::Memory { .. }) {
-        return Ok(vec![Ok("store: the memory of the process".to_owned())]);
+        return Ok(vec![Ok("store: the memory of this process".to_owned())]);
     }
     let (store, _) = build::operated(config)?;
     let rights = store.missing_rights().await;
     let status = observer_of(store, config)?.status().await;
-    let of_store = |it: &&Diagnosis| {
-        it.cause.id().starts_with("redis-") || it.cause.id() == Cause::Settings.id()
+    let of_store = |finding: &&Diagnosis| {
+        finding.cause.id().starts_with("redis-") || finding.cause.id() == Cause::Settings.id()
     };
     let found = status.findings.iter().filter(of_store);
     let mut tested: Vec<Tested> = found.cloned().map(Err).collect();
     for server in status.redis.iter().flat_map(|redis| &redis.servers) {
         if let Some(ServerFound { version, policy, clock_offset_ms, .. }) = &server.found {
             tested.push(Ok(format!(
-                "Redis at {}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms",
+                "Redis at {}: {version}, maxmemory-policy {policy}, clock offset {clock_offset_ms} ms",
                 server.address
             )));
         }
     }
-    // A store that is not responding is already among the findings.
+    // If the store is not responding, the findings already say so.
     if let Ok(missing) = rights {
         tested.push(if missing.is_empty() {
-            Ok("the Redis user has all permissions".to_owned())
+            Ok("the Redis user has all required permissions".to_owned())
         } else {
             Err(Diagnosis::new(Cause::RedisRights, missing.join("; ")).at("Redis"))
         });
@@ -78,13 +78,13 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tested>> {
 async fn outputs(config: &Config) -> anyhow::Result<Vec<Tested>> {
     let minute = Minute::of_nanos(Utc::now().timestamp_nanos_opt().unwrap_or(0));
     let destinations = build::outputs(config)?;
-    let all = destinations.iter().map(async |it| {
-        let place = format!("output {}: {}", it.name, it.output.describe());
-        if !it.output.has_server() {
+    let all = destinations.iter().map(async |destination| {
+        let place = format!("output {}: {}", destination.name, destination.output.describe());
+        if !destination.output.has_server() {
             return Ok(place);
         }
-        match it.output.probe(minute).await {
-            Ok(()) => Ok(format!("{place}, accepts a point of output.probe_measurement")),
+        match destination.output.probe(minute).await {
+            Ok(()) => Ok(format!("{place} accepts points (tested with output.probe_measurement)")),
             Err(error) => Err(error.found().clone().at(place)),
         }
     });
@@ -92,22 +92,22 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tested>> {
 }
 
 fn sockets(config: &Config) -> Vec<Tested> {
-    let tested = |what: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
-        Ok(()) => Ok(format!("{what} can be bound")),
+    let tested = |subject: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
+        Ok(()) => Ok(format!("{subject} can be bound")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(format!(
-            "{what} is in use: {}; this is expected if the running service or eds.socket holds it",
+            "{subject} is in use: {}; this is expected if the running service or eds.socket holds it",
             holder()
         )),
-        Err(error) => Err(Diagnosis::new(Cause::CannotBind, error.to_string()).at(what)),
+        Err(error) => Err(Diagnosis::new(Cause::CannotBind, error.to_string()).at(subject)),
     };
     let listen = config.input.listen.iter().map(|address| {
-        let what = format!("input.listen: {address}");
+        let subject = format!("input.listen: {address}");
         match address {
             ListenAddress::Udp(udp) => {
-                tested(what, UdpSocket::bind(udp).map(drop), &|| holder(Table::Udp, *udp))
+                tested(subject, UdpSocket::bind(udp).map(drop), &|| holder(Table::Udp, *udp))
             }
             ListenAddress::Unix(path) => {
-                tested(what, unix(path), &|| format!("{} exists", path.display()))
+                tested(subject, unix(path), &|| format!("{} exists", path.display()))
             }
         }
     });
@@ -118,7 +118,7 @@ fn sockets(config: &Config) -> Vec<Tested> {
     listen.chain(http).collect()
 }
 
-/// Checks whether a socket could be created at this path, without creating one.
+/// Checks whether a socket can be created at this path. Returns [`ErrorKind::AddrInUse`] if the path exists.
 fn unix(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Err(ErrorKind::AddrInUse.into());
@@ -127,12 +127,12 @@ fn unix(path: &Path) -> io::Result<()> {
     if parent.metadata()?.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// The configuration check has already verified that the directory is writable.
+/// Checks whether the disk has room for the whole spool. Returns `None` if there is no spool.
 fn spool(config: &Config) -> Option<Tested> {
     let spool = config.spool.as_ref()?;
     let place = format!("input.spool_dir: {}", spool.directory.display());
-    // A missing directory will be created on its parent's disk.
-    let existing = spool.directory.ancestors().find(|it| it.is_dir())?;
+    // If the directory does not exist yet, it will be created on the disk of its parent.
+    let existing = spool.directory.ancestors().find(|path| path.is_dir())?;
     let free = match rustix::fs::statvfs(existing) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
         Err(error) => {
@@ -140,12 +140,12 @@ fn spool(config: &Config) -> Option<Tested> {
             return Some(Err(found.at(place)));
         }
     };
-    let [has, most] = [free, spool.bytes_max].map(|it| ByteSize(it).display().iec());
+    let [has, most] = [free, spool.bytes_max].map(|bytes| ByteSize(bytes).display().iec());
     Some(if free < spool.bytes_max {
-        let why = format!("{has} are free, and input.spool_max is {most}");
+        let why = format!("{has} are free, but input.spool_max is {most}");
         Err(Diagnosis::new(Cause::SpoolDisk, why).at(place))
     } else {
-        Ok(format!("{place}: is writable, and its disk has {has} free"))
+        Ok(format!("{place} is writable, and its disk has {has} free"))
     })
 }
 
@@ -153,7 +153,8 @@ fn descriptors(config: &Config) -> Tested {
     let left = build::left_for_http(config);
     let place = "file descriptors";
     if left < CONNECTIONS_ENOUGH {
-        let why = format!("{left} remain for HTTP connections; {CONNECTIONS_ENOUGH} are enough");
+        let why =
+            format!("{left} remain for HTTP connections; {CONNECTIONS_ENOUGH} are recommended");
         return Err(Diagnosis::new(Cause::FewDescriptors, why).at(place));
     }
     Ok(place.to_owned())
@@ -164,7 +165,7 @@ fn receive_buffer(config: &Config) -> Option<Tested> {
     let most: u64 = most.trim().parse().ok()?;
     let wanted = config.input.receive_buffer;
     Some(if most < wanted {
-        let why = format!("{wanted} bytes are configured, and net.core.rmem_max is {most}");
+        let why = format!("{wanted} bytes are configured, but net.core.rmem_max is {most}");
         Err(Diagnosis::new(Cause::SmallBuffer, why).at("input.receive_buffer"))
     } else {
         Ok(format!("input.receive_buffer: {wanted} bytes"))

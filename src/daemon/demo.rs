@@ -1,4 +1,4 @@
-//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the points and the sets behind them.
+//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the sets and points that result.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ const EVENTS: [(&str, &str, i64); 5] = [
     ("event_type=browser_error,product=productB", "testusername4", 27_352_348_928),
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930),
 ];
-/// The number of points: two per series.
+/// The number of points that the node writes: two for each of the three series.
 const POINTS: usize = 6;
 const SETTINGS: [(&str, &str); 5] = [
     ("EDS_STORE__PARTITIONS", "1"),
@@ -45,7 +45,7 @@ const MINUTE_NANOS: i64 = 60_000_000_000;
 pub(crate) fn demo() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let shown = runtime.block_on(async {
-        tokio::time::timeout(TIMEOUT, show()).await.context("the demo took too long")?
+        tokio::time::timeout(TIMEOUT, show()).await.context("the demo timed out")?
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     shown
@@ -71,23 +71,24 @@ async fn show() -> anyhow::Result<()> {
     let mut service = Service::start_parts(&config, Vec::new(), parts, outputs).await?;
     service.listen();
     let Some(&ListenAddress::Udp(address)) = service.parts.addresses.first() else {
-        anyhow::bail!("no socket");
+        anyhow::bail!("the node has no UDP socket");
     };
     writeln!(out, "A node listens on UDP {address} and stores minutes in memory.\n")?;
 
-    let now = chrono::Utc::now().timestamp_nanos_opt().context("a clock beyond 2262")?;
+    let now =
+        chrono::Utc::now().timestamp_nanos_opt().context("the clock is beyond the year 2262")?;
     let minute = Minute::of_nanos(now - MINUTE_NANOS);
     let mut datagram = String::new();
     for (series, user, offset) in EVENTS {
         writeln!(datagram, "{series} value={user} {}", minute.start_nanos() + offset)?;
     }
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
-    writeln!(out, "It receives five events of the previous minute:\n\n{datagram}")?;
+    writeln!(out, "It receives five events from the previous minute:\n\n{datagram}")?;
 
     while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
         tokio::time::sleep(POLL).await;
     }
-    writeln!(out, "It records them in sets, so copies and repetitions change nothing:\n")?;
+    writeln!(out, "It records the events in sets, so duplicates do not change the counts:\n")?;
     for (series, events) in store.open_events(minute) {
         let users: BTreeSet<_> = events.iter().map(|(user, _)| user.clone()).collect();
         let users = users.into_iter().collect::<Vec<_>>().join(", ");
@@ -99,7 +100,7 @@ async fn show() -> anyhow::Result<()> {
 
     writeln!(
         out,
-        "\nThe minute has ended. When no more events arrive, the node closes it and writes these points:\n"
+        "\nThe minute has ended. Once no more events arrive, the node closes it and writes these points:\n"
     )?;
     let points = loop {
         let bytes = lock(&written).clone();
@@ -114,7 +115,7 @@ async fn show() -> anyhow::Result<()> {
     writeln!(out, "{}", points.join("\n"))?;
     writeln!(
         out,
-        "\nThe first point of a series is the number of distinct users with the event, the second the number of events."
+        "\nThe first point of each series is the number of distinct users, and the second is the number of events."
     )?;
     service.drain(Duration::from_secs(5), &CancellationToken::new()).await;
     Ok(())

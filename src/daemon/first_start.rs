@@ -13,7 +13,7 @@ use crate::ingest::ListenAddress;
 pub(super) fn explain(config: &Config, parts: &Parts) {
     if config.file.is_none() && io::stderr().is_terminal() {
         let text = text(config, &parts.addresses, parts.http, Utc::now());
-        // An error means that the terminal has been closed.
+        // Ignore an error, which means that the terminal has been closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
@@ -26,21 +26,21 @@ fn text(
 ) -> String {
     let file = Program::Node.default_file();
     let listens: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let http = http.map_or("none (http.listen is empty)".to_owned(), |it| {
-        format!("http://{it}/ (/readyz, /metrics, /api/v1/top)")
+    let http = http.map_or("none (http.listen is empty)".to_owned(), |address| {
+        format!("http://{address}/ (/readyz, /metrics, /api/v1/top)")
     });
     let (store, ending) = match config.store {
         Store::Memory { .. } => (
-            "memory of this process: unpublished counts are lost when it ends; --store redis://… keeps them and lets nodes share \
-             them",
-            "Ctrl-C publishes the ended minutes and loses the current minute (exit code 3).",
+            "memory of this process; unpublished counts are lost when it exits. --store redis://… keeps minutes in Redis, where \
+             nodes can share them",
+            "Ctrl-C publishes the minutes that have ended and loses the current minute (exit code 3).",
         ),
         Store::Redis(_) => (
-            "Redis: minutes outlive this process, and other nodes share them",
+            "Redis; minutes outlive this process, and other nodes share them",
             "Ctrl-C stops this node; the minutes remain in Redis for the next node.",
         ),
     };
-    let is_stdout = config.outputs.iter().all(|it| matches!(it.target, Target::Stdout));
+    let is_stdout = config.outputs.iter().all(|output| matches!(output.target, Target::Stdout));
     let outputs = if is_stdout {
         "standard output; --output http://… selects InfluxDB"
     } else {
@@ -68,12 +68,12 @@ fn text(
   store     {store}
   output    {outputs}
 
-To send it an event, run in another terminal:
+To send an event to this node, run this in another terminal:
 
   echo 'event_type=login,product=shop value=ann' | eds send --to {to}
 
-It publishes two points: the number of distinct users, and the number of events. An event of this moment is published in
-{wait} s, at {at} UTC, if no later event arrives for its minute: after the minute and {grace} s (flush.grace). {ending}
+The node publishes two points: the number of distinct users and the number of events. An event sent now is published in
+{wait} s, at {at} UTC, if no later event arrives for its minute: {grace} s (flush.grace) after the minute ends. {ending}
 
 ",
         listens = listens.join(", "),

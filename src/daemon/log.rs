@@ -1,5 +1,5 @@
-//! The log: text or JSON on standard error, or the journal, with a level that can be changed at run time. If standard error goes
-//! to the journal, a line of text has no timestamp and begins with its priority, such as `<4>`.
+//! Sets up the log, which is written to standard error as text or JSON, or to the journal. Its level can be changed at run
+//! time. If the journal reads standard error, each text line begins with a priority, such as `<4>`, not a timestamp.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -21,7 +21,7 @@ use crate::config::{Log, LogFormat};
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-/// Selects this program's events from `level` up, and events from libraries from `warn` up.
+/// Returns a filter for log events of this program at `level` or above, and of libraries at `warn` or above.
 fn targets(level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
@@ -34,7 +34,7 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
             let layer = fmt::layer().with_writer(io::stderr).with_target(false);
-            // By default there would be colours everywhere, unless NO_COLOR is set.
+            // By default, the layer would write colours even to a file or pipe, unless NO_COLOR is set.
             if io::stderr().is_terminal() {
                 layer.boxed()
             } else if journal_reads_stderr() {
@@ -56,7 +56,7 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     Ok(LogHandle(handle))
 }
 
-/// Returns whether standard error is still the stream that systemd connected to the journal, and has not been redirected.
+/// Returns whether standard error is the stream that systemd connected to the journal, i.e. has not been redirected.
 fn journal_reads_stderr() -> bool {
     let connected = std::env::var("JOURNAL_STREAM").ok();
     let stderr = io::stderr().as_fd().try_clone_to_owned();
@@ -103,7 +103,7 @@ impl LogHandle {
             Ok(()) => {
                 tracing::info!(%level, "reloaded the log level; other changes require a restart");
             }
-            Err(error) => tracing::warn!(%error, "cannot change the level of the log"),
+            Err(error) => tracing::warn!(%error, "cannot change the log level"),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The daemon builds, runs and drains the parts of a node or relay, and contains the operator commands. This is the only place
-//! where all concrete types meet.
+//! Builds, runs and drains the parts of nodes and relays, and contains operator commands. Only it uses all concrete types.
 
 mod build;
 mod connect;
@@ -27,15 +26,15 @@ use self::service::Service;
 pub(crate) use self::status::status;
 use crate::config::{Config, ConfigErrors, RelayConfig};
 
-/// How long sockets may go unread at startup.
+/// Maximum time at startup before the sockets are read. Until then, the kernel buffers arriving data.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
 
-/// A command that its arguments or the configuration do not allow.
+/// An error for a command that cannot run with the given arguments or configuration. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misused(String);
 
-/// Runs a node until a signal stops it. On SIGHUP, it reloads the configuration to update the log level.
+/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level.
 pub(crate) fn run(
     load: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
@@ -54,7 +53,7 @@ pub(crate) fn relay(
 ) -> anyhow::Result<()> {
     let config = load()?;
     let read_level = move || load().map(|config| config.log.level.into());
-    // A relay's startup has no long waits to interrupt.
+    // Ignore the cancellation token, because the startup of a relay has no long waits to interrupt.
     run_until_stopped(&config.log, config.input.drain_timeout, read_level, async |inherited, _| {
         Relay::start(&config, inherited).await
     })

@@ -1,4 +1,4 @@
-//! Operator commands on the nodes' Redis, using a node's configuration.
+//! Operator commands, which read or change data in the nodes' Redis. They use the configuration of a node.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
 use crate::store::{Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _};
 
-/// Runs `eds quarantine`. If there is a single output, it need not be specified.
+/// Runs `eds quarantine`. `output` is required only if several outputs are configured.
 pub(crate) fn quarantine(
     config: &Config,
     output: Option<&str>,
@@ -26,13 +26,13 @@ pub(crate) fn quarantine(
     let Some(output) = found else {
         let all: Vec<_> = names.map(OutputName::as_str).collect();
         return Err(Misused(format!(
-            "--output must name one of the configured outputs: {}",
+            "--output must be one of the configured outputs: {}",
             all.join(", ")
         ))
         .into());
     };
     operate(config, async |store, partitions| {
-        // Otherwise, counts in partitions missing from this configuration would be left out.
+        // Fails if the number of partitions differs, because the command would miss counts in the other partitions.
         store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         let (out, notes) = (&mut out, &mut notes);
@@ -90,18 +90,19 @@ async fn drop_output(
     let shared = store.shared([OUTPUTS].into_iter()).await?;
     let shared = shared.into_iter().flatten().collect::<String>();
     // The description of each output begins with its name.
-    let is_shared = shared.split("; ").any(|it| it.split(' ').next() == Some(name.as_str()));
+    let is_shared =
+        shared.split("; ").any(|description| description.split(' ').next() == Some(name.as_str()));
     anyhow::ensure!(
         !is_configured_here && !is_shared,
-        "output {name} is configured {}; nothing was dropped. Remove it from the configuration of all nodes by \
-         `eds settings apply` and a restart of each node, then repeat this command",
-        if is_configured_here { "here" } else { "on the nodes of this Redis" }
+        "output {name} is configured {}; nothing was dropped. Remove the output from the configuration of all nodes, run \
+         `eds settings apply` and restart each node, then run this command again",
+        if is_configured_here { "here" } else { "on the nodes that use this Redis" }
     );
     if !backlogs.contains_key(name) {
-        let distance = |it: &&str| strsim::damerau_levenshtein(name.as_str(), it);
+        let distance = |known: &&str| strsim::damerau_levenshtein(name.as_str(), known);
         let nearest = backlogs.keys().map(OutputName::as_str).min_by_key(distance);
         return Err(Misused(format!(
-            "Redis has no counts of an output {name}; nothing was dropped. Did you mean {}? `eds outputs list` shows all outputs",
+            "Redis has no counts for output {name}; nothing was dropped. Did you mean {}? `eds outputs list` shows all outputs",
             nearest.unwrap_or_default()
         ))
         .into());
@@ -115,7 +116,7 @@ async fn drop_output(
     }
     writeln!(
         io::stdout(),
-        "{name}: dropped {} unsent counts of {} minutes (a minute counts once in each partition) and {} quarantined counts",
+        "{name}: dropped {} unsent counts in {} minutes (a minute is counted once per partition) and {} quarantined counts",
         all.counts,
         all.minutes,
         all.quarantined
@@ -136,7 +137,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         let width = width.unwrap_or_default().max("process".len());
         writeln!(out, "{:14}  {:width$}  {:18}  {:>12}", "minute", "process", "cause", "lost")?;
         for loss in &left {
-            let minute = loss.minute.map_or("earlier".to_owned(), |it| it.to_string());
+            let minute = loss.minute.map_or("earlier".to_owned(), |minute| minute.to_string());
             let (process, cause, left) = (&loss.process, &loss.cause, loss.left());
             writeln!(out, "{minute:14}  {process:width$}  {cause:18}  {left:>12}")?;
         }
@@ -147,7 +148,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         } else {
             writeln!(
                 notes,
-                "docs/monitoring.md#losses explains each cause; `eds loss acknowledge` ends the warnings"
+                "docs/monitoring.md#losses explains each cause; `eds loss acknowledge` clears the warnings"
             )?;
         }
         Ok(())
@@ -156,19 +157,19 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
 
 pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
     operate(config, async |store, _| {
-        let ours = &config.alike;
-        let theirs = store.shared(ours.iter().map(|(key, _)| *key)).await?;
+        let settings = &config.alike;
+        let shared = store.shared(settings.iter().map(|(key, _)| *key)).await?;
         let (mut out, mut notes) = (io::stdout(), io::stderr());
         let mut changes = Vec::new();
-        for ((key, ours), theirs) in ours.iter().zip(&theirs) {
-            let differs = theirs.as_ref() != Some(ours);
-            let shown = theirs.as_ref().map_or("not set".to_owned(), |it| quoted(it));
+        for ((key, value), shared) in settings.iter().zip(&shared) {
+            let differs = shared.as_ref() != Some(value);
+            let shown = shared.as_ref().map_or("not set".to_owned(), |text| quoted(text));
             match (apply, differs) {
-                (false, true) => writeln!(out, "{key} = {shown} # here: {}", quoted(ours))?,
+                (false, true) => writeln!(out, "{key} = {shown} # here: {}", quoted(value))?,
                 (false, false) => writeln!(out, "{key} = {shown}")?,
                 (true, true) => {
-                    changes.push((*key, ours.as_str()));
-                    writeln!(out, "{key}: {shown} → {}", quoted(ours))?;
+                    changes.push((*key, value.as_str()));
+                    writeln!(out, "{key}: {shown} → {}", quoted(value))?;
                 }
                 (true, false) => {}
             }
@@ -176,13 +177,13 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
         if apply {
             store.share(&changes, config.input.max_future).await?;
             let note = if changes.is_empty() {
-                "no setting differs"
+                "all settings already match"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
-                "written; restart each node with this configuration before store.partitions_from. A node that is not restarted \
-                 records nothing of later minutes"
+                "written; restart each node with this configuration before store.partitions_from. A node that has not been restarted by then \
+                 does not record events for later minutes"
             } else {
-                "written; restart each node with this configuration. Until its restart a node records events, but neither \
-                 closes minutes nor sends counts"
+                "written; restart each node with this configuration. A node that has not been restarted records events, \
+                 but does not close minutes or send counts"
             };
             writeln!(notes, "{note}")?;
         } else if let Some((format, by)) = store.format().await? {

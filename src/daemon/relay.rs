@@ -1,5 +1,5 @@
-//! [`Relay`]: the parts of a running relay, and [`RelayView`]: its report for the page and the nodes' Redis. The parts stop in
-//! the direction of data flow: first the readers, then the passthrough writer.
+//! [`Relay`] consists of the parts of a running relay, and [`RelayView`] reports its state to the page and the nodes' Redis.
+//! On shutdown, the parts stop in the direction of data flow: first the readers, then the passthrough writer.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +35,8 @@ use crate::store::Registry as _;
 use crate::store::redis::Register;
 use crate::telemetry::{Format, encode, per_second};
 
-/// Time limit for the readers to read what the kernel has buffered, and to send it.
+/// Time limit on shutdown for the readers to read the datagrams that the kernel has buffered, and to send their lines.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
-/// Minimum time between log lines about a failed report or a name already in use.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -47,7 +46,6 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts all parts. Must be called within a tokio runtime.
     pub(super) async fn start(
         config: &RelayConfig,
         inherited: Vec<Inherited>,
@@ -94,21 +92,22 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Resolves all names, and fails if one leads back to this relay. The wait is short, because the kernel's buffer is small.
+    /// Resolves the names of all nodes and of the passthrough server, and keeps them up to date. Returns an error if one of
+    /// them resolves to an address of this relay. Waits only briefly, because nobody reads the sockets yet.
     async fn follow_names(&mut self, routes: &Routes) -> anyhow::Result<()> {
         let outlets: Vec<_> = routes.nodes.iter().chain(routes.passthrough.outlet()).collect();
         let look_ups = join_all(outlets.iter().map(|outlet| outlet.look_up()));
         if timeout(UNREAD_MAX, look_ups).await.is_err() {
             tracing::warn!(
-                "some names of relay.to and passthrough.url are not resolved yet; starting with the others"
+                "some host names in relay.to or passthrough.url have not been resolved yet; starting without them"
             );
         }
         let keys = routes.nodes.iter().map(|_| "relay.to").chain(["passthrough.url"]);
         for (key, outlet) in keys.zip(outlets) {
             if let Some(address) = outlet.leads_back() {
                 anyhow::bail!(
-                    "{key} names {}, which resolves to {address}, where this relay itself listens, so every line would come back; \
-                     name nodes, or a relay nearer to them",
+                    "{key} contains {}, which resolves to {address}, on which this relay itself listens, so every line would loop \
+                     back; list only nodes, or relays that are closer to the nodes",
                     outlet.name()
                 );
             }
@@ -143,13 +142,13 @@ impl Running for Relay {
         let deadline = Instant::now() + within;
         let read_out = Instant::now() + READ_OUT_MAX;
         if !self.parts.intake.end(read_out, at_once, READ_OUT_MAX).await {
-            tracing::error!("a reader does not end; abandoning it");
+            tracing::error!("a reader did not stop; abandoning it");
         }
         self.parts.end(deadline, at_once).await;
         let totals = self.view.routes.totals().at_end();
         self.view.record_losses(&RelayView::totals(&totals)).await;
         let dropped = dropped(&self.view.routes, &totals);
-        let dropped: Vec<_> = dropped.map(|(lines, node)| format!("{lines} of {node}")).collect();
+        let dropped: Vec<_> = dropped.map(|(lines, node)| format!("{lines} for {node}")).collect();
         let dropped = dropped.join(", ");
         let (received, events, nowhere) = (totals.received(), totals.events, totals.nowhere);
         let (passthrough, passthrough_dropped) =
@@ -166,8 +165,8 @@ impl Running for Relay {
                 dropped,
                 nowhere,
                 passthrough_dropped,
-                "stopped, and lines are lost: events of \"nowhere\" were sent to no node, and passthrough.url did not accept the lines of \
-                 \"passthrough_dropped\""
+                "stopped, but lines were lost: \"nowhere\" counts events that were not sent to any node, and \"passthrough_dropped\" \
+                 counts lines that passthrough.url did not accept"
             );
         }
         totals.lost()
@@ -209,7 +208,6 @@ fn status_line(routes: Arc<Routes>) -> impl FnMut(Duration) -> String + Send {
 pub(super) struct RelayView {
     name: String,
     listen: Vec<String>,
-    /// `passthrough.url` without secrets.
     passthrough: String,
     routes: Arc<Routes>,
     registry: Registry,
@@ -252,7 +250,7 @@ impl RelayView {
         })
     }
 
-    /// Reports every two seconds until it is stopped. Without a register, it only logs losses.
+    /// Until stopped, logs losses and, with a register, reports the relay's state to Redis. Withdraws the report at the end.
     async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(REPORT_INTERVAL);
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
@@ -278,12 +276,12 @@ impl RelayView {
                 tracing::warn!(
                     error,
                     "cannot report the state of this relay to Redis, so eds status shows it as silent; lines are still relayed. \
-                     Check store.url and the rights of its user"
+                     Check store.url and the permissions of the Redis user"
                 );
             }
         }
         if let Some((register, _)) = &self.register {
-            // If Redis does not respond, it drops the report after a few minutes.
+            // If the report cannot be withdrawn, Redis deletes it after a few minutes.
             let _ = timeout(REPORTED_WITHIN, register.withdraw()).await;
         }
     }
@@ -384,7 +382,8 @@ impl Vitals for RelayView {
             &mut readiness.warnings
         };
         trouble.extend(down.iter().map(|node| {
-            let why = format!("{}: no address, refuses, or unreachable", node.name());
+            let why =
+                format!("{}: the name cannot be resolved, no process is listening, or the host is unreachable", node.name());
             Diagnosis::new(Cause::RelayNodeDown, why).to_string()
         }));
         if self.draining.is_cancelled() {

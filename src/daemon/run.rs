@@ -1,6 +1,6 @@
-//! Runs the parts of a node or a relay until a signal stops it, with logging, signals and systemd. SIGTERM and SIGINT drain the
-//! process. A second signal cuts draining short, and a third exits immediately. SIGHUP reloads the log level. systemd is
-//! notified of startup, shutdown and status, and its watchdog is fed while no worker is stalled.
+//! Runs a node or a relay until a signal stops it. SIGTERM and SIGINT drain the process; a second signal cuts draining
+//! short, and a third ends the process immediately. SIGHUP reloads the log level. systemd is notified of startup, shutdown
+//! and the current status, and its watchdog is fed as long as no worker has stalled.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,9 +31,8 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for open HTTP connections on shutdown.
 const SIDE_MAX: Duration = Duration::from_secs(1);
 
-/// The process shut down in order, but events or lines it had received are lost.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} received events or lines are lost; the last line of the log shows why")]
+#[error("{0} received events or lines were lost; the last log line shows why")]
 pub(crate) struct EventsLost(u64);
 
 #[derive(Debug, Default)]
@@ -43,7 +42,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Spawns a task that is dropped when the stage stops.
+    /// Spawns a task that is cancelled when the stage stops.
     pub(super) fn spawn_cancelled(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -51,7 +50,8 @@ impl Stage {
         });
     }
 
-    /// Waits until the deadline, or until `after` has passed since `at_once` was cancelled. Returns whether all tasks ended.
+    /// Tells the tasks to stop, and waits until they have ended, until the deadline, or until `after` has passed since
+    /// `at_once` was cancelled. Returns whether all tasks have ended.
     pub(super) async fn end(
         &mut self,
         deadline: Instant,
@@ -81,14 +81,14 @@ impl Stage {
 
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// The addresses of the sockets, with the ports that the system chose.
+    /// The addresses of the sockets, with the port that the system chose instead of port 0.
     pub(super) addresses: Vec<ListenAddress>,
     pub(super) inherited: usize,
     pub(super) http: Option<SocketAddr>,
     pub(super) progress: Progress,
-    /// Listeners and recorders, or a relay's readers. They end once all data has been recorded or sent.
+    /// A node's listeners and recorders, or a relay's readers. They end once all data has been recorded or sent.
     pub(super) intake: Stage,
-    /// The worker and the senders, or a relay's writer. They stop after the intake.
+    /// A node's worker and senders, or a relay's passthrough writer. They stop after the intake.
     pub(super) outlet: Stage,
     pub(super) side: Stage,
 }
@@ -187,18 +187,19 @@ pub(super) trait Running {
     /// Returns a function that describes the state in one line. It is called repeatedly with the time since the last call.
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static;
 
-    /// Shuts down within this time, or immediately once the token is cancelled. Returns the number of lost events or lines.
+    /// Shuts down within this time, or sooner once `at_once` is cancelled. Returns the number of lost events or lines.
     async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64;
 }
 
-/// Runs a program until a signal stops it or it fails. `start` must not wait once its token is cancelled.
+/// Starts a program, runs it until a signal arrives or a task fails, and then drains it. Returns [`EventsLost`] if events or
+/// lines were lost. `start` must stop waiting once its token is cancelled.
 pub(super) fn run_until_stopped<R: Running>(
     log: &Log,
     drain_timeout: Duration,
     read_level: impl Fn() -> Result<LevelFilter, ConfigErrors> + Send + 'static,
     start: impl AsyncFnOnce(Vec<Inherited>, &CancellationToken) -> anyhow::Result<R>,
 ) -> anyhow::Result<()> {
-    // First, so that no other open descriptor is mistaken for an inherited socket.
+    // Take inherited sockets before anything else is opened, so that no other descriptor is mistaken for one of them.
     let inherited = ingest::inherited()?;
     let log = log::start(log)?;
     let reload = move || match read_level() {
@@ -210,7 +211,8 @@ pub(super) fn run_until_stopped<R: Running>(
         }
     };
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    handle_signals(stop.clone(), at_once.clone(), reload).context("cannot listen for signals")?;
+    handle_signals(stop.clone(), at_once.clone(), reload)
+        .context("cannot install the signal handlers")?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let result = runtime.block_on(async {
         let mut running = start(inherited, &stop).await?;
@@ -222,7 +224,7 @@ pub(super) fn run_until_stopped<R: Running>(
             () = stop.cancelled() => None,
             failure = running.parts().failed() => Some(failure),
         };
-        // After a failure too, the next signal cuts draining short.
+        // Cancel the token after a failure as well, so that the next signal cuts draining short.
         stop.cancel();
         status.abort();
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
@@ -234,7 +236,6 @@ pub(super) fn run_until_stopped<R: Running>(
             None => Ok(()),
         }
     });
-    // Remaining tasks must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -246,7 +247,7 @@ fn handle_signals(
 ) -> io::Result<()> {
     let ends_process = Arc::<AtomicBool>::default();
     for signal in [SIGTERM, SIGINT] {
-        // Runs in the signal handler, so it works even if the process hangs.
+        // This check runs in the signal handler itself, so a third signal works even if the process hangs.
         flag::register_conditional_shutdown(signal, 1, Arc::clone(&ends_process))?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -260,7 +261,7 @@ fn handle_signals(
             ends_process.store(is_repeated, Ordering::SeqCst);
             is_repeated = true;
             if stop.is_cancelled() {
-                tracing::warn!("received another stop signal; stopping at once");
+                tracing::warn!("received another shutdown signal; exiting immediately");
                 at_once.cancel();
             } else {
                 stop.cancel();
@@ -302,7 +303,7 @@ async fn feed_watchdog(progress: Progress) {
             notify(&[NotifyState::Watchdog]);
         } else {
             let stalled = Diagnosis::new(Cause::Stalled, stalled.join(", "));
-            tracing::error!("{stalled}; systemd will restart it");
+            tracing::error!("{stalled}; systemd will restart this process");
         }
     }
 }

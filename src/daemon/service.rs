@@ -1,6 +1,6 @@
-//! [`Service`]: the parts of a running node. They stop in the direction of data flow: first the listeners, once they have read
-//! what the kernel has buffered; then the recorders, once they have recorded it; then the worker and the senders, which release
-//! their claims, or send the remaining counts if the store ends with the process. Every wait has a limit.
+//! [`Service`] consists of the parts of a running node. On shutdown, they stop in the direction of data flow: first the
+//! listeners, once they have read the kernel's buffers; then the recorders, once they have recorded all events; then the
+//! worker and the senders, which release their claims or, with a memory store, send the remaining counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, StoreError};
 use crate::telemetry::{self, Metrics, gauge};
 
-/// Extra time after draining for the worker to release its claims or send the remaining counts.
+/// Minimum time after draining in which the worker and senders can release their claims or send the remaining counts.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
-/// Time limit for writing to disk the events that the store did not take; the same as for a listener.
+/// Time limit for spooling the events that could not be recorded. A listener has the same limit.
 const DISK_MAX: Duration = Duration::from_secs(12);
-/// The same limit if the node is to exit immediately.
+/// Replaces [`DISK_MAX`] once a second signal tells the node to exit immediately.
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -39,12 +39,12 @@ pub(super) struct Service {
     pub(super) node: Arc<Node>,
     metrics: Arc<Metrics>,
     outputs: Vec<String>,
-    /// The listeners that are not reading yet.
+    /// The listeners that have not started to read yet.
     listeners: Vec<Listener>,
     store: Arc<dyn NodeStore>,
     losses: Arc<LossReporter>,
     has_spool: bool,
-    /// Cancelled when recorders must write their events to the spool or drop them.
+    /// Cancelled when the recorders must stop retrying, and spool or drop their events.
     abort: CancellationToken,
 }
 
@@ -69,7 +69,8 @@ impl Service {
             config.warnings(),
         );
         first_start::explain(config, &service.parts);
-        // Does not read yet: data stays in the kernel's small buffer, for the next process if the store rejects this node.
+        // Do not read the sockets yet, so that if the store rejects this node, data remains in the kernel for the next
+        // process. Do not wait for long, because the kernel's buffer is small.
         let mut check = std::pin::pin!(store.check());
         let checked = tokio::time::timeout(UNREAD_MAX, &mut check).await;
         if !matches!(checked, Ok(Err(StoreError::Refused(_)))) {
@@ -86,7 +87,7 @@ impl Service {
                 return Err(error.into());
             }
             Some(Err(error)) => {
-                tracing::warn!(%error, "the store is unavailable; this node queues events");
+                tracing::warn!(%error, "the store is unavailable; queueing events");
             }
         }
         Ok(service)
@@ -101,7 +102,7 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let node = Arc::new(Node::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-        // No failure is known yet.
+        // Report the store as available until a call fails.
         metrics.store_up.set(1);
         let beside_spool = |name| config.spool.as_ref().map(|spool| spool.directory.join(name));
         let losses_file = beside_spool("losses.json");
@@ -117,7 +118,7 @@ impl Service {
             has_spool: config.spool.is_some(),
             abort: CancellationToken::new(),
         };
-        // The order matters: a node that responds over HTTP must be able to receive events.
+        // Open the sockets before the HTTP server, because a node that responds over HTTP must be able to receive events.
         let (timeout, datagram_max) =
             (ingest::read_timeout(config.linger.least), config.input.max_datagram);
         let opened = service.parts.open(&config.input, inherited, timeout, datagram_max, "eds")?;
@@ -215,7 +216,7 @@ impl Service {
     fn start_recording(&mut self, config: &Config, receivers: Vec<Receiver>, spool: Option<Spool>) {
         let store: Arc<dyn Recording> = self.store.clone();
         let dedup = Arc::new(Budget::of_users(config.input.dedup_users));
-        // The same size as the queue.
+        // Events kept for a replay may take as much memory as the queue.
         let bytes = usize::try_from(config.batcher.limits.bytes).unwrap_or(usize::MAX);
         let replay = Arc::new(Budget::new(bytes));
         let partitions = &config.batcher.partitions;
@@ -279,7 +280,6 @@ impl Service {
         }
     }
 
-    /// Starts reading. Until then, the kernel buffers arriving data.
     pub(super) fn listen(&mut self) {
         for listener in self.listeners.drain(..) {
             self.parts.intake.tasks.spawn_blocking(move || listener.run());
@@ -301,23 +301,23 @@ impl Running for Service {
         let deadline = Instant::now() + within;
         self.parts.intake.stop.cancel();
         self.store.stopping();
-        // Listeners that have not started reading leave their data in the kernel.
+        // Listeners that have not started to read leave their data in the kernel, for the next process.
         self.listeners.clear();
         if !self.parts.intake.end(deadline, at_once, Duration::ZERO).await {
             let events = self.node.ledger.totals().in_memory();
-            // Without a spool, they are logged as a loss. If there are no events, only the store's last replies were missing.
+            // Without a spool, the events are logged as a loss. Without events, only the store's last replies were missing.
             if events > 0 && self.has_spool {
                 tracing::warn!(
                     events,
-                    "cannot record all queued events within input.drain_timeout; writing them to input.spool_dir, from where \
-                     this node records them after its next start"
+                    "could not record all queued events within input.drain_timeout; writing them to input.spool_dir; this \
+                     node will record them after its next start"
                 );
             }
             self.abort.cancel();
             let disk_max = Instant::now() + DISK_MAX;
             if !self.parts.intake.end(disk_max, at_once, AT_ONCE_MAX).await {
                 tracing::error!(
-                    "a task does not end, possibly because a disk hangs; abandoning it"
+                    "a task did not stop, possibly because a disk hangs; abandoning it"
                 );
             }
         }
@@ -338,8 +338,8 @@ impl Running for Service {
                 dropped,
                 queued,
                 unpublished,
-                "stopped, and events are lost: dropped events were not recorded; unpublished events were recorded in the memory of \
-                 this process only, in minutes without counts at all outputs (to keep them, set store.url to a Redis)"
+                "stopped, but events were lost: dropped events were not recorded; unpublished events were recorded only in the \
+                 memory of this process, in minutes whose counts did not reach all outputs (to keep such events, use Redis as the store)"
             );
         }
         totals.lost()

@@ -1,5 +1,5 @@
-//! `eds status`. With `--watch`, one thread surveys the store, which may take seconds, while the other draws and immediately
-//! handles keys and signals. The terminal is restored at the end, even after a panic.
+//! `eds status`. With `--watch`, a separate thread surveys the store, because this may take seconds, while the main thread
+//! draws the screen and handles keys and signals without delay. The terminal is restored on exit, even after a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::status::{Observer, Status, lines};
 use crate::store::redis::RedisStore;
 
-/// The table width if `COLUMNS` is not set.
+/// The width of the output in columns if `COLUMNS` is not set.
 const WIDTH: usize = 100;
 const SURVEY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long to wait for a key before checking signals and redrawing the screen.
@@ -32,7 +32,7 @@ pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result
     let observer = observer_of(build::operated(config)?.0, config)?;
     if watch {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            let text = "--watch requires a terminal as standard input and output; remove it, or use --json";
+            let text = "--watch requires standard input and output to be a terminal; remove it, or use --json";
             return Err(Misused(text.to_owned()).into());
         }
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -56,7 +56,7 @@ pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result
         if !watch {
             return Ok(status.healthy);
         }
-        // This terminal cannot move its cursor.
+        // This terminal cannot move its cursor, so the next status is printed below this one.
         writeln!(out)?;
         std::thread::sleep(SURVEY_INTERVAL);
     }
@@ -109,9 +109,9 @@ impl Screen {
             match statuses.try_recv() {
                 Ok(status) => self.status = Some((Instant::now(), status)),
                 Err(TryRecvError::Empty) => {}
-                // Its panic has already restored the terminal.
+                // The survey thread has panicked, and the panic hook has already restored the terminal.
                 Err(TryRecvError::Disconnected) => {
-                    return Err(io::Error::other("the survey thread has ended"));
+                    return Err(io::Error::other("the survey thread has exited"));
                 }
             }
             terminal.draw(|frame| self.draw(frame))?;
@@ -125,7 +125,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Handles a key. Returns whether to continue.
     fn handle(&mut self, key: KeyEvent) -> bool {
         let by =
             |lines: i32| self.scrolled.saturating_add_signed(i16::try_from(lines).unwrap_or(0));
@@ -156,7 +155,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(text).scroll((self.scrolled, 0)), body);
         let ago = self.status.as_ref().map_or(0, |(at, _)| at.elapsed().as_secs());
         let more = if below > 0 { format!("  {below} more lines below") } else { String::new() };
-        let keys = format!("q quits  up/down scroll  updated {ago} s ago{more}");
+        let keys = format!("q: quit  up/down: scroll  updated {ago} s ago{more}");
         frame
             .render_widget(Line::styled(keys, Style::new().add_modifier(Modifier::REVERSED)), foot);
     }
@@ -167,7 +166,7 @@ impl Screen {
             () if starts(&["CRITICAL", "not healthy"]) => (Some(Color::Red), true),
             () if starts(&["WARNING"]) => (Some(Color::Yellow), true),
             () if starts(&["healthy"]) => (Some(Color::Green), true),
-            () => (None, starts(&["node ", "Is anything lost?"])),
+            () => (None, starts(&["node ", "Has anything been lost?"])),
         };
         let mut style = Style::new();
         if let Some(colour) = colour.filter(|_| self.coloured) {
@@ -193,7 +192,7 @@ mod tests {
 
     const PANIC: &str = "this store cannot be looked at twice";
 
-    /// Panics on the second query, when the first result is on screen.
+    /// A store that panics on the second survey, when the first result is on screen.
     #[derive(Debug, Default)]
     struct Panicking(AtomicBool);
 
@@ -226,7 +225,7 @@ mod tests {
     fn panicking_watch_on_a_terminal() {
         let observer = Observer::new(Arc::new(Panicking::default()), Expected::default(), None);
         let error = Screen::watch(observer).unwrap_err().to_string();
-        assert_eq!(error, "the survey thread has ended");
+        assert_eq!(error, "the survey thread has exited");
     }
 
     #[test]
@@ -249,7 +248,7 @@ mod tests {
         let (message, modes) = after.split_once("ended 0").expect(&text);
         assert!(message.contains(PANIC), "{text:?}");
         for mode in ["icanon", "echo", "isig"] {
-            let is_on = modes.split_whitespace().any(|it| it == mode);
+            let is_on = modes.split_whitespace().any(|word| word == mode);
             assert!(is_on, "{mode}: {text:?}");
         }
     }

@@ -1,5 +1,4 @@
-//! [`Diagnosis`]: a finding with its evidence and remedy, worded as in the catalogue of causes. Tests compare the tables in
-//! `docs/` and the alerts with `catalogue.rs` and `loss.rs`.
+//! [`Diagnosis`]: a finding with its evidence and remedy. Tests compare the texts with `docs/` and `dashboards/`.
 
 mod catalogue;
 mod loss;
@@ -20,14 +19,14 @@ use crate::event::Rejection;
 pub enum Severity {
     /// Data has been lost, or is waiting for an operator.
     Critical,
-    /// An operator should check it.
+    /// An operator should check the problem.
     Warning,
     /// No action is needed.
     Note,
 }
 
 impl Severity {
-    /// Returns its name in JSON.
+    /// Returns the name of this severity in JSON.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -38,41 +37,41 @@ impl Severity {
     }
 }
 
-/// A finding. It displays as a sentence that ends with the remedy.
+/// A finding. Its `Display` output is a sentence that ends with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Diagnosis {
-    /// The cause, which provides the default texts.
+    /// The cause, which determines the severity, the description of the problem and the default remedy.
     #[serde(flatten)]
     pub cause: Cause,
-    /// The server, node or output; empty for the reporting process.
+    /// The affected server, node or output; empty if it is the reporting process.
     pub r#where: String,
-    /// The evidence.
+    /// The evidence for this finding, such as an error message or a number.
     pub why: String,
-    /// The remedy.
+    /// What an operator should do about the problem.
     pub remedy: Cow<'static, str>,
 }
 
 impl Diagnosis {
-    /// Returns a diagnosis with the catalogue's texts and this evidence.
+    /// Creates a diagnosis with the texts from the catalogue and this evidence.
     pub fn new(cause: Cause, why: impl Into<String>) -> Self {
         Self { cause, r#where: String::new(), why: why.into(), remedy: cause.remedy().into() }
     }
 
-    /// Sets the server, node or output.
+    /// Sets the affected server, node or output.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.r#where = place.to_string();
         self
     }
 
-    /// Sets the remedy.
+    /// Sets a more specific remedy than the one from the catalogue.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// Replaces `NAME` in the remedy.
+    /// Replaces the placeholder `NAME` in the remedy with the name of an output.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let remedy = self.remedy.replace("NAME", name);

@@ -1,5 +1,5 @@
-//! The catalogue is complete: each cause has a remedy, a row in the documents and code that reports it, and each alert takes its
-//! action from the catalogue.
+//! Tests that the catalogue is complete: each cause has a remedy, a row in the documents and code that reports it, and the
+//! action of each alert is a remedy from the catalogue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Cause, LossCause, Severity, remedies};
 use crate::event::Rejection;
 
-/// Causes that neither the log nor `/readyz` reports by name, because only an observer of all processes or of Redis sees them,
-/// because they are levels of metrics, or because the log has a separate text for each reason.
+/// Causes that neither the log nor `/readyz` reports by name: only an observer of all processes or of Redis can see them,
+/// they are thresholds of metrics, or the log has a separate text for each of their reasons.
 const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::RedisFills,
     Cause::RedisCannotSave,
@@ -31,7 +31,7 @@ const SEEN_FROM_OUTSIDE: &[Cause] = &[
     Cause::Unsent,
 ];
 
-/// Set this variable to make the tests write the tables into the documents.
+/// The environment variable that makes the tests write the tables into the documents.
 const UPDATE: &str = "UPDATE_DOCUMENTS";
 
 fn path(relative: &str) -> std::path::PathBuf {
@@ -46,7 +46,7 @@ fn alerts() -> Vec<Value> {
     rules.flat_map(|rules| rules.as_array().cloned().unwrap()).collect()
 }
 
-/// Returns the alerts for each finding.
+/// Returns the names of the alerts for each finding.
 fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for alert in alerts() {
@@ -59,7 +59,8 @@ fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Asserts that a document has this table between the marks with this name.
+/// Asserts that a document contains this table between the marks with this name, or writes the table there if [`UPDATE`] is
+/// set.
 #[track_caller]
 fn assert_documented(document: &str, name: &str, table: &str) {
     let text = fs::read_to_string(path(document)).unwrap();
@@ -70,27 +71,28 @@ fn assert_documented(document: &str, name: &str, table: &str) {
         fs::write(path(document), format!("{before}{mark}\n{table}\n{end}{after}")).unwrap();
     } else {
         let is_same = written.trim() == table.trim();
-        assert!(is_same, "{document} lacks what the catalogue has: run this test with {UPDATE}=1");
+        assert!(is_same, "{document} is out of date; run this test with {UPDATE}=1");
     }
 }
 
 #[test]
 fn every_cause_is_documented() {
     let mut table =
-        "| finding | | what is wrong | what to do | alerts |\n| --- | --- | --- | --- | --- |\n"
+        "| finding | severity | what is wrong | what to do | alerts |\n| --- | --- | --- | --- | --- |\n"
             .to_owned();
-    let (alerts, mut before) = (alerts_of_findings(), ("", ""));
-    for cause in Cause::ALL {
-        let first = before.0 != cause.id();
-        let alerts = alerts.get(cause.id()).filter(|_| first);
-        let alerts: Vec<_> = alerts.into_iter().flatten().map(String::as_str).collect();
-        let (id, word) = (format!("`{}`", cause.id()), cause.severity().word());
-        let (id, word) = if first { (id.as_str(), word) } else { ("", "") };
-        let is_same = before == (cause.id(), cause.what());
-        let what = if is_same { "" } else { cause.what() };
-        let remedy = cause.remedy();
-        writeln!(table, "| {id} | {word} | {what} | {remedy} | {} |", alerts.join(", ")).unwrap();
-        before = (cause.id(), cause.what());
+    let (alerts, mut before) = (alerts_of_findings(), "");
+    let is_same = |a: &Cause, b: &Cause| (a.id(), a.what()) == (b.id(), b.what());
+    for causes in Cause::ALL.chunk_by(is_same) {
+        let (id, what) = (causes[0].id(), causes[0].what());
+        let is_first = before != id;
+        let alerts = alerts.get(id).filter(|_| is_first).into_iter().flatten();
+        let alerts = alerts.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let word = causes[0].severity().word();
+        let name = if is_first { format!("`{id}` | {word}") } else { "|".to_owned() };
+        let remedies: Vec<_> = causes.iter().map(|cause| cause.remedy()).collect();
+        let remedies = remedies.join("<br>");
+        writeln!(table, "| {name} | {what} | {remedies} | {alerts} |").unwrap();
+        before = id;
     }
     assert_documented("docs/monitoring.md", "findings", &table);
 }
@@ -126,11 +128,11 @@ fn every_alert_has_a_finding_and_its_remedy() {
         }
         let is_remedy = |id: &str| known.contains(&(id, action.as_str()));
         let mut findings = text("finding").split(", ");
-        assert!(findings.any(is_remedy), "{name}: the catalogue has no such remedy: {action}");
+        assert!(findings.any(is_remedy), "{name}: this remedy is not in the catalogue: {action}");
     }
 }
 
-/// Collects the sources below a directory by path.
+/// Adds the path and text of each Rust source file below a directory to `found`.
 fn sources(directory: &Path, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -151,7 +153,7 @@ fn every_cause_has_a_remedy_and_is_reported() {
     let lost: BTreeSet<_> = LossCause::ALL.into_iter().map(LossCause::cause).collect();
     for cause in Cause::ALL {
         assert!(!cause.remedy().is_empty() && !cause.what().is_empty(), "{cause:?}");
-        // `Node::log_losses` and `status::findings` cover all of these.
+        // `Node::log_losses` and `status::findings` report all losses.
         if lost.contains(cause) {
             continue;
         }

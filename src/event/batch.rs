@@ -1,4 +1,4 @@
-//! [`Batch`]: events of one partition, grouped by minute and series, as the store's cost is per command. [`OpenBatch`] fills one.
+//! Batches of events, grouped by minute and series because the store's cost depends mainly on the number of commands.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use super::{Minute, Partition, Partitions};
 const GROUP_BYTES: usize = 128;
 /// Size of an event in bytes, excluding the user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
-/// Makes the hashes of a series in two different minutes differ in all bits.
+/// Multiplier for the minute number. It spreads consecutive minutes over all bits of the hash of a series.
 const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The events of one partition. All user names share one string, and each group has one list, so events need no allocations.
+/// The events of one partition. All user names share one string, so that no event needs an allocation of its own.
 #[derive(Debug, Default)]
 pub struct Batch {
     groups: Vec<Group>,
-    /// Indexes into `groups`, by minute and series. The hasher has random keys, since senders choose the series.
+    /// Indexes into `groups`, by minute and series. The hasher has random keys because senders choose the series.
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     users: String,
@@ -30,7 +30,7 @@ pub struct Batch {
 /// The events of one series in one minute.
 #[derive(Debug)]
 pub struct Group {
-    /// The minute.
+    /// The minute of the events.
     pub minute: Minute,
     /// The canonical series.
     pub series: Box<str>,
@@ -42,17 +42,17 @@ pub struct Group {
 /// One event of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct Occurrence {
-    /// Nanoseconds since the epoch.
+    /// The timestamp, in nanoseconds since the epoch.
     pub timestamp: i64,
     user_start: u32,
     user_len: u32,
 }
 
-/// An event that has not been moved to its group yet.
+/// An event of an open batch, which has not been moved to its group yet.
 #[derive(Debug, Clone, Copy)]
 struct Arrived {
     timestamp: i64,
-    /// The user's name ends where the next event's name begins.
+    /// Where the user's name begins. It ends where the name of the next event begins.
     user_start: u32,
     group: u32,
 }
@@ -81,17 +81,17 @@ impl Batch {
         self.bytes += OCCURRENCE_BYTES + user_bytes;
     }
 
-    /// Returns the index of a group, creating it if necessary.
+    /// Returns the index of a group, creating the group if necessary, or `None` if there are too many groups.
     fn group_of(&mut self, minute: Minute, series: &str) -> Option<u32> {
         let Self { groups, index, .. } = self;
         let minutes = minute.epoch_minutes().cast_unsigned();
         let hash = self.hasher.hash_one(series) ^ minutes.wrapping_mul(MINUTE_STEP);
-        let same = |&place: &u32| {
+        let is_same = |&place: &u32| {
             groups
                 .get(place as usize)
                 .is_some_and(|group| group.minute == minute && *group.series == *series)
         };
-        if let Some(&place) = index.find(hash, same) {
+        if let Some(&place) = index.find(hash, is_same) {
             return Some(place);
         }
         let place = u32::try_from(groups.len()).ok()?;
@@ -113,7 +113,7 @@ impl Batch {
         });
     }
 
-    /// Returns the groups, ordered by their first event.
+    /// Returns the groups, in the order in which their first events were added.
     #[must_use]
     pub const fn groups(&self) -> &[Group] {
         self.groups.as_slice()
@@ -123,7 +123,7 @@ impl Batch {
         occurrence.user_len as usize
     }
 
-    /// Returns the user of an event of this batch.
+    /// Returns the user of an event, which must be from this batch.
     #[must_use]
     pub fn user(&self, occurrence: &Occurrence) -> &str {
         let start = occurrence.user_start as usize;
@@ -136,7 +136,7 @@ impl Batch {
         self.events
     }
 
-    /// Returns the approximate memory in bytes.
+    /// Returns the approximate memory used by the batch, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
@@ -149,7 +149,7 @@ impl Batch {
     }
 }
 
-/// The group of the last event in this series, which the next event is likely to share.
+/// The partition and the group of the last event of a series. The next event probably belongs to the same group.
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
     minute: Minute,
@@ -165,7 +165,7 @@ impl Default for Hint {
 }
 
 impl Hint {
-    /// Returns the partition of the series in a minute. A hint must always be used with the same [`Partitions`].
+    /// Returns the partition of the hint's series in a minute. All calls must pass the same series and partitions.
     pub(crate) fn partition(
         &mut self,
         partitions: &Partitions,
@@ -183,11 +183,10 @@ impl Hint {
     }
 }
 
-/// A batch that is being filled. Cache misses dominate the cost, so adding an event touches little memory: events stay in
-/// order of arrival and are moved to their groups when the batch is closed.
+/// A batch that is being filled. To reduce cache misses, events are moved to their groups only when the batch is closed.
 #[derive(Debug)]
 pub struct OpenBatch {
-    /// Unique within the process.
+    /// Identifies the batch in hints. Unique within the process.
     id: u64,
     /// The groups, without their users and events.
     batch: Batch,
@@ -205,7 +204,7 @@ impl Default for OpenBatch {
 }
 
 impl OpenBatch {
-    /// Adds an event; the user's name must be UTF-8. Returns false and adds nothing if there is no room, like [`Batch::push`].
+    /// Adds an event and updates its series' hint. `user` must be UTF-8. Returns false, adding nothing, if there is no room.
     pub fn push(
         &mut self,
         minute: Minute,
@@ -229,12 +228,12 @@ impl OpenBatch {
         true
     }
 
-    /// Returns the batch, with every event in its group.
+    /// Moves every event to its group, and returns the batch.
     #[must_use]
     pub fn close(self) -> Batch {
         let Self { mut batch, users, arrived, .. } = self;
         let users = String::from_utf8(users);
-        debug_assert!(users.is_ok(), "the parser gives only UTF-8");
+        debug_assert!(users.is_ok(), "the parser returns only UTF-8");
         batch.users = users.unwrap_or_default();
         let mut events = vec![0; batch.groups.len()];
         for event in &arrived {
@@ -255,7 +254,7 @@ impl OpenBatch {
         self.batch.events
     }
 
-    /// Returns the approximate memory in bytes.
+    /// Returns the approximate memory used by the batch, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.batch.bytes
@@ -270,7 +269,7 @@ impl OpenBatch {
     }
 }
 
-/// Returns the offset of a name of `name` bytes that follows `names` bytes of other names, if there is room for it.
+/// Returns the offset at which `name` bytes are appended to `names` bytes of other names, or `None` if there is no room.
 fn room_for(names: usize, name: usize) -> Option<u32> {
     let end = u32::try_from(names + name);
     end.and(u32::try_from(names)).ok()
@@ -337,7 +336,8 @@ mod tests {
     }
 
     proptest! {
-        /// Hints never change the result: whatever minutes and batches they come from, batches have the same events as without.
+        /// Hints never change the result: no matter which minutes and batches they are from, the batches have the same
+        /// events as without hints.
         #[test]
         fn hints_change_nothing(
             events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-cé]{0,2}", 0..12_u8), 0..60),
@@ -348,16 +348,16 @@ mod tests {
             let mut hints = [Hint::default(); 3];
             let mut open: [OpenBatch; 3] = Default::default();
             let mut expected: [Batch; 3] = Default::default();
-            for (at, (series, minute, batch, user, what)) in (0..).zip(events) {
+            for (at, (series, minute, batch, user, action)) in (0..).zip(events) {
                 let minute = Minute::from_epoch_minutes(minute).unwrap();
                 let name = ["a=1", "a=2", "b=1"][series];
                 let hint = &mut hints[series];
-                if what > 1 {
+                if action > 1 {
                     prop_assert_eq!(hint.partition(&partitions, name, minute), partitions.of(name, minute));
                 }
                 prop_assert!(open[batch].push(minute, (name, hint), user.as_bytes(), at));
                 prop_assert!(expected[batch].push(minute, name, &user, at));
-                if what == 11 {
+                if action == 11 {
                     let closed = std::mem::take(&mut open[batch]).close();
                     prop_assert_eq!(seen(&closed), seen(&expected[batch]));
                     expected[batch] = Batch::default();

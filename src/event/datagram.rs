@@ -1,5 +1,4 @@
-//! Datagrams: one or more lines from a socket. A line ends at a `\n`, unless it is inside a quoted field, where an
-//! application may put any text. In measurements and tags, a quote is an ordinary character.
+//! Splits datagrams into lines. A line ends at a `\n` outside a quoted field. In tags, a quote is an ordinary character.
 
 use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
@@ -12,7 +11,8 @@ pub enum Piece<'a> {
     Truncated,
 }
 
-/// Splits a datagram into lines, dropping blank lines, comments (`#`) and byte order marks. If `truncated`, the last is lost.
+/// Splits a datagram into lines, dropping blank lines, comments (`#`) and byte order marks. If `truncated`, the last line is
+/// incomplete and becomes a [`Piece::Truncated`].
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
@@ -42,7 +42,7 @@ pub(crate) fn first_line(bytes: &[u8]) -> Option<usize> {
     (end < bytes.len()).then_some(end)
 }
 
-/// Some editors and libraries write it before UTF-8 text.
+/// The UTF-8 byte order mark, which some editors and libraries write before text. It is dropped at the start of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 static TAGS_END: Stops = stops(b"\\ \n");
@@ -54,7 +54,7 @@ struct Quotes {
     any: bool,
     /// Number of bytes in the datagram before the current line.
     before: usize,
-    /// The start and result of the last search for a closing quote. Searches from anywhere in between find the same quote.
+    /// The start and result of the last search for a closing quote. A search that starts in between has the same result.
     closing: Option<(usize, Option<usize>)>,
 }
 
@@ -63,8 +63,8 @@ impl Quotes {
         Self { any: memchr::memchr(b'"', datagram).is_some(), before: 0, closing: None }
     }
 
-    /// Returns the end of the first line: the first `\n` outside quoted fields. A quote is ignored if it is not closed, or if its
-    /// field does not end right after the closing quote. If the datagram was truncated, an unclosed quote extends to its end.
+    /// Returns the end of the first line: the first `\n` outside quoted fields. A quote is ignored if it is not closed, or
+    /// not closed at the end of its field. If the datagram was truncated, an unclosed quote extends to its end.
     fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
         let newline_from = |at: usize| {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
@@ -80,7 +80,7 @@ impl Quotes {
         if line.trim_ascii_start().first() == Some(&b'#') {
             return newline_from(0);
         }
-        // Looks for fields where the parser does. After a malformed field, quotes are ignored.
+        // Looks for fields in the same places as the parser. After a malformed field, quotes are ignored.
         let end_of = |at, ends| scan_until(bytes, at, ends).unwrap_or(bytes.len());
         let mut at = skip_spaces(bytes, bytes.len() - line.len());
         at = end_of(at, &TAGS_END);
@@ -121,7 +121,8 @@ impl Quotes {
     }
 }
 
-/// Returns the end of a line in the common case, without parsing: quotes in pairs, whose second is not after `=` or a backslash.
+/// Returns the end of the first line in the common case, without parsing it: all its quotes are in pairs, and the second
+/// quote of each pair does not follow `=` or a backslash. Returns `None` in all other cases.
 fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     let mut open = false;
     let mut at = 0;
@@ -139,7 +140,7 @@ fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether the field ends right after its closing quote, given the bytes that follow.
+/// Returns whether a field ends right after its closing quote, given the bytes that follow the quote.
 fn ends_field(rest: &[u8]) -> bool {
     matches!(rest, [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..])
 }
@@ -215,7 +216,7 @@ event_type=paid value=mallory
         check(cut, true, &[Line(b"a=1 value=u"), Truncated]);
     }
 
-    /// Searching to the end of the datagram for each of them would take minutes.
+    /// Searching to the end of the datagram for each unclosed quote would take minutes.
     #[test]
     fn unclosed_quotes_take_linear_time() {
         let began = std::time::Instant::now();

@@ -1,6 +1,6 @@
-//! An input line: `[measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]`. A backslash escapes a comma, an
-//! equals sign or a space, and is literal elsewhere, so the escaped form of a tag is unique: the tags as written, sorted by key,
-//! are the canonical series. In tags, two backslashes before such a character are rejected: InfluxDB's parsers disagree.
+//! Parses input lines: `[measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]`. A backslash escapes
+//! only commas, equals signs and spaces, so the escaped form of a tag is unique: the tags as written, sorted by key, are the
+//! canonical series. In tags, two backslashes before such a character are rejected, because InfluxDB's parsers disagree.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use super::scan::{
 };
 use super::{Precision, Rejection};
 
-/// Approximate limit on the memory for heads, since senders choose them. When it is reached, all heads are dropped.
+/// Approximate limit on the memory for cached heads, in bytes. When it is reached, all cached heads are dropped.
 const HEADS_BYTES_MAX: usize = 16 << 20;
-/// Approximate size of a head in bytes, excluding its text.
+/// Approximate size of a cached head in bytes, excluding its series.
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
 /// Maximum lengths of the parts of a line, in bytes.
@@ -27,28 +27,28 @@ pub struct LineLimits {
     pub line: usize,
     /// All tags together, in canonical form.
     pub series: usize,
-    /// One tag key, and one tag value, escaped.
+    /// Each tag key and each tag value, in escaped form.
     pub tag: usize,
-    /// The user, decoded.
+    /// The user, in decoded form.
     pub user: usize,
 }
 
 impl LineLimits {
-    /// No limits.
+    /// No limit on any part.
     pub const NONE: Self =
         Self { line: usize::MAX, series: usize::MAX, tag: usize::MAX, user: usize::MAX };
 }
 
-/// What a line must satisfy beyond the grammar.
+/// The configured rules for parsing lines.
 #[derive(Debug, Clone)]
 pub struct LineRules {
-    /// The field that contains the user.
+    /// The name of the field that contains the user.
     pub user_field: String,
     /// The unit of timestamps.
     pub precision: Precision,
     /// The tag key to use for the measurement; `None` leaves the measurement out of the series.
     pub measurement_tag: Option<String>,
-    /// The limits of the parts.
+    /// The maximum lengths of the parts of a line.
     pub limits: LineLimits,
 }
 
@@ -67,25 +67,25 @@ impl Default for LineRules {
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The canonical tag set, escaped.
+    /// The canonical series: the tags sorted by key, in escaped form.
     pub series: &'a str,
-    /// The user, decoded. Never parsed as a number.
+    /// The user, in decoded form. It is never parsed as a number.
     pub user: &'a str,
-    /// Nanoseconds since the epoch; `None` if the line has no timestamp.
+    /// The timestamp, in nanoseconds since the epoch; `None` if the line has none.
     pub timestamp: Option<i64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct HintedLine<'a> {
     pub(crate) series: &'a str,
-    /// It has not been validated as UTF-8 yet: validating many users at once is cheaper.
+    /// The user, in decoded form. Always UTF-8, but kept as bytes because converting many users at once is cheaper.
     pub(crate) user: &'a [u8],
     pub(crate) timestamp: Option<i64>,
     /// The hint of the series, to be updated with the group of this event.
     pub(crate) hint: &'a mut Hint,
 }
 
-/// Parses lines, one at a time.
+/// Parses lines one at a time, and caches the tags of recent lines.
 #[derive(Debug)]
 pub struct Parser {
     /// The user field's name, escaped, between a space and an equals sign.
@@ -144,7 +144,7 @@ impl Parser {
         }
         // Tags are cached without leading spaces.
         let line = &line[skip_spaces(line, 0)..];
-        // A known head contains no space and is followed by one, so it holds all tags, and only what follows is parsed.
+        // A known head is the text before the first space and contains all tags, so only the text after it has to be parsed.
         let space = memchr::memchr(b' ', line);
         let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
         let usual = known.and_then(|(head, space)| {
@@ -166,7 +166,7 @@ impl Parser {
         if controls > 0 {
             return Err(Rejection::ControlCharacter);
         }
-        // All parts are cut at ASCII bytes, so these checks cannot fail. A bug here would cost one line.
+        // All parts are cut at ASCII bytes, so these checks cannot fail. If there were a bug, it would only cost one line.
         let cut = |range| text.get(range).ok_or(Rejection::NotUtf8);
         let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
         let timestamp = cut(skip_spaces(line, fields_end)..line.len())?;
@@ -198,7 +198,7 @@ impl Parser {
         Ok(HintedLine { series, user: user.as_bytes(), timestamp, hint })
     }
 
-    /// Finds the tags and returns where they end.
+    /// Collects the tags in `self.tags`, and returns where they end.
     fn scan_tags(&mut self, line: &[u8]) -> Result<usize, Rejection> {
         self.tags.clear();
         let mut at = 0;
@@ -253,7 +253,7 @@ impl Parser {
         if bytes > self.limits.tag { Err(Rejection::TagTooLong) } else { Ok(()) }
     }
 
-    /// Sorts the tags. Returns the series as a range of the line if it is sorted there; otherwise it is in `self.series`.
+    /// Sorts the tags by key. Returns the series as a range of the line, or writes it to `self.series` if the order changes.
     fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
         let Self { tags, measurement_tag, series, .. } = self;
         let key = |tag: &Tag| match &tag.key {
@@ -282,7 +282,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Returns the user and the end. Subtracts from `controls` the control characters in other quoted fields, which are ignored.
+    /// Returns the user and where the fields end. Subtracts the control characters in other quoted fields from `controls`.
     fn scan_fields(
         &mut self,
         line: &[u8],
@@ -325,18 +325,18 @@ impl Parser {
     }
 }
 
-/// The tags of recent lines with their series, which need not be parsed and sorted again.
+/// A cache of the series of recent heads (tags as written), so that the tags need not be parsed and sorted again.
 #[derive(Debug)]
 struct Heads {
-    /// Keyed by a randomly seeded 128-bit fingerprint; senders cannot cause collisions. Comparing texts would cost a cache miss.
+    /// Keyed by a seeded 128-bit hash, which senders cannot make collide. Comparing the tags would cost a cache miss.
     known: HashTable<Head>,
     seed: u64,
     series_bytes: usize,
-    /// The hint for tags that are not cached.
+    /// The hint to return for tags that are not cached.
     no_hint: Hint,
 }
 
-/// Fits in one cache line, so that an event does not have to wait for two.
+/// An entry of the cache. Aligned so that it never straddles two cache lines: a lookup costs at most one miss.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Head {
@@ -378,7 +378,7 @@ impl Heads {
         Some((&head.series, &mut head.hint))
     }
 
-    /// Caches the series of tags that end at the first space of their line. Caches nothing if `tags` is `None`.
+    /// Caches the series of these tags, and returns its hint. Caches nothing for `None`, used if the tags contain a space.
     fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
         let Some(tags) = tags else {
             self.no_hint = Hint::default();

@@ -1,10 +1,10 @@
-//! Tests of the grammar.
+//! Tests the grammar and the cache of the parser.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The defaults, but measurements are left out of the series.
+/// Returns the default rules, except that measurements are left out of the series.
 fn rules() -> LineRules {
     LineRules { measurement_tag: None, ..LineRules::default() }
 }
@@ -236,7 +236,8 @@ fn a_measurement_can_be_made_a_tag() {
     assert_eq!(series(r"m,from\ app=1 value=u"), Err(Rejection::TagKeyRepeated));
 }
 
-/// Text that a tag can hold: not empty, no control characters, and no backslash at the end or before an escaped character.
+/// Generates text that a tag can hold: not empty, no control characters, and no backslash at the end or before an escaped
+/// character.
 fn tag_text() -> impl Strategy<Value = String> {
     "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| {
         !(text.ends_with('\\') || [r"\ ", r"\,", r"\="].iter().any(|end| text.contains(end)))
@@ -297,26 +298,26 @@ proptest! {
             tags.iter().map(|(k, v)| format!("{}={}", escaped(k), escaped(v))).collect();
         let quoted = user.replace('"', "\\\"");
         let line = format!("events,{} value=\"{quoted}\" {timestamp}", tags.join(","));
-        let theirs = influxdb_line_protocol::parse_lines(&line).next().unwrap().unwrap();
-        let mut their_tags: Vec<_> = theirs
+        let expected = influxdb_line_protocol::parse_lines(&line).next().unwrap().unwrap();
+        let mut expected_tags: Vec<_> = expected
             .series
             .tag_set
             .iter()
             .flatten()
             .map(|(k, v)| format!("{}={}", escaped(k.as_str()), escaped(v.as_str())))
             .collect();
-        their_tags.sort();
+        expected_tags.sort();
         let mut parser = Parser::new(&rules());
-        let ours = parser.parse(line.as_bytes()).unwrap();
-        let mut our_tags: Vec<_> = tags.clone();
-        our_tags.sort();
-        prop_assert_eq!(&our_tags, &their_tags);
-        prop_assert_eq!(ours.series.len(), our_tags.join(",").len());
-        prop_assert_eq!(ours.timestamp, theirs.timestamp);
-        let influxdb_line_protocol::FieldValue::String(their_user) = &theirs.field_set[0].1 else {
+        let parsed = parser.parse(line.as_bytes()).unwrap();
+        let mut sorted_tags: Vec<_> = tags.clone();
+        sorted_tags.sort();
+        prop_assert_eq!(&sorted_tags, &expected_tags);
+        prop_assert_eq!(parsed.series.len(), sorted_tags.join(",").len());
+        prop_assert_eq!(parsed.timestamp, expected.timestamp);
+        let influxdb_line_protocol::FieldValue::String(text) = &expected.field_set[0].1 else {
             panic!("not a string: {line}");
         };
-        prop_assert_eq!(ours.user, their_user.as_str());
+        prop_assert_eq!(parsed.user, text.as_str());
     }
 }
 
@@ -334,7 +335,7 @@ fn the_memory_of_heads_is_bounded() {
 }
 
 proptest! {
-    /// Whatever lines a parser has seen, it reads the next one like a new parser.
+    /// No matter which lines a parser has seen, it parses the next line like a new parser.
     #[test]
     fn known_tags_change_nothing(
         lines in prop::collection::vec(" ?(a=x|(m,)?[ab]=[xy\\\\,= ]{1,3}) (value=[u\"\\\\,= \u{80}é\u{7f}]{0,3})?( {1,2}(-?0?1|2e|9{19}|9{20})? ?)?", 1..8),

@@ -1,4 +1,4 @@
-//! Epoch minutes in UTC, the unit of counting. Names include the date, so the same minute of two days never shares a key.
+//! [`Minute`]: a minute in UTC, for which events are counted. Its name includes the date, so no two minutes share a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,15 +10,15 @@ const NANOS_PER_MINUTE: i64 = 60_000_000_000;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 const MINUTES_PER_DAY: i64 = 1440;
 
-/// A minute, counted from 1970-01-01T00:00Z, whose start fits in an `i64` of nanoseconds (1677-09-21 to 2262-04-11).
+/// A minute, counted from 1970-01-01T00:00Z. Its range is that of an `i64` of nanoseconds (1677-09-21 to 2262-04-11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct Minute(i64);
 
 impl Minute {
-    /// The first minute that exists.
+    /// The first minute in the range.
     pub const MIN: Self = Self::of_nanos(i64::MIN);
-    /// The last minute that exists.
+    /// The last minute in the range.
     pub const MAX: Self = Self::of_nanos(i64::MAX);
 
     /// Returns the minute that contains an instant, given in nanoseconds since the epoch.
@@ -27,14 +27,14 @@ impl Minute {
         Self(nanos.div_euclid(NANOS_PER_MINUTE))
     }
 
-    /// Returns the minute with this number since the epoch, or `None` outside the range of [`Minute`].
+    /// Returns the minute with this number, counted from the epoch, or `None` if it is out of range.
     #[must_use]
     pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
         let exists = Self::MIN.0 <= minutes && minutes <= Self::MAX.0;
         if exists { Some(Self(minutes)) } else { None }
     }
 
-    /// Returns the minutes since the epoch.
+    /// Returns the number of minutes since the epoch.
     #[must_use]
     pub const fn epoch_minutes(self) -> i64 {
         self.0
@@ -51,14 +51,14 @@ impl Minute {
         (self.0 + 1) * MILLIS_PER_MINUTE
     }
 
-    /// Returns the minutes since midnight UTC, 0 to 1439.
+    /// Returns the number of minutes since midnight UTC, from 0 to 1439.
     #[must_use]
     pub fn minutes_since_midnight(self) -> u16 {
-        // In range: the remainder is below 1440.
+        // This cannot fail, because the remainder is below 1440.
         u16::try_from(self.0.rem_euclid(MINUTES_PER_DAY)).unwrap_or_default()
     }
 
-    /// Returns the earliest of the minutes with these names. Parses only one of them as a date, since there may be many.
+    /// Returns the earliest of these minutes, given by name; `None` if there are no names or the earliest one is invalid.
     pub(crate) fn earliest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let in_order = |name: &&'a str| {
             let (date, minute) = name.split_once(':').unwrap_or((name, ""));
@@ -67,7 +67,7 @@ impl Minute {
         names.into_iter().min_by_key(in_order)?.parse().ok()
     }
 
-    /// Returns the name shown to people, with four digits for the minute of the day: `20161204:0007`. It can also be parsed.
+    /// Returns the name shown to people, such as `20161204:0007`, with four digits for the minute. It can also be parsed.
     pub(crate) fn shown(self) -> String {
         let minute = self.minutes_since_midnight();
         format!("{}:{minute:04}", self.start().format("%Y%m%d"))
@@ -82,7 +82,7 @@ impl TryFrom<i64> for Minute {
     type Error = &'static str;
 
     fn try_from(minutes: i64) -> Result<Self, Self::Error> {
-        Self::from_epoch_minutes(minutes).ok_or("no minute has this number")
+        Self::from_epoch_minutes(minutes).ok_or("minute number out of range")
     }
 }
 
@@ -92,16 +92,18 @@ impl From<Minute> for i64 {
     }
 }
 
-/// The name in keys, `20161204:1118`: the date and the minutes since midnight, in UTC. `shown` returns the name for people.
+/// Formats the name used in keys, such as `20161204:7`: the date and the minutes since midnight, in UTC.
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())
     }
 }
 
-/// The name is not a date followed by a minute of that day.
+/// The error for a name that is not a date followed by a minute of that day.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not name a minute; a minute is named like 20161204:1118")]
+#[error(
+    "{0:?} is not a minute; write the date and the minutes since midnight in UTC, such as 20161204:1118 for 18:38"
+)]
 pub struct ParseMinuteError(String);
 
 impl FromStr for Minute {

@@ -1,5 +1,5 @@
-//! Events. Pure: no I/O, no clock, no tokio. [`datagram`] splits datagrams into lines, [`Parser`] turns each into a [`Line`],
-//! [`Window`] checks its age, and an [`OpenBatch`] collects the events of one [`Partition`] until it becomes a [`Batch`].
+//! Parses lines and groups their events, without I/O or a clock. [`datagram`] splits datagrams into lines, [`Parser`] parses
+//! each line, [`Window`] checks its event's age, and [`OpenBatch`] collects a [`Partition`]'s events in a [`Batch`].
 
 mod batch;
 pub mod datagram;

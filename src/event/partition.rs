@@ -1,5 +1,5 @@
-//! Partitions: how series are distributed across the store. Each partition has an overflow series for events in series beyond the
-//! cap. Its name includes the partition, `eds_overflow=series,partition=3`, so that no two partitions write the same point.
+//! Partitions: how series are distributed across the store. Each partition counts the events of series beyond the cap under
+//! its own overflow series, such as `eds_overflow=series,partition=3`, so that no two partitions write the same point.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Minute;
 
-/// The number of a partition, less than the count of [`Partitions`].
+/// The number of a partition, which is less than [`Partitions::count`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(u16);
 
 impl Partition {
-    /// Returns the number, for indexing.
+    /// Returns the number, for use as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// How series are assigned to partitions: the same on every node, because a series in two partitions would be counted twice.
-/// While the partition count changes there are two assignments: for minutes before the change, and for later ones.
+/// How series are assigned to partitions. The assignment must be the same on every node, because a series in two partitions
+/// would be counted twice. While the partition count changes, earlier minutes have an assignment of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -35,21 +35,21 @@ struct Before {
 }
 
 impl Partitions {
-    /// Divides every minute into this many partitions.
+    /// Assigns the series of every minute to this many partitions.
     #[must_use]
     pub const fn new(count: NonZeroU16) -> Self {
         Self { count, before: None }
     }
 
-    /// Divides minutes before `from` into as many partitions as there are places. A place below the count is also a partition
-    /// of later minutes; the others have the numbers that follow, without gaps. An empty list changes nothing.
+    /// Assigns the series of minutes before `from` to the partitions in `places`; an empty list means no change of the
+    /// count. Places below the count are also partitions of later minutes; the others continue from the count, without gaps.
     pub(crate) fn with_before(self, from: Minute, places: &[u16]) -> Self {
         let places: Arc<[_]> = places.iter().copied().map(Partition).collect();
         let before = (!places.is_empty()).then_some(Before { from, places });
         Self { before, ..self }
     }
 
-    /// Returns the number of partitions, including those that only earlier minutes have.
+    /// Returns the number of partitions, including those that only minutes before a change have.
     #[must_use]
     pub fn count(&self) -> u16 {
         let places = self.before.iter().flat_map(|before| before.places.iter());
@@ -64,14 +64,14 @@ impl Partitions {
         }
     }
 
-    /// Returns the partition count before a change, and the first minute after it, if there is a change.
+    /// Returns the partition count before a change and the first minute after it, or `None` if no change is in progress.
     pub(crate) fn before(&self) -> Option<(u16, Minute)> {
         let before = self.before.as_ref()?;
         let count = u16::try_from(before.places.len()).unwrap_or(u16::MAX);
         Some((count, before.from))
     }
 
-    /// Returns the partition of a canonical series in a minute: XXH3 modulo the minute's count. A change needs a new format.
+    /// Returns the partition of a canonical series in a minute: XXH3 modulo the count, as fixed by the storage format.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a u16")]
     pub fn of(&self, series: &str, minute: Minute) -> Partition {
@@ -85,7 +85,7 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of a partition within a minute, before and after a change of the partition count.
+    /// Returns a partition's number in the minutes before and after a change of the count; `None` if they do not have it.
     pub(crate) fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
         let places = self.before.iter().flat_map(|before| before.places.iter());
         let before = (0..).zip(places).find(|(_, place)| **place == partition);
@@ -101,24 +101,24 @@ impl Partitions {
     }
 }
 
-/// A tag key that only overflow series have.
+/// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// Returns whether lines with this tag key are rejected. The key is either ours or one that some InfluxDB version rejects as a
-/// tag of our points: `time` (version 1), `_field` and `_measurement` (version 2), and `value`, the name of a field (version 3).
+/// Returns whether lines with this tag key are rejected. Reserved are [`OVERFLOW_TAG`] and the tag keys that InfluxDB
+/// rejects: `time` (version 1), `_field` and `_measurement` (version 2), and `value`, the name of a field (version 3).
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     key == OVERFLOW_TAG.as_bytes()
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
-/// Returns the overflow series of a partition in a minute, in canonical form.
+/// Returns the overflow series, in canonical form, for the number that a partition has among the partitions of a minute.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
 }
 
-/// The overflow series of a partition. Its name differs in minutes before a change of the partition count; all nodes agree on it.
+/// The overflow series of a partition. Its name may differ for minutes before a change of the partition count.
 #[derive(Debug, Clone)]
 pub struct OverflowSeries {
     from: Option<Minute>,
@@ -126,7 +126,7 @@ pub struct OverflowSeries {
 }
 
 impl OverflowSeries {
-    /// Returns the names of a partition.
+    /// Returns the overflow series of a partition.
     #[must_use]
     pub fn new(partitions: &Partitions, partition: Partition) -> Self {
         let name = |part: Option<Partition>| overflow_series(part.unwrap_or(partition));
@@ -142,7 +142,7 @@ impl OverflowSeries {
     }
 }
 
-/// Returns a hash of a canonical series, the same on every node, which distinguishes its events within the overflow series.
+/// Returns a hash of a canonical series, the same on every node, to tell the series in an overflow series apart.
 #[must_use]
 pub fn series_fingerprint(series: &str) -> u128 {
     xxh3_128(series.as_bytes())
@@ -160,16 +160,17 @@ mod tests {
     #[test]
     fn the_partition_of_a_series_never_changes() {
         let partitions = Partitions::new(NonZeroU16::new(32).unwrap());
-        let of = |series| partitions.of(series, minute(0)).index();
-        assert_eq!(of("event_type=http-5xx,product=productA"), 26);
-        assert_eq!(of("event_type=os_error,product=productA"), 31);
-        assert_eq!(of("event_type=browser_error,product=productB"), 1);
+        let index = |series| partitions.of(series, minute(0)).index();
+        assert_eq!(index("event_type=http-5xx,product=productA"), 26);
+        assert_eq!(index("event_type=os_error,product=productA"), 31);
+        assert_eq!(index("event_type=browser_error,product=productB"), 1);
     }
 
     #[test]
     fn each_minute_has_one_number_of_partitions() {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
-        // Of the two earlier partitions, the second is the first of the three new ones, and the first has a different place.
+        // Of the two partitions before the change, number 1 becomes partition 0 of the three new ones, and number 0 gets a
+        // place of its own, 3.
         let both = three.clone().with_before(minute(10), &[3, 0]);
         assert_eq!(both.iter().map(Partition::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!((both.count_in(minute(9)), both.count_in(minute(10))), (2, 3));

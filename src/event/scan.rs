@@ -1,4 +1,4 @@
-//! Finds where the parts of a line end: the grammar below the level of tags and fields.
+//! Finds where the keys and values of a line end, and decodes their escapes. `line` builds on this to parse tags and fields.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ pub(super) enum User {
     Decoded,
 }
 
-/// The bytes at which a scan stops, as a table indexed by byte, since a lookup is cheaper than four comparisons.
+/// The bytes at which a scan stops, as a table indexed by byte, because a lookup is cheaper than four comparisons.
 pub(super) type Stops = [bool; 256];
 
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
@@ -62,7 +62,7 @@ pub(super) const fn stops(bytes: &[u8]) -> Stops {
     stops
 }
 
-/// Returns the position of the first unescaped byte at or after `at` that is in `ends`, or the end of the line.
+/// Returns the position of the first unescaped byte in `ends`, or the line's end. Fails if the line ends in a backslash.
 pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, Rejection> {
     let mut at = at;
     loop {
@@ -78,7 +78,7 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
     }
 }
 
-/// Returns the measurement (with an empty key) and the tags of a line, escaped, up to the first part that is neither.
+/// Returns a line's measurement (with an empty key) and tags as escaped pairs of key and value, up to a malformed tag.
 pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let start = skip_spaces(line, 0);
     let mut next = Some(start);
@@ -99,8 +99,8 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Parses the usual end of a line, starting with the space after its tags: one field with an unquoted user in ASCII without
-/// escapes, and a timestamp of digits. `before` is the text before the user. Returns `None` if the end needs the full parser.
+/// Parses the usual end of a line, from the space after its tags: one field with an unquoted user in ASCII without escapes,
+/// and a timestamp of digits. `before` is the text before the user. Returns `None` if the full parser is needed.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
@@ -117,7 +117,7 @@ pub(super) fn usual_end<'a>(
     (!user.is_empty()).then_some((user, timestamp))
 }
 
-/// Reads the field value at `start`. If it is the user and contains escapes, it is decoded into `keep`. Returns its end.
+/// Returns the field value at `start` and where it ends. For the user, `keep` is the buffer for decoding escapes.
 pub(super) fn scan_value(
     line: &[u8],
     start: usize,
@@ -146,7 +146,7 @@ pub(super) fn scan_value(
     }
 }
 
-/// Returns the position of the quote that closes the one before `from`.
+/// Returns the position of the quote that closes the quoted text starting at `from`, or `None` if there is none.
 pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -195,7 +195,7 @@ pub(super) fn control_characters(text: &str) -> usize {
     text.chars().filter(|character| character.is_control()).count()
 }
 
-/// Returns the decoded tags of a canonical series, in order. A part without an equals sign becomes a key with an empty value.
+/// Returns the decoded tags of a canonical series, in order. A part without an equals sign is a key with an empty value.
 #[must_use]
 pub fn tags(series: &str) -> Vec<(String, String)> {
     let decoded = |raw: Option<&[u8]>| {

@@ -7,17 +7,17 @@ use super::Rejection;
 /// The unit of the timestamps in the input.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 pub enum Precision {
-    /// `ns`
+    /// Written as `ns` in the configuration.
     #[default]
     #[serde(rename = "ns")]
     Nanoseconds,
-    /// `us`
+    /// Written as `us` in the configuration.
     #[serde(rename = "us")]
     Microseconds,
-    /// `ms`
+    /// Written as `ms` in the configuration.
     #[serde(rename = "ms")]
     Milliseconds,
-    /// `s`
+    /// Written as `s` in the configuration.
     #[serde(rename = "s")]
     Seconds,
 }
@@ -32,12 +32,12 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp as nanoseconds since the epoch. Returns `None` if the text is empty.
+    /// Parses a timestamp in this unit, and converts it to nanoseconds since the epoch. Returns `None` if the text is empty.
     pub(super) fn read(self, text: &str) -> Result<Option<i64>, Rejection> {
         if text.is_empty() {
             return Ok(None);
         }
-        // Rust accepts a plus sign; otherwise its integers have the same syntax as ours.
+        // Rust's parser also accepts a plus sign; otherwise, its syntax for integers is the same.
         let number = digits(text.as_bytes())
             .or_else(|| text.parse().ok().filter(|_| !text.starts_with('+')))
             .ok_or(Rejection::TimestampInvalid)?;
@@ -47,13 +47,13 @@ impl Precision {
         }
     }
 
-    /// Reads a timestamp that consists of digits only. Returns `None` if [`Self::read`] has to decide.
+    /// Parses a timestamp that consists only of digits. Returns `None` for other text, which [`Self::read`] handles.
     pub(super) fn read_digits(self, text: &[u8]) -> Option<i64> {
         let number = digits(text).filter(|_| !text.is_empty())?;
         number.checked_mul(self.nanos())
     }
 
-    /// Returns the likely unit of a rejected timestamp if it differs: from 2001 to 2286, the number of digits determines it.
+    /// Returns the reason to reject a timestamp whose number of digits indicates a different unit (for 2001 to 2286).
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),
@@ -95,7 +95,7 @@ fn digits(text: &[u8]) -> Option<i64> {
     number.try_into().ok()
 }
 
-/// Accepts events up to `max_age` before now and up to `max_future` after now.
+/// The time range in which events are accepted: from `max_age` before now to `max_future` after now.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     max_age_nanos: i64,
@@ -103,14 +103,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates a window from these two limits. Limits beyond 292 years are unbounded.
+    /// Creates a window from these two limits. A limit beyond 292 years counts as unlimited.
     #[must_use]
     pub fn new(max_age: Duration, max_future: Duration) -> Self {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
         Self { max_age_nanos: nanos(max_age), max_future_nanos: nanos(max_future) }
     }
 
-    /// Checks an event's timestamp against the clock; both are in nanoseconds since the epoch.
+    /// Returns an error if a timestamp is out of range. The timestamp and `now` are in nanoseconds since the epoch.
     pub const fn judge(&self, timestamp: i64, now: i64) -> Result<(), Rejection> {
         if timestamp < now.saturating_sub(self.max_age_nanos) {
             Err(Rejection::TooOld)
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Like Rust's parser, except for the plus sign.
+        /// The parser agrees with Rust's, except that it rejects a plus sign.
         #[test]
         fn numbers_are_read(
             text in prop_oneof!["-?[0-9]{1,20}", "[0-9]{0,18}[ -~][0-9]{0,18}", any::<i64>().prop_map(|number| number.to_string())],

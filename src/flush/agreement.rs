@@ -1,4 +1,4 @@
-//! [`Agreement`]: whether all nodes have the same settings, and [`CountsTarget`]: an output that is written to only if they do.
+//! [`Agreement`] tells whether this node's settings match the cluster's; [`CountsTarget`] writes to an output only if so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{Metrics, OutputMetrics};
 
-/// The timeout for comparing settings. After that, the last result is used.
+/// Timeout for comparing settings. After a timeout, the node continues as if nothing had changed.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -44,7 +44,7 @@ impl Agreement {
         if difference.is_none() && !self.agrees {
             self.throttle.reset();
             tracing::info!(
-                "the settings agree with those of the other nodes again; this node closes minutes and sends"
+                "this node's settings match the cluster-wide settings again; the node resumes closing minutes and sending counts"
             );
         }
         self.agrees = difference.is_none();
@@ -76,13 +76,13 @@ impl Batch for Vec<SealedCounts> {
     }
 }
 
-/// An output that is written to only while all nodes have this node's settings. They are compared before each write.
+/// An output that is written to only while this node's settings match the cluster-wide settings. Each write checks this.
 #[derive(Debug)]
 pub(super) struct CountsTarget {
     pub(super) store: Arc<dyn Store>,
     pub(super) output: Arc<dyn Output>,
     pub(super) metrics: OutputMetrics,
-    /// The minute used for probes. It is within the output's retention period.
+    /// The minute used for probes. It is recent, so it is within the output's retention period.
     pub(super) newest: Minute,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn accepts_nothing(error: WriteError) -> WriteError {
     match error {
         WriteError::Rejected(found) => WriteError::Misconfigured(Diagnosis {
             why: format!(
-                "every count is rejected, so none is quarantined; the last message: {}",
+                "every count is rejected, so none is quarantined; last message: {}",
                 found.why
             ),
             ..found
@@ -147,7 +147,7 @@ mod tests {
         }
 
         async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
-            Ok(Some(Diagnosis::new(Cause::Settings, "flush.grace is another")))
+            Ok(Some(Diagnosis::new(Cause::Settings, "flush.grace differs")))
         }
 
         fn generation(&self, _: Partition) -> u64 {
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn difference_is_logged_once_per_interval_and_when_it_returns() {
-        let difference = || Diagnosis::new(Cause::Settings, "flush.grace is another");
+        let difference = || Diagnosis::new(Cause::Settings, "flush.grace differs");
         let metrics = Metrics::new(Arc::<Node>::default());
         let mut agreement = Agreement::default();
         agreement.compared(Some(difference()), &metrics);

@@ -15,7 +15,7 @@ use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 use crate::telemetry::{Gauges, gauge, of_output};
 
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Interval at which quiet partitions are polled, since an operator may have changed their counts.
+/// Interval at which quiet partitions are polled, because an operator may have changed their counts.
 const ALL_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl BacklogReport {
         }
     }
 
-    /// Returns whether any minute is claimed for sealing or still unsent. Also returns true if the store does not respond.
+    /// Updates the metrics. Returns whether a minute is claimed for sealing or unsent (true if the store does not respond).
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
         let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
@@ -89,7 +89,7 @@ impl BacklogReport {
             let names: Vec<_> = self.removed.iter().map(OutputName::as_str).collect();
             tracing::warn!(
                 outputs = names.join(", "),
-                "there are unsent or quarantined counts of outputs that are not configured on this node; {}",
+                "the store has unsent or quarantined counts for outputs that are not configured on this node; {}",
                 Cause::OutputGone.remedy()
             );
         }
@@ -112,8 +112,8 @@ impl BacklogReport {
     }
 }
 
-/// Returns how long ago something ended, given how far the store's clock is ahead of this node's; 0 if it has not ended yet.
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
+/// Returns how many seconds ago a minute ended on a clock that is ahead by `offset_seconds`; 0 if it has not ended yet.
+#[expect(clippy::cast_precision_loss, reason = "exact for centuries in milliseconds")]
 fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
     let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
     (age + offset_seconds).max(0.0)

@@ -1,13 +1,13 @@
-//! [`Breaker`]: determines how long to back off from a failing output. Pure: the caller passes in the time and the randomness.
+//! [`Breaker`]: decides how long to back off from a failing output. Pure: the caller passes in the time and the randomness.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum pause after the first failure.
+/// The backoff after the first failure, before jitter. It doubles with each failure, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Maximum pause that a server may request.
+/// Maximum pause that a server may request; longer requests are shortened.
 const ASKED_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Returns how long to back off from a failed output. At zero it may be probed: by one node at a time, with one write.
+    /// Returns how long to back off, or `None` if the output has not failed. At zero, one node may probe it with one write.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         self.retry_at.map(|at| at.saturating_duration_since(now))
     }
@@ -31,7 +31,7 @@ impl Breaker {
         self.retry_at.take().is_some()
     }
 
-    /// Returns the pause: twice the previous one, times `jitter` (0.5 to 1), but at least what the server requested.
+    /// Records a failed write. Returns the pause, multiplied by `jitter` (0.5 to 1) but at least what the server requested.
     pub(super) fn failed(
         &mut self,
         now: Instant,

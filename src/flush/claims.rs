@@ -12,10 +12,10 @@ use crate::event::{Minute, Partition};
 use crate::node::lock;
 use crate::store::{Claim, Draining, OutputName};
 
-/// How long lapsed claims may wait for a node that always has others, because a dead node's claims may be for the newest minute.
+/// Interval at which a busy task requests lapsed claims too, because a dead node's claims may be for the newest minute.
 const WANTED_AFTER: Duration = Duration::from_secs(10);
 
-/// The purpose of a claim (`None` to seal; otherwise the output to send to) and the partition and minute it is for.
+/// The purpose of a claim (`None` to seal; otherwise the output to send to), its partition and its minute.
 type Key = (Option<OutputName>, Partition, Minute);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Claims {
         lock(&self.held).insert(key(claim), claim.clone());
     }
 
-    /// Returns the number of claims to seal such minutes.
+    /// Returns the number of held claims to seal minutes of this partition for which `is_such` returns true.
     pub(super) fn to_seal(&self, partition: Partition, is_such: impl Fn(Minute) -> bool) -> usize {
         let all = (None, partition, Minute::MIN)..=(None, partition, Minute::MAX);
         lock(&self.held).range(all).filter(|((.., minute), _)| is_such(*minute)).count()
@@ -64,7 +64,7 @@ impl Claims {
         }
     }
 
-    /// Renews all leases during the work, because each may hold a resource that the other needs, such as permission to connect.
+    /// Runs the work and renews the leases of all held claims concurrently: each may hold a resource that the other needs.
     pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
         alongside(work, self.lease / 3, || async {
             let claims: Vec<_> = lock(&self.held).values().cloned().collect();
@@ -73,7 +73,7 @@ impl Claims {
         .await
     }
 
-    /// Releases those claims that are still held. They lapse after the delay, and then any node may take them over.
+    /// Releases whichever of these claims are still held. They lapse after the delay, and then any node may take them over.
     pub(super) async fn release(&self, claims: &[Claim], delay: Duration) {
         let held: Vec<_> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
         for claim in &held {
@@ -82,7 +82,7 @@ impl Claims {
         self.set_deadlines(&held, delay).await;
     }
 
-    /// Releases all claims to seal, or all claims to send to one output. They lapse immediately.
+    /// Releases all claims to send to this output or, if `output` is `None`, all claims to seal. They lapse immediately.
     pub(super) async fn release_all(&self, output: Option<&OutputName>) {
         let mut claims: Vec<_> = lock(&self.held).values().cloned().collect();
         claims.retain(|claim| claim.output.as_ref() == output);
@@ -95,7 +95,7 @@ impl Claims {
         for result in join_all(calls).await {
             // The lease will expire, and another node will take over the minute.
             if let Err(error) = result {
-                tracing::debug!(%error, "cannot change the deadlines of claims");
+                tracing::debug!(%error, "cannot update claim deadlines");
             }
         }
     }
@@ -148,17 +148,17 @@ pub(super) struct Inbox {
 #[derive(Debug, Default)]
 struct InboxState {
     claims: Vec<Claim>,
-    /// Whether the store had no lapsed claims.
+    /// Whether lapsed claims were requested but the store had none, which the task must be told.
     has_none: bool,
     is_sending: bool,
-    /// Until when the output is down or being probed by another node.
+    /// Until when to leave the output alone, because it is down or another node is probing it.
     paused_until: Option<Instant>,
     /// When lapsed claims were last requested.
     wanted: Option<Instant>,
 }
 
 impl Inbox {
-    /// Lapsed claims are requested rarely while the task has others, and never while the output is down or settings differ.
+    /// Returns whether to request lapsed claims: rarely if the task is busy, never if the output is down or settings differ.
     pub(super) fn wants_lapsed(&self, now: Instant, agrees: bool) -> bool {
         let mut state = lock(&self.state);
         let is_paused = state.paused_until.is_some_and(|until| now < until);
@@ -181,8 +181,8 @@ impl Inbox {
         }
     }
 
-    /// Waits for claims and takes them all: recent minutes before old ones, and new claims before lapsed ones. Lapsed claims
-    /// keep their order, because their counts may have been rejected. Returns an empty list if the store has none.
+    /// Waits for claims and takes them all: recent minutes before old, new claims before lapsed. Lapsed claims are not
+    /// sorted, or the same rejected counts might come first every time. Returns nothing if the store has no lapsed claims.
     pub(super) async fn next(&self, is_recent: impl Fn(&Claim) -> bool) -> Vec<Claim> {
         loop {
             let delivered = self.delivered.notified();

@@ -1,6 +1,5 @@
-//! Moves counts from the store to the outputs. The `worker` claims and seals finished minutes, no matter which node recorded
-//! them. For each output, a `sender` sends the counts, recent minutes first. A failed send leaves no state behind: the claim
-//! lapses, and any node retries.
+//! Moves counts from the store to the outputs. The `worker` claims and seals finished minutes, whichever node recorded them.
+//! For each output, a `sender` sends the counts. After a failed attempt, the claim lapses, and any node can retry.
 
 mod agreement;
 mod backlog;
@@ -35,7 +34,7 @@ use crate::telemetry::Metrics;
 
 /// How long a task may continue its current step on shutdown.
 const STEP_MAX: Duration = Duration::from_secs(2);
-/// Interval between searches for keys that no node is working on. Each search reads all keys.
+/// Interval between searches for keys that no node is working on. It is long because each search reads all keys.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
 const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 
@@ -46,7 +45,7 @@ pub struct FlushSettings {
     pub interval: Duration,
     /// How long a finished minute must be idle before it is closed.
     pub grace: Duration,
-    /// When a minute is closed regardless, measured from its end or its first event.
+    /// Maximum time that a minute stays open after its end, or after its first event if that is later.
     pub max_hold: Duration,
     /// How long a claim lasts if it is not renewed.
     pub lease: Duration,
@@ -65,24 +64,20 @@ pub struct Destination {
 
 /// Everything that flushing needs.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct Flush {
-    /// The store shared by all nodes.
     pub store: Arc<dyn Draining>,
     /// The outputs, each of which gets all points.
     pub outputs: Vec<Destination>,
     /// Chooses which node probes an output that is down.
     pub arbiter: Arc<dyn Arbiter>,
-    /// All partitions.
     pub partitions: Partitions,
-    /// The settings.
     pub settings: FlushSettings,
-    /// The file that keeps the published minutes across power failures; `None` if there is no file.
+    /// The file that keeps the list of published minutes across power failures; `None` if the list is only in memory.
     pub witness_file: Option<PathBuf>,
-    /// The state shared with other parts of the node.
     pub node: Arc<Node>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Stops the tasks.
+    /// Stops the tasks when cancelled.
     pub stop: CancellationToken,
     /// Cancelled once no more events will be recorded.
     pub recorded: CancellationToken,
@@ -102,7 +97,7 @@ impl Flush {
             settings: self.settings,
             node: self.node,
             metrics: self.metrics,
-            // No other node could seal and send the counts held in this process' memory.
+            // If the store is in this process's memory, the tasks run until they have sent everything: no other node could.
             stop: if is_alone { finished.clone() } else { self.stop },
             finished,
         });
@@ -112,7 +107,7 @@ impl Flush {
             let Destination { name, output, .. } = &destination;
             let outbox = Arc::<Inbox>::default();
             outboxes.insert(name.clone(), Arc::clone(&outbox));
-            let heartbeat = shared.node.progress.watch(format!("the sender to output {name}"));
+            let heartbeat = shared.node.progress.watch(format!("the sender for output {name}"));
             let turn = format!("probe-{name}");
             let sender = Sender {
                 breaker: Breaker { is_known_well: !output.has_server(), ..Breaker::default() },
@@ -145,7 +140,7 @@ pub async fn look_for_leftovers(store: Arc<dyn Store>) {
         let pause = match store.look_for_leftovers().await {
             Ok(()) => LEFTOVERS_INTERVAL,
             Err(error @ StoreError::Refused(_)) => {
-                tracing::warn!(%error, "cannot search the store for minutes and counts outside the partitions of this node");
+                tracing::warn!(%error, "cannot search the store for minutes and counts outside this node's partitions");
                 LEFTOVERS_INTERVAL
             }
             Err(_away) => LEFTOVERS_RETRY,
@@ -171,7 +166,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Runs the work to completion, unless it takes too long on shutdown. In that case another node continues it.
+    /// Runs the work to completion, unless it takes too long on shutdown. In that case, another node continues the work.
     async fn until_overdue(&self, work: impl Future<Output = ()>) {
         let overdue = async {
             self.stop.cancelled().await;
@@ -188,13 +183,13 @@ impl Shared {
         is_recent(minute, self.node.clock.store_now_ms(), self.settings.grace)
     }
 
-    /// Leaves a claim as it is, so that it lapses and any node can take it over.
+    /// Logs why work on a claim failed, and stops renewing the claim, so that it lapses and any node can take it over.
     fn claim_failed(&self, claim: &Claim, error: &StoreError) {
         if matches!(error, StoreError::ClaimLost) {
             self.metrics.claims_lost.inc();
         }
         let (minute, partition) = (claim.minute.shown(), claim.partition.index());
-        tracing::warn!(minute, partition, %error, "cannot continue with a claim; the node that takes it over continues");
+        tracing::warn!(minute, partition, %error, "cannot continue with a claimed minute; the node that takes over the claim will finish it");
         self.claims.remove(claim);
     }
 }

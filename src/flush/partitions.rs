@@ -1,4 +1,4 @@
-//! [`PartitionStates`]: the state of each partition between rounds, and what was found across all partitions, for the log.
+//! [`PartitionStates`]: the state of each partition between rounds, and the rollbacks and late events of all partitions.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct PartitionStates {
     partitions: Vec<Mutex<PartitionState>>,
     rollbacks: Mutex<Vec<Rollback>>,
     late: Mutex<Late>,
-    /// The file that keeps the witnesses for the next process.
+    /// The file that keeps the witnesses for the next process; `None` if they are only in memory.
     file: Option<PathBuf>,
     /// Held while the file is being written. Throttles the log message about failed writes.
     writing: tokio::sync::Mutex<Throttle>,
@@ -65,15 +65,15 @@ impl PartitionStates {
         lock(&self.rollbacks).push(rollback);
     }
 
-    /// Returns all rollbacks since the last call merged into one, with the number of partitions affected.
+    /// Returns the rollbacks since the last call, merged into one, and the number of affected partitions; `None` if none.
     pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
         let mut rollbacks = lock(&self.rollbacks);
         let count = rollbacks.len();
-        let all = rollbacks.drain(..).reduce(|one, other| Rollback {
-            from_ms: one.from_ms.min(other.from_ms),
-            to_ms: one.to_ms.max(other.to_ms),
-            events: one.events + other.events,
-            unconfirmed: &one.unconfirmed | &other.unconfirmed,
+        let all = rollbacks.drain(..).reduce(|merged, next| Rollback {
+            from_ms: merged.from_ms.min(next.from_ms),
+            to_ms: merged.to_ms.max(next.to_ms),
+            events: merged.events + next.events,
+            unconfirmed: &merged.unconfirmed | &next.unconfirmed,
         });
         all.map(|all| (all, count))
     }
@@ -82,7 +82,7 @@ impl PartitionStates {
         let Some(file) = self.file.clone() else {
             return;
         };
-        // Without the lock, a writer could replace the file written by another with an older or incomplete one.
+        // Without the lock, a sender could replace the file that another sender has written with an older or incomplete one.
         let mut throttle = self.writing.lock().await;
         let past = |state: &Mutex<PartitionState>| lock(state).witness.past.clone();
         let partitions: Vec<_> = self.partitions.iter().map(past).collect();
@@ -97,8 +97,8 @@ impl PartitionStates {
             tracing::error!(
                 path = %file.display(),
                 %error,
-                "cannot write the file of published minutes; if this node and Redis lose their memory at the same time, \
-                 points may be published again with other values; {}",
+                "cannot write the list of published minutes; if this node and Redis lose their memory at the same time, \
+                 points may be republished with different values; {}",
                 LossCause::SpoolFailed.remedy()
             );
         }
@@ -114,13 +114,13 @@ fn read(file: &Path, partitions: usize) -> Vec<Past> {
             %path,
             then = past.len(),
             now = partitions,
-            "the file of published minutes has another number of partitions; the node starts without it"
+            "the list of published minutes is for a different partition count; the node is starting without the list"
         ),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::error!(
             %path,
             %error,
-            "cannot read the file of published minutes; the node starts without it"
+            "cannot read the list of published minutes; the node is starting without the list"
         ),
     }
     Vec::new()
@@ -169,8 +169,8 @@ impl Late {
             partitions = partitions.join(", "),
             minutes,
             after = %humantime::format_duration(longest),
-            "events arrived after the counts of their minutes were sealed, at most this long after the end of the minute; they \
-             are not published, unless they are copies of sealed events; {}",
+            "events arrived after the counts for their minutes had been sealed (`after`: the longest delay after the end of a \
+             minute); except for duplicates of sealed events, they are missing from the points; {}",
             LossCause::Late.remedy()
         );
     }
@@ -198,9 +198,9 @@ mod tests {
         let testimony = again.of(partition).witness.testimony(0).unwrap();
         assert_eq!(testimony.announced, [minute].into());
         // A file written for a different partition count is ignored, as is a damaged one.
-        let one = Partitions::new(NonZeroU16::MIN);
-        let other = PartitionStates::open(&one, file.clone());
-        assert_eq!(other.of(one.of("", minute)).witness.past, Past::default());
+        let single = Partitions::new(NonZeroU16::MIN);
+        let changed = PartitionStates::open(&single, file.clone());
+        assert_eq!(changed.of(single.of("", minute)).witness.past, Past::default());
         std::fs::write(file.as_deref().unwrap(), "{").unwrap();
         let damaged = PartitionStates::open(&partitions, file);
         assert_eq!(damaged.of(partition).witness.past, Past::default());
@@ -277,7 +277,7 @@ mod tests {
         Late::default().report(&mut throttle);
         let mut late = late_events(1);
         late.report(&mut throttle);
-        assert_eq!(late.events, 0, "the first report used no interval");
+        assert_eq!(late.events, 0, "the first report was not delayed");
         late.events = 1;
         late.report(&mut throttle);
         assert_eq!(late.events, 1, "they wait for the interval");

@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use super::FlushSettings;
 use crate::store::News;
 
-/// Minimum time that all nodes get to record their queued events: several times the longest pause between attempts. After a
-/// rollback, no node claims anything from the store for the same time.
+/// Minimum time that all nodes get to record their queued events after a store failure: several times the longest pause
+/// between attempts. After a rollback, no node claims anything from the store for at least this long.
 pub(super) const SETTLE_MIN: Duration = Duration::from_secs(5);
 /// Every node checks the store at least once in this many intervals.
 const LOOKS: u32 = 3;
-/// How long a partition is checked every round after it last had work, so that every node learns of closed minutes.
+/// How long a partition is checked in every round after it last had work, so that every node learns of closed minutes.
 const ACTIVE_MIN: Duration = Duration::from_secs(10);
 /// Maximum time between two check-ins at a partition without work.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// Maximum time between two check-ins at a partition whose minute is only filling up; normally every third round.
+/// Maximum time between check-ins at a partition whose minute is only filling up, which normally happen every third round.
 const FILLING_MAX: Duration = Duration::from_millis(2500);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -24,12 +24,12 @@ pub(super) fn looked_within(interval: Duration) -> Duration {
     SETTLE_MIN.max(LOOKS * interval)
 }
 
-/// Tracks whether minutes may be closed after a store failure or a start of this node. After an outage, minutes look idle until
-/// all nodes have recorded their queued events, and closing them earlier would lose those events. After a lost connection the
+/// Tracks whether minutes may be closed after a store failure or a start of this node. After an outage, minutes look idle
+/// until all nodes have recorded their queued events; closing them earlier would lose events. After a lost connection the
 /// store may have been rolled back, so nothing is claimed until every node has had time to restore the closed minutes.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// The last generation; 0 before the first connection.
+    /// The last known generation of the store; 0 before the first connection.
     generation: u64,
     closes_from: Option<Instant>,
     /// When claims may be taken over again: by then every live node has checked the store that was replaced or rolled back.
@@ -38,7 +38,7 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// A new connection means a store failure, except for the first, which means that this node has just started.
+    /// Checks whether there is a new connection: the first since this node started, or one because the store has failed.
     pub(super) fn look(&mut self, generation: u64, now: Instant, settings: &FlushSettings) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
@@ -59,7 +59,7 @@ impl Settling {
         self.hold(now + settings.grace.max(SETTLE_MIN));
     }
 
-    /// Records that the store's clock jumped ahead. For this long at most, minutes may look finished too early.
+    /// Records a forward jump of the store's clock. Minutes may look finished too early, so none is closed for that long.
     pub(super) fn jumped(&mut self, ahead: Duration, now: Instant, settings: &FlushSettings) {
         self.hold(now + ahead.min(settings.max_hold.max(MINUTE + settings.grace)));
     }
@@ -68,7 +68,7 @@ impl Settling {
         self.closes_from = self.closes_from.max(Some(until));
     }
 
-    /// Returns whether this node reports lag: while it lags, and for a grace period afterwards.
+    /// Returns whether this node must report lag, which it does while it lags and for a grace period afterwards.
     pub(super) fn reports_lag(&mut self, lags: bool, now: Instant, grace: Duration) -> bool {
         if lags {
             self.lags_until = Some(now + grace.max(SETTLE_MIN));
@@ -85,8 +85,7 @@ impl Settling {
     }
 }
 
-/// When a partition was last checked, and why. All nodes check in every round while there is work, less often while a minute
-/// is only filling up, and rarely otherwise. A new partition counts as having work.
+/// Decides when to check in: every round while there is work, less often while a minute is filling up, rarely otherwise.
 #[derive(Debug, Default)]
 pub(super) struct AskTimes {
     worked: Option<Instant>,
@@ -115,9 +114,9 @@ impl AskTimes {
         is_due
     }
 
-    /// Records a reply. If no claim is due, the next check-in is no later than the end of the minute by the store's clock. In the
-    /// grace period after that, the minute's first events may still arrive, so the node checks in every round.
-    pub(super) fn heard(&mut self, news: &News, now: Instant, interval: Duration, grace: Duration) {
+    /// Records a reply. If no claim is due, the next check-in is no later than the end of the minute by the store's clock.
+    /// In the grace period after that, the minute's first events may still arrive, so the node checks in every round.
+    pub(super) fn learn(&mut self, news: &News, now: Instant, interval: Duration, grace: Duration) {
         let into_minute = Duration::from_millis(news.now_ms.rem_euclid(60_000).unsigned_abs());
         let pause = (interval * 5 / 2).min(FILLING_MAX).min(MINUTE.saturating_sub(into_minute));
         let fills = !news.is_due && into_minute >= grace;
@@ -256,13 +255,14 @@ mod tests {
         let mut asked = Vec::new();
         for second in 0..75 {
             let now = start + second * interval;
-            // Its clock is half a second behind ours. After the grace period a different node claims the minute, for two seconds.
+            // The store's clock is half a second behind this node's. After the grace period, another node takes two seconds
+            // to claim the minute.
             let now_ms = 120_000 + i64::from(second) * 1000 - 500;
             let is_due = (180_000..187_000).contains(&now_ms);
             if times.is_due(second == 30, true, now, interval) {
                 asked.push(second);
                 let news = News { now_ms, is_due, ..News::default() };
-                times.heard(&news, now, interval, grace);
+                times.learn(&news, now, interval, grace);
             }
         }
         // A check-in was forced at 30, so the pauses restart there.

@@ -1,6 +1,6 @@
-//! [`Sender`]: the task that sends sealed counts to one output, independently of all others. A round first writes everything
-//! once, recent minutes and new claims first. Only then does it search the batches that were not accepted, for a limited time
-//! so that the next minutes are not delayed. If some counts were not searched, their claims lapse.
+//! [`Sender`]: the task that sends sealed counts to one output, independently of other outputs. A round writes all counts
+//! once, recent minutes and new claims first. Then it searches the batches that were not accepted for the offending counts.
+//! The search has a time limit, so that it does not delay the next minutes; claims of counts that it does not reach lapse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::output::{SealedCounts, WriteError};
 use crate::store::{Announced, Claim, Store, StoreError};
 use crate::telemetry::OutputMetrics;
 
-/// Maximum time that a round spends on searching, and on writing old or lapsed minutes; also limited to a third of the lease.
+/// Maximum time that a round spends on searching, and on writing old or lapsed minutes; at most a third of the lease.
 const TURN_MAX: Duration = Duration::from_secs(4);
 /// How many counts are read into memory before any of them is announced.
 const READ_FIRST_MAX: usize = 20_000;
@@ -64,8 +64,7 @@ impl Sender {
         let Some(claims) = shared.stop.run_until_cancelled(next).await else {
             return;
         };
-        // Without claims, it probes the output at startup, so that a wrong token is noticed before the first minute ends. It
-        // also does so after another node has sent the counts that this one could not send.
+        // Without claims, the sender probes an output that is not known to work, for example to notice a wrong token early.
         let pause = if claims.is_empty() && self.breaker.is_known_well {
             Duration::ZERO
         } else {
@@ -83,23 +82,23 @@ impl Sender {
             None => None,
             Some(Duration::ZERO) => match self.probing.try_acquire().await {
                 Ok(Some(turn)) => Some(turn),
-                // If Redis is out of memory, sending counts frees some.
+                // If Redis is out of memory, the sender continues without the mutex, because sending counts frees memory.
                 Err(coordination::Error::Full(_)) => None,
                 // Another node is probing. Once that node finds the output healthy, this one will, too.
                 Ok(None) => return interval,
                 Err(error) => {
-                    tracing::debug!(%error, "cannot acquire the mutex of probes; the next round tries again");
+                    tracing::debug!(%error, "cannot acquire the probe mutex; retrying in the next round");
                     return interval;
                 }
             },
             Some(pause) => return pause,
         };
-        // The future is large, and would otherwise be stored in the task for as long as the task lives.
+        // The future is boxed because it is large, and would otherwise take up space in the task all the time.
         Box::pin(self.send_all(claims)).await;
         if let Some(turn) = turn
             && let Err(error) = turn.release().await
         {
-            tracing::debug!(%error, "cannot release the mutex of probes; it expires");
+            tracing::debug!(%error, "cannot release the probe mutex; it will expire");
         }
         self.breaker.pause(Instant::now()).unwrap_or_default()
     }
@@ -121,7 +120,7 @@ impl Sender {
             self.write_all(&mut delivery, claims, turn).await
         };
         if result.is_ok() && !claims.is_empty() {
-            // From 0 to 1.
+            // The jitter is from 0.5 to 1, so the shift is from 0 to 1.
             let shift = 2.0 * shared.node.rng.jitter() - 1.0;
             let searched = delivery.search(Instant::now() + turn, shift).await;
             result = searched.map_err(accepts_nothing);
@@ -136,7 +135,7 @@ impl Sender {
         }
     }
 
-    /// Writes old and lapsed minutes last and separately, so that suspects among them do not turn new counts into suspects.
+    /// Writes all unsent counts. Those of old and lapsed minutes come last and separately, in case the output rejects them.
     async fn write_all(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -153,7 +152,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Announces all claims, and reads many counts, before the first write. These can be written even if the store loses them.
+    /// Announces these claims and writes their unsent counts. Reads many counts first, in case the store loses them.
     async fn write_group(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -168,7 +167,7 @@ impl Sender {
                 continue;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                // They lapse before the other claims in this round, so they come first in the next.
+                // These claims lapse before the others in this round, so they come first in the next round.
                 self.shared.claims.release(&group[place..], Duration::ZERO).await;
                 break;
             }
@@ -194,7 +193,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Reads all unsent counts for a claim. An acknowledgement between two pages would shift the counts.
+    /// Reads all unsent counts for a claim before any is acknowledged, because an acknowledgement would shift the next page.
     async fn read(&self, claim: &Claim) -> Result<Vec<SealedCounts>, StoreError> {
         let mut counts = Vec::new();
         let mut cursor = Some(0);
@@ -231,8 +230,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns once every live node knows of these claims. After an unacknowledged write, only those nodes can inform a store
-    /// that has lost it. Drops the pending counts of lost claims, because they must not be written.
+    /// Announces these claims, and returns once every live node knows of them: if the store loses a claim whose counts may
+    /// have been written, only those nodes can tell the store. Removes the counts of lost claims from `pending`.
     async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
         let claims = &self.shared.claims;
         let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
@@ -246,7 +245,7 @@ impl Sender {
     async fn announce_in(&self, partition: Partition, mut claims: Vec<&Claim>) {
         let interval = self.shared.settings.interval;
         let pause = (interval / 10).max(PAUSE_MIN);
-        // The store's clock limits the wait for a dead node. If that clock stops, this limit applies.
+        // The wait for a dead node is normally limited by the store's clock. This limit applies if that clock stops.
         let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
         // When the store last had everything that this node knows; `None` if it has not yet been told of these claims.
         let mut known_at: Option<Instant> = None;
@@ -254,8 +253,8 @@ impl Sender {
             let asked = Instant::now();
             let known = self.shared.states.of(partition).witness.known(asked);
             let answer = self.shared.store.announce(&known, &claims).await;
-            // After a rollback, no node claims anything from the store for this long. If this node attests again within that
-            // time, no node has counted the minutes again, so the counts in memory are still the only ones.
+            // After a rollback, no node claims anything from the store for `SETTLE_MIN`. If this announcement is repeated
+            // within that time, no node has counted the minutes again, so the counts in memory are still the only ones.
             let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);
             match answer {
                 Ok(states) if known_at.is_none() || is_in_time => {
@@ -328,12 +327,13 @@ impl Sender {
         }
     }
 
-    /// Moves rejected counts from the unsent ones to the quarantine, and logs them together. Ends claims with no counts left.
+    /// Moves rejected counts to the quarantine, and logs them together. Ends claims that have no unsent counts left.
     async fn quarantine(&self, refused: &[Refusal<Vec<SealedCounts>>]) {
         let (mut kept, mut discarded) = (Vec::new(), Vec::new());
         for (claim, refused) in self.by_claim(refused, |refusal| &refusal.item[0]) {
             for refused in refused.chunks(QUARANTINE_STEP) {
-                let texts = refused.iter().map(|it| (&*it.item[0].series, &*it.message));
+                let texts =
+                    refused.iter().map(|refusal| (&*refusal.item[0].series, &*refusal.message));
                 let texts: Vec<_> = texts.collect();
                 match self.shared.store.quarantine(&claim, &texts).await {
                     Ok(fates) => {
@@ -372,7 +372,7 @@ impl Sender {
         }
     }
 
-    /// Logs the counts for which the output fails. Their claims lapse after one lease.
+    /// Logs the counts for which the output fails, and releases their claims so that they lapse after one lease.
     async fn release_failing(&self, delivery: &Delivery<'_, CountsTarget>) {
         let Some(first) = delivery.failing.first().filter(|_| delivery.has_accepted) else {
             return;
@@ -384,7 +384,7 @@ impl Sender {
             minute = %first.item[0].minute.shown(),
             series = first.item[0].series,
             message = first.message,
-            "the output fails when it gets these counts alone; they stay unsent and are retried, and all others are written"
+            "the output fails on these counts even when each is sent alone; they stay unsent and will be retried, while all other counts are written"
         );
         if delivery.is_complete() {
             let failing = self.by_claim(&delivery.failing, |refusal| &refusal.item[0]);
@@ -402,7 +402,7 @@ impl Sender {
             tracing::info!(
                 name = %self.destination.name,
                 output = self.destination.output.describe(),
-                "the output accepts points again"
+                "the output is accepting points again"
             );
         }
     }

@@ -1,6 +1,5 @@
-//! [`Witness`]: what a node knows of a partition's past, namely every minute whose counts are about to be written. After a
-//! rollback it tells the store before it claims anything, so no published minute is counted again. Pure: the caller passes in the
-//! time.
+//! [`Witness`]: what a node remembers about a partition: the closed minutes, and those whose counts may have been written.
+//! After a rollback, the node tells the store before it claims anything, so that no published minute is counted again.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,7 +17,7 @@ pub(super) struct Witness {
     pub(super) past: Past,
     /// The sequence number of the last closing this node has learned of.
     sequence: u64,
-    /// The generation of the store that has been told everything.
+    /// The generation of the store that has been told everything this node remembers.
     attested: Option<u64>,
     clock: Option<StoreClock>,
     /// Check-ins, oldest first.
@@ -27,16 +26,15 @@ pub(super) struct Witness {
     late: Option<u64>,
 }
 
-/// A check-in.
 #[derive(Debug)]
 struct Note {
     stamp: u64,
     at: Instant,
-    /// How many events this process had recorded by then.
+    /// How many events this process had recorded before the check-in.
     recorded: u64,
 }
 
-/// The part that is kept on disk, if a directory is configured for it.
+/// The part of a witness that is saved to disk, if a directory is configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Past {
     testimony: Testimony,
@@ -47,12 +45,12 @@ pub(super) struct Past {
 /// A time range, in ms by the store's clock, whose acknowledged records the store has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rollback {
-    /// The store has everything before this; 0 if it has nothing.
+    /// The start of the range: the store still has all records from before it. 0 if the store has lost everything.
     pub(super) from_ms: i64,
     pub(super) to_ms: i64,
     /// Maximum number of events that this process may have recorded in that time range.
     pub(super) events: u64,
-    /// Announced minutes. Some of their counts may never reach an output.
+    /// The minutes that were still announced at that time. Some of their counts may never reach an output.
     pub(super) unconfirmed: BTreeSet<Minute>,
 }
 
@@ -65,7 +63,7 @@ impl Witness {
         (!self.has_attested(generation)).then(|| self.past.testimony.clone())
     }
 
-    /// Returns a rollback of the store unless already reported. `recorded` is how many events this process has recorded.
+    /// Processes the store's response to a testimony. Returns a [`Rollback`] if the store has lost data since the last one.
     pub(super) fn attested(
         &mut self,
         generation: u64,
@@ -73,7 +71,7 @@ impl Witness {
         recorded: u64,
     ) -> Option<Rollback> {
         self.attested = Some(generation);
-        // All closings are received again, because the store may reuse their sequence numbers.
+        // This requests all closings again, because the store may reuse their sequence numbers.
         self.sequence = 0;
         let before = std::mem::replace(&mut self.past.testimony.epoch, answer.epoch);
         self.past.testimony.stamp = answer.stamp;
@@ -85,7 +83,7 @@ impl Witness {
         let note = notes.find(|note| note.stamp <= answer.forgot_from);
         let mut from_ms = answer.forgot_from_ms;
         if from_ms > to_ms {
-            // The clock has been set back since then, so this is computed by the current clock.
+            // The store's clock has been set back since then, so the start is computed on the current clock.
             let last = self.clock.map(|clock| clock.at);
             let ago_ms = note.zip(last).map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
@@ -110,8 +108,8 @@ impl Witness {
         }
     }
 
-    /// `recorded` is the number of events recorded before the request. Returns by how many ms the store's clock jumped ahead.
-    pub(super) fn heard(
+    /// Adds the store's reply to a check-in. Returns by how many ms the store's clock has jumped ahead; 0 if it has not.
+    pub(super) fn learn(
         &mut self,
         news: &News,
         recorded: u64,
@@ -167,8 +165,7 @@ impl Witness {
     }
 }
 
-/// Bounds on the store's clock at an instant, in ms since the epoch. The clock was read at some point between request and
-/// reply, so a slow reply says little about it and must not be taken for a clock jump.
+/// Bounds on the store's clock at an instant, in ms since the epoch: it was read at some point between request and reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StoreClock {
     at: Instant,
@@ -186,7 +183,7 @@ impl StoreClock {
         i64::midpoint(at_now.low_ms, at_now.high_ms)
     }
 
-    /// Returns how far ahead the clock jumped at most, in ms; 0 if the readings are possible without a jump.
+    /// Adds a later reading. Returns by how many ms the clock may have jumped ahead; 0 if there need not have been a jump.
     fn update(&mut self, later: Self) -> i64 {
         let known = self.at(later.at);
         let low_ms = known.low_ms.max(later.low_ms);

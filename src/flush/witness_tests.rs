@@ -30,7 +30,7 @@ fn closed_minutes_are_attested_once_per_generation() {
     assert_eq!(witness.testimony(1), Some(Testimony::default()));
     assert_eq!(witness.attested(1, attested(7, 0), 0), None);
     assert_eq!(witness.testimony(1), None);
-    witness.heard(&news(60_000, &[3, 4], Some(4)), 0, now, now);
+    witness.learn(&news(60_000, &[3, 4], Some(4)), 0, now, now);
     // The first one is older than all listed minutes.
     for number in [3, 4, 5] {
         witness.publishes(minute(number));
@@ -40,7 +40,7 @@ fn closed_minutes_are_attested_once_per_generation() {
     assert_eq!(testimony.since, Some(minute(4)));
     assert_eq!(testimony.closed, [4].map(minute).into());
     assert_eq!(testimony.announced, [5].map(minute).into());
-    witness.heard(&news(61_000, &[5], Some(4)), 0, now, now);
+    witness.learn(&news(61_000, &[5], Some(4)), 0, now, now);
     let testimony = witness.testimony(2).unwrap();
     assert_eq!(testimony.closed, [4, 5].map(minute).into());
     assert_eq!(testimony.announced, [].into());
@@ -54,11 +54,11 @@ fn rollback_is_reported_with_the_lost_events() {
     for (second, recorded) in [(1, 10), (2, 30), (3, 60)] {
         let at = now + Duration::from_secs(second);
         let second = i64::try_from(second).unwrap();
-        assert_eq!(witness.heard(&news(1000 * second, &[], None), recorded, at, at), 0);
+        assert_eq!(witness.learn(&news(1000 * second, &[], None), recorded, at, at), 0);
     }
     let announced = News { announced: vec![minute(8), minute(9)], ..news(3000, &[8], None) };
     let at = now + Duration::from_secs(3);
-    witness.heard(&announced, 60, at, at);
+    witness.learn(&announced, 60, at, at);
     witness.forgotten();
     assert!(witness.testimony(1).is_some());
     let rollback = witness.attested(1, attested(8, 2000), 75);
@@ -75,9 +75,9 @@ fn rollback_after_a_clock_change_is_reported_in_current_time() {
     witness.attested(1, attested(7, 0), 0);
     let at = |second| now + Duration::from_secs(second);
     let stamped = |stamp, now_ms| News { stamp, ..news(now_ms, &[], None) };
-    witness.heard(&stamped(1, 7_200_000), 10, at(1), at(1));
-    witness.heard(&stamped(2, 3_600_000), 30, at(2), at(2));
-    witness.heard(&stamped(3, 3_605_000), 60, at(7), at(7));
+    witness.learn(&stamped(1, 7_200_000), 10, at(1), at(1));
+    witness.learn(&stamped(2, 3_600_000), 30, at(2), at(2));
+    witness.learn(&stamped(3, 3_605_000), 60, at(7), at(7));
     witness.forgotten();
     let answer = Attested { epoch: 8, stamp: 2, forgot_from: 1, forgot_from_ms: 7_200_000 };
     let rollback = witness.attested(1, answer, 60).unwrap();
@@ -89,7 +89,8 @@ fn rollback_after_a_clock_change_is_reported_in_current_time() {
 fn late_events_are_reported_once_when_an_answer_is_lost() {
     let mut witness = Witness::default();
     let found = [4, 4, 9, 7, 10].map(|in_all| witness.found_late(in_all));
-    // Facts from before a restart have already been reported, and a reply that was overtaken has nothing new.
+    // Late events from before a restart have already been reported, and a reply that was overtaken by another reply contains
+    // nothing new.
     assert_eq!(found, [0, 0, 5, 0, 1]);
 }
 
@@ -98,13 +99,13 @@ fn clock_jump_is_detected() {
     let now = Instant::now();
     let mut witness = Witness::default();
     assert_eq!(witness.known(now).expected_ms, None);
-    assert_eq!(witness.heard(&news(5000, &[], None), 0, now, now), 0);
+    assert_eq!(witness.learn(&news(5000, &[], None), 0, now, now), 0);
     let at = now + Duration::from_secs(1);
     assert_eq!(witness.known(at).expected_ms, Some(6000));
-    let jumped_ms = witness.heard(&news(96_000, &[], None), 0, at, at);
+    let jumped_ms = witness.learn(&news(96_000, &[], None), 0, at, at);
     assert_eq!(jumped_ms, 90_000);
     let at = now + Duration::from_secs(2);
-    assert_eq!(witness.heard(&news(97_000, &[], None), 0, at, at), 0);
+    assert_eq!(witness.learn(&news(97_000, &[], None), 0, at, at), 0);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn notes_are_bounded_and_cover_the_whole_run() {
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
     for second in 1..100_000 {
-        witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
+        witness.learn(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
     }
     assert!(witness.notes.len() <= NOTES_MAX);
     let rollback = witness.attested(1, attested(8, 99_000_000), 99_999).unwrap();
@@ -129,7 +130,7 @@ fn last_check_ins_are_kept_exactly() {
         let mut witness = Witness::default();
         witness.attested(1, attested(7, 0), 0);
         for second in 1..=seconds {
-            witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
+            witness.learn(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
         }
         let answer = attested(8, 1000 * forgot_from);
         let rollback = witness.attested(1, answer, seconds.unsigned_abs());
@@ -137,7 +138,7 @@ fn last_check_ins_are_kept_exactly() {
     }
 }
 
-/// A clock that showed `ms`, was asked at `asked`, and replied at `answered` (both in ms).
+/// Returns a reading of a clock that showed `ms`, was asked at `asked`, and replied at `answered` (all in ms).
 fn shown(start: Instant, ms: i64, asked: u64, answered: u64) -> StoreClock {
     let at = |ms| start + Duration::from_millis(ms);
     StoreClock::shown(ms, at(asked), at(answered))

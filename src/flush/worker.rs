@@ -1,6 +1,6 @@
-//! [`Worker`]: the task that claims minutes and seals their counts, for all partitions. On shutdown it releases its claims, so
-//! that another node can take them over immediately. If the store ends with the process, there is no other node. In that case
-//! the worker closes every minute that has ended, and waits until all counts have been sent.
+//! [`Worker`]: the task that claims minutes and seals their counts. On shutdown, it releases its claims so that other
+//! nodes can take them. If the store ends with the process, it instead closes all minutes that have ended and waits until all
+//! counts are sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::event::{Minute, Partition};
 use crate::node::{self, Heartbeat, Throttle};
 use crate::store::{CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, StoreError};
 
-/// Number of series per compaction step, which blocks Redis for one to two ms.
+/// Number of series per compaction step. Each step blocks Redis for one to two ms.
 const COMPACT_SERIES: usize = 200;
 const CONCURRENT: usize = 8;
 const OLD_CONCURRENT: usize = 4;
-/// How many old minutes have their counts passed on together.
+/// Number of old minutes that are sealed before their counts are passed on together.
 const OLD_TOGETHER: usize = 16;
 /// Maximum number of claims of each kind that a round takes from a partition.
 const CLAIMS_MAX: usize = 16;
@@ -42,7 +42,6 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) outboxes: BTreeMap<OutputName, Arc<Inbox>>,
     pub(super) heartbeat: Heartbeat,
-    /// Cancelled once no more events will be recorded.
     pub(super) recorded: CancellationToken,
     /// Whether the store ends with the process.
     pub(super) is_alone: bool,
@@ -97,13 +96,13 @@ impl Worker {
                 Ok(_) => {
                     metrics.store_up.set(agreement.has_room.into());
                     if down_throttle.reset() {
-                        tracing::info!(store = store.describe(), "the store answers again");
+                        tracing::info!(store = store.describe(), "the store is responding again");
                     }
                 }
                 Err(error) => {
                     metrics.store_up.set(0);
                     if down_throttle.is_due() {
-                        tracing::warn!(%error, "cannot claim minutes; the next round tries again");
+                        tracing::warn!(%error, "cannot claim minutes; retrying in the next round");
                     }
                 }
             }
@@ -112,7 +111,7 @@ impl Worker {
             self.warn_of_clock(&mut offset_throttle);
             let mut interval = self.shared.settings.interval;
             if closes_all {
-                // A claim whose counts cannot be sent shows up in the backlog.
+                // The backlog also includes claims whose counts cannot be sent.
                 let is_left = backlog.update(true).await;
                 match claims {
                     Ok(0) if !is_left => break,
@@ -132,17 +131,17 @@ impl Worker {
         stop.cancel();
     }
 
-    /// Checks the store during a long pause, because the recorders must learn in time that it may have lost something.
+    /// Sleeps until this instant. Keeps checking the store, so that the recorders learn in time that it may have lost data.
     async fn pause_until(&self, until: Instant) {
         while until.saturating_duration_since(Instant::now()) > LOOK_INTERVAL {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            // The next call will return the same error.
+            // An error is ignored here, because the next round will return it again.
             let _ = self.heartbeat.during(self.shared.store.check()).await;
         }
         tokio::time::sleep_until(until).await;
     }
 
-    /// Only checks in if the settings differ. A failing partition does not affect the others. Returns the number of claims.
+    /// Checks in at all due partitions and, if `agrees`, claims minutes. Returns how many, or an error if one of them fails.
     async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
         let Shared { metrics, claims: held, .. } = &*self.shared;
         let now = Instant::now();
@@ -241,7 +240,7 @@ impl Worker {
             state.ask_times.fills(now)
         });
         let have_work = store.have_work(&others, outputs).await;
-        // The next call will return the same error.
+        // If this fails, all partitions count as having work, and their check-ins will return the same error.
         let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
         let filling = filling.into_iter().map(|partition| (partition, false));
         let all = others.into_iter().zip(have_work).chain(filling);
@@ -252,7 +251,7 @@ impl Worker {
             let settling = &mut state.settling;
             let lags = settling.reports_lag(lags, now, grace);
             let has_settled = settling.may_close(now) && settling.may_take_over(now);
-            // The last replies may be older than the last events.
+            // When everything is to be closed, all partitions are checked: the last replies may predate the last events.
             let must = lags
                 || self.closes_all()
                 || !state.witness.has_attested(store.generation(partition));
@@ -261,7 +260,7 @@ impl Worker {
         due.map(|(partition, _)| partition).collect()
     }
 
-    /// Attests the closed minutes first. Takes claims to send only for the outputs in `wanting`.
+    /// Checks in at a partition and claims its minutes, and lapsed claims to send for `wanting`; nothing if that is `None`.
     async fn ask(
         &self,
         partition: Partition,
@@ -291,7 +290,7 @@ impl Worker {
             // The node that announced a minute is waiting for this node to acknowledge it.
             (lags, news) = self.check_in(partition).await?;
         }
-        // A server that does not know of this node's lag may have taken over.
+        // In a new generation, a server that does not know of this node's lag may have taken over.
         let is_another = store.generation(partition) != generation;
         let began_to_lag = !lags && node.partitions.of(partition).lags;
         match wanting {
@@ -340,16 +339,16 @@ impl Worker {
         let news = store.check_in(partition, &check_in).await?;
         let now = Instant::now();
         let mut state = states.of(partition);
-        let jumped_ms = state.witness.heard(&news, recorded, asked, now);
+        let jumped_ms = state.witness.learn(&news, recorded, asked, now);
         if jumped_ms > 0 {
             let ahead = Duration::from_millis(jumped_ms.unsigned_abs());
             state.settling.jumped(ahead, now, &settings);
         }
-        state.ask_times.heard(&news, now, interval, grace);
+        state.ask_times.learn(&news, now, interval, grace);
         let late = state.witness.found_late(news.late);
         drop(state);
         self.found_late(partition, None, late);
-        // The reply reflects the middle of the call.
+        // The store's clock was read about halfway through the call.
         let nanos = i64::midpoint(asked_nanos, node.clock.now_nanos());
         node.clock.set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
         Ok((lags, news))
@@ -364,7 +363,7 @@ impl Worker {
         let Shared { store, states, claims, .. } = &*self.shared;
         let FlushSettings { grace, max_hold, lease, .. } = self.settings();
         let now = Instant::now();
-        // Old minutes that have already been claimed are sealed first.
+        // No further old minutes are claimed until those already claimed have been sealed.
         let room = CLAIMS_MAX
             .saturating_sub(claims.to_seal(partition, |minute| !self.shared.is_recent(minute)));
         let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
@@ -399,7 +398,7 @@ impl Worker {
         let minute = minute.unwrap_or(Minute::of_nanos(now));
         self.shared.node.losses.add(LossCause::Late, minute, events);
         let partition = partition.index();
-        tracing::debug!(partition, events, "events came after their counts were sealed");
+        tracing::debug!(partition, events, "events arrived after their counts were sealed");
     }
 
     fn log_rollbacks(&self) {
@@ -410,7 +409,7 @@ impl Worker {
         self.shared.metrics.events_forgotten.inc_by(rollback.events);
         let minute = Minute::of_nanos(rollback.to_ms.saturating_mul(1_000_000));
         self.shared.node.losses.add(LossCause::Forgotten, minute, rollback.events);
-        // No node will ever write their counts.
+        // Some counts of these minutes may never be written.
         let unconfirmed = &rollback.unconfirmed;
         (self.shared.metrics.publications_unconfirmed).inc_by(unconfirmed.len() as u64);
         for minute in unconfirmed {
@@ -422,8 +421,8 @@ impl Worker {
             from = time_text(rollback.from_ms),
             to = time_text(rollback.to_ms),
             events = rollback.events,
-            "the store forgot confirmed data of this period; these events of this node cannot be recorded again; published \
-             minutes keep their values; `eds loss` lists the minutes"
+            "the store lost acknowledged writes in this time range, and this node can no longer re-record its own events among them; \
+             published minutes keep their values; `eds loss` lists the affected minutes"
         );
     }
 
@@ -434,7 +433,7 @@ impl Worker {
             tracing::warn!(
                 offset_seconds,
                 grace = %humantime::format_duration(self.shared.settings.grace),
-                "the store's clock, which closes minutes, differs from this node's clock; {}",
+                "the store's clock, which decides when minutes close, differs from this node's clock; {}",
                 Cause::Clock.remedy()
             );
         }

@@ -68,13 +68,13 @@ impl Output for Down {
         "nobody".to_owned()
     }
 
-    // Every write is for claims, never a probe.
+    // This prevents probes at startup, so that every write is for claims.
     fn has_server(&self) -> bool {
         false
     }
 }
 
-/// Some of the calls, in order.
+/// The names of some of the calls, in order.
 type Calls = Arc<Mutex<Vec<&'static str>>>;
 
 /// An output that accepts all but one series, or asks clients to back off.
@@ -124,7 +124,8 @@ impl Output for Taking {
     }
 }
 
-/// A store that may seal slowly, be in-process, have nodes that never learn of anything, or have nothing unsent.
+/// A store that can be made to seal slowly, to seem in-process, to report that other nodes never learn of announcements, or
+/// to have no unsent counts.
 #[derive(Debug)]
 struct Slow {
     store: RedisStore,
@@ -133,7 +134,7 @@ struct Slow {
     is_alone: bool,
     is_unheard: bool,
     has_unsent: bool,
-    /// Some of the calls.
+    /// The names of some of the calls.
     calls: Calls,
 }
 
@@ -144,7 +145,7 @@ impl Slow {
 
     fn count(&self, call: &'static str) -> usize {
         let calls = self.calls.lock().unwrap();
-        calls.iter().filter(|&&it| it == call).count()
+        calls.iter().filter(|&&name| name == call).count()
     }
 }
 
@@ -394,19 +395,19 @@ impl Started {
     async fn stopped(self) {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(60), join_all(self.tasks)).await;
-        assert!(ended.is_ok(), "a task goes on");
+        assert!(ended.is_ok(), "a task is still running");
     }
 
     /// The sum of a metric for the output `default`.
     fn sum(&self, name: &str) -> f64 {
         let text = self.metrics.encode(Format::Classic).unwrap();
         let line = format!("{name}{{output=\"default\"}} ");
-        let value = text.lines().find_map(|it| it.strip_prefix(&line));
+        let value = text.lines().find_map(|sample| sample.strip_prefix(&line));
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 }
 
-/// Wraps an output as the only one.
+/// Returns the outputs of a node that has only this output.
 fn named(output: &Arc<impl Output + 'static>) -> Vec<(OutputName, Arc<dyn Output>)> {
     vec![(OutputName::default(), Arc::clone(output) as Arc<dyn Output>)]
 }
@@ -445,7 +446,7 @@ async fn lagging_node_reports_lag_during_long_rounds() {
         let keyspace = site.redis.keyspace();
         let lagging = keyspace.get::<Hash>("{eds:0}:lagging");
         let until_ms = lagging.and_then(|lagging| lagging.values().next());
-        let until_ms = until_ms.map_or(0, |it| String::from_utf8_lossy(it).parse().unwrap());
+        let until_ms = until_ms.map_or(0, |text| String::from_utf8_lossy(text).parse().unwrap());
         until_ms - site.time.micros() / 1000
     };
     tokio::time::sleep(3 * LEASE).await;
@@ -494,7 +495,7 @@ async fn ended_minute_is_sealed_and_sent_and_late_events_are_counted() {
     site.record("a=1", "v", AGO).await;
     seconds(10).await;
     assert_eq!(node.metrics.events_late.get(), 1);
-    assert_eq!(output.taken(), 1, "its counts stay as they are");
+    assert_eq!(output.taken(), 1, "its counts are unchanged");
     assert_eq!(node.sum("eds_backlog_unsent").to_string(), "0");
     node.stopped().await;
 }
@@ -601,8 +602,8 @@ async fn unsent_counts_of_a_removed_output_are_reported() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     site.record("a=1", "u", AGO).await;
     let mut both = named(&output);
-    let gone = "gone".parse::<OutputName>().unwrap();
-    both.push((gone, Arc::clone(&site.output) as _));
+    let removed = "gone".parse::<OutputName>().unwrap();
+    both.push((removed, Arc::clone(&site.output) as _));
     let before = site.start_with(site.slow("before"), &site.node(Duration::ZERO), both);
     seconds(6).await;
     before.stopped().await;

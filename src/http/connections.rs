@@ -1,6 +1,6 @@
-//! Accepts and serves connections: a bounded number at a time, each for a bounded time. When all places are taken, the network
-//! with the most connections loses the one that has waited longest for its client. So a client that sends its request
-//! immediately gets a response, even if others hold or keep reopening many connections, and health needs no separate listener.
+//! Accepts and serves connections: a limited number at a time, each for a limited time. When the limit is reached, the
+//! network with the most connections loses the connection that has waited longest for its client. A client that sends its
+//! request immediately therefore gets a response even if others hold or keep reopening many connections.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -30,22 +30,23 @@ use super::problem::Problem;
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// Time limit for receiving a request head, from the connection or the last response.
+/// Time limit for receiving a request head, measured from the start of the connection or from the previous response.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// Time limit for a client to read its response, not counting the bytes that the kernel buffers.
+/// Time limit for a client to read its response, except for the part that fits in the kernel's buffers.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 /// The age at which a connection is closed after its current response.
 const LASTS_MAX: Duration = Duration::from_secs(60);
-/// How long a connection may always wait for its client: enough on a busy host, yet short enough for those that queue.
+/// How long a connection may wait for its client before it can be closed to make room for another: long enough for clients
+/// on a busy host, but short enough that queued connections do not time out.
 const WAITS_MIN: Duration = Duration::from_millis(500);
-/// How long to keep reading after the last response. A socket with unread bytes is reset, and the client may lose that response.
+/// How long to keep reading after the last response. Closing a socket with unread bytes could make the client lose it.
 const LINGERS: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 128 * 1024;
-/// How long to pause after a failed accept. Descriptors become free when other connections close.
+/// How long to pause after a failed accept. If descriptors have run out, other connections may close in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Since when a connection has been waiting for its client; `None` while a request is being processed.
+/// When a connection started waiting for its client; `None` while a request is being processed.
 type Waiting = Option<Instant>;
 
 #[derive(Debug)]
@@ -55,7 +56,7 @@ struct Open {
     task: AbortHandle,
 }
 
-/// Returns a client's address; for IPv6, its /64, because a host may use all of it.
+/// Returns the address of a client or, for IPv6, its /64 network, because a single host may use all addresses in it.
 fn network(client: SocketAddr) -> IpAddr {
     match client.ip().to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -63,7 +64,7 @@ fn network(client: SocketAddr) -> IpAddr {
     }
 }
 
-/// Serves up to `most` connections at a time, counted in `open`, until `stop` is cancelled. Then finishes the current requests.
+/// Serves up to `most` connections at a time, counted in `open`, until `stop` is cancelled; then finishes current requests.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -92,8 +93,8 @@ pub(super) async fn serve(
                     if logged.is_due() {
                         tracing::warn!(
                             connections = most,
-                            "all HTTP connections are taken; closing those that wait longest for their clients. Restrict access to \
-                             clients of health, metrics and queries, for example by a firewall"
+                            "all HTTP connections are in use; closing those that have waited longest for their clients. Restrict access to \
+                             the clients that need it, for example with a firewall"
                         );
                     }
                 }
@@ -109,7 +110,7 @@ pub(super) async fn serve(
                     if logged.is_due() {
                         tracing::error!(
                             %error,
-                            "cannot accept an HTTP connection; trying again. If too many files are open, {}",
+                            "cannot accept an HTTP connection; retrying. If too many files are open, {}",
                             Cause::FewDescriptors.remedy()
                         );
                     }
@@ -124,7 +125,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns the connection that has waited longest, in the networks with the most connections; `None` if all have requests.
+/// Returns the connection that has waited longest for its client, in the network with the most connections, and since when
+/// it has waited. Returns `None` if all connections are processing requests.
 fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
     let mut of_network: HashMap<IpAddr, usize> = HashMap::new();
     for open in connections.values() {
@@ -204,31 +206,34 @@ fn refusal(error: &hyper::Error, is_silent: bool) -> Option<Problem> {
     let (status, detail) = if error.is_parse_version_h2() {
         (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not supported; use HTTP/1.1")
     } else if error.is_parse_too_large() {
-        let detail = format!("the head has more than {HEAD_BYTES_MAX} bytes, or too many headers");
+        let detail =
+            format!("the request head has more than {HEAD_BYTES_MAX} bytes or too many headers");
         return Some(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
     } else if error.is_parse() {
-        let detail =
-            "the head is not valid in HTTP/1.1; send a request line and headers as in RFC 9112";
+        let detail = "the request head is not valid HTTP/1.1; send a request line and headers as in RFC 9112";
         (StatusCode::BAD_REQUEST, detail)
     } else if is_silent {
         return None;
     } else if error.is_timeout() {
-        (StatusCode::REQUEST_TIMEOUT, "the head did not arrive in time; send it at once")
+        (
+            StatusCode::REQUEST_TIMEOUT,
+            "the request head did not arrive in time; send it immediately",
+        )
     } else if error.is_incomplete_message() {
-        (StatusCode::BAD_REQUEST, "the head is incomplete; end it with an empty line")
+        (StatusCode::BAD_REQUEST, "the request head is incomplete; end it with an empty line")
     } else {
         return None;
     };
     Some(Problem::new(status, detail))
 }
 
-/// A connection without hyper's own responses to malformed heads, which have no body. [`refusal`] replaces them.
+/// A connection that suppresses hyper's own responses to malformed requests. Those from [`refusal`] are sent instead.
 #[derive(Debug)]
 struct WithoutRefusals(TcpStream);
 
-/// Returns where a response from hyper begins, if the bytes end with one.
+/// Returns the index at which one of hyper's own responses begins, if the bytes end with one.
 fn bare_refusal(bytes: &[u8]) -> Option<usize> {
-    // Few responses end with their head.
+    // A shortcut: few responses consist of a head without a body.
     if !bytes.ends_with(b"\r\n\r\n") {
         return None;
     }
@@ -267,7 +272,7 @@ impl AsyncWrite for WithoutRefusals {
         Pin::new(&mut self.0).poll_flush(context)
     }
 
-    /// Leaves the shutdown to [`close`].
+    /// Only flushes, because [`close`] shuts down the connection.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(context)
     }

@@ -1,5 +1,5 @@
-//! [`Hosts`]: the hosts that a request may name. A malicious page can make its name resolve to this process (DNS rebinding) and
-//! then read the responses, but its requests carry the malicious name. Addresses cannot be rebound, so all are allowed.
+//! [`Hosts`]: the host names that requests may use, as a protection against DNS rebinding: a malicious web page can make its
+//! own host name resolve to this process. All IP addresses are allowed, because they cannot be rebound.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use super::problem::Problem;
 
 const HOST_CHARS_SHOWN: usize = 100;
 
-/// The names allowed in `Host`, in addition to addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Hosts(Arc<[String]>);
 
@@ -26,13 +25,13 @@ impl Hosts {
         let mut named = request.headers().get_all(header::HOST).iter();
         let host = named.next();
         if named.next().is_some() {
-            return Err(malformed("there are several Host headers"));
+            return Err(malformed("the request has several Host headers"));
         }
         if let Some(host) = host {
             let authority = Authority::try_from(host.as_bytes());
-            self.allow(&authority.map_err(|_| malformed("the Host header is not a host"))?)?;
+            self.allow(&authority.map_err(|_| malformed("the Host header is not a valid host"))?)?;
         } else if request.version() == Version::HTTP_11 {
-            return Err(malformed("there is no Host header"));
+            return Err(malformed("the request has no Host header"));
         }
         // The host in `GET http://host/ HTTP/1.1` takes precedence over the header.
         request.uri().authority().map_or(Ok(()), |authority| self.allow(authority))
@@ -41,7 +40,7 @@ impl Hosts {
     fn allow(&self, authority: &Authority) -> Result<(), Problem> {
         let host = authority.host();
         if authority.as_str().contains('@') || host.is_empty() {
-            return Err(malformed("the Host header is not a host"));
+            return Err(malformed("the Host header is not a valid host"));
         }
         let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let is_address = host.parse::<Ipv4Addr>().is_ok()
@@ -57,8 +56,8 @@ impl Hosts {
     }
 }
 
-fn malformed(what: &str) -> Problem {
-    let detail = format!("{what}; send one Host header with the requested host, as in RFC 9112");
+fn malformed(fault: &str) -> Problem {
+    let detail = format!("{fault}; send one Host header with the requested host, as in RFC 9112");
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 

@@ -1,7 +1,6 @@
-//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries (see `api`); and the status page (see `page`).
-//! `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or full, a socket
-//! is failing, or the node is draining. An unavailable output is only a warning, because the store keeps the counts and no other
-//! node could send them.
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries (see `api`); and the status page (see
+//! `page`). `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or
+//! full, a socket is failing, or the node is draining. An unavailable output is a warning, as the store keeps the counts.
 
 mod api;
 mod connections;
@@ -36,14 +35,14 @@ use crate::telemetry::{Format, Metrics};
 
 /// Maximum number of connections, if there are enough descriptors.
 pub(crate) const CONNECTIONS_MAX: usize = 1024;
-/// Enough connections for all well-behaved clients.
+/// Number of connections that is enough for all well-behaved clients. Operators are warned if there are fewer.
 pub(crate) const CONNECTIONS_ENOUGH: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const URI_BYTES_MAX: usize = 8 * 1024;
-/// This fraction of the connections may wait for the store; the others are for requests that get an immediate response.
+/// One in `QUERIES_SHARE` connections may be used for queries, and one in `READYZ_SHARE` for `/readyz`, because both wait
+/// for the store. The rest are left for requests that get an immediate response.
 const QUERIES_SHARE: usize = 2;
 const READYZ_SHARE: usize = 4;
-/// The process is unhealthy once a worker has been stalled for this long.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
@@ -57,7 +56,6 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    /// Why the process should not receive events; empty if it is ready.
     pub(crate) reasons: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
@@ -66,7 +64,7 @@ pub(crate) struct Readiness {
 pub(crate) trait Vitals: std::fmt::Debug + Send + Sync {
     fn progress(&self) -> &Progress;
 
-    /// Returns what prevents readiness, except for stalled workers.
+    /// Returns the reasons why the process is not ready, except for stalled workers, and any warnings.
     async fn readiness(&self) -> Readiness;
 
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error>;
@@ -82,14 +80,14 @@ pub(crate) trait RelayVitals: Vitals {
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
     pub(crate) connections: usize,
-    /// The names allowed in `Host`, in addition to addresses and `localhost`.
+    /// The host names allowed in requests, in addition to `localhost` and all IP addresses.
     pub(crate) hosts: Vec<String>,
     pub(crate) stop: CancellationToken,
 }
 
 impl Server {
     pub(crate) async fn serve(self, health: Health, queries: Arc<Queries>) {
-        let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, series, top and coverage";
+        let there_are = "/ (the status page), /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, series, top and coverage";
         let places = self.places(QUERIES_SHARE);
         let queries = api::router(queries).layer(middleware::from_fn_with_state(places, in_place));
         let more = queries.merge(page::router());
@@ -97,7 +95,7 @@ impl Server {
     }
 
     pub(crate) async fn serve_relay(self, relay: Arc<impl RelayVitals + 'static>) {
-        let there_are = "a page at /, /healthz, /readyz and /metrics";
+        let there_are = "/ (the status page), /healthz, /readyz and /metrics";
         let shown = Arc::clone(&relay);
         let page = async move || {
             let head = [
@@ -127,7 +125,8 @@ impl Server {
             .with_state(vitals)
             .merge(more)
             .fallback(async move || {
-                let detail = format!("this path does not exist; the paths are {there_are}");
+                let detail =
+                    format!("this path does not exist; the available paths are {there_are}");
                 Problem::new(StatusCode::NOT_FOUND, detail)
             })
             .method_not_allowed_fallback(async || {
@@ -155,8 +154,9 @@ async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> R
     let uri = request.uri();
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
     if bytes > URI_BYTES_MAX {
-        let detail =
-            format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; shorten them");
+        let detail = format!(
+            "the path and query have {bytes} bytes, more than the limit of {URI_BYTES_MAX}; shorten them"
+        );
         return Problem::new(StatusCode::URI_TOO_LONG, detail).into_response();
     }
     next.run(request).await
@@ -175,7 +175,7 @@ impl Vitals for Health {
         match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.check()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => reasons.push(error.to_string()),
-            Err(_) => reasons.push("store is unavailable: no answer in time".to_owned()),
+            Err(_) => reasons.push("store is unavailable: no response in time".to_owned()),
         }
         if self.draining.is_cancelled() {
             reasons.push("the node is shutting down".to_owned());

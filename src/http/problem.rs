@@ -1,4 +1,4 @@
-//! A problem with a request or with the node, as `application/problem+json` (RFC 9457).
+//! [`Problem`]: the response to a request that failed, as `application/problem+json` (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -41,28 +41,27 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail).of(name)
     }
 
-    /// A valid request that exceeds a limit.
     pub(super) fn too_much(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// The node or its store cannot respond now.
+    /// Creates the response for when the node or its store is temporarily unable to respond.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
     pub(super) fn busy() -> Self {
         Self::unavailable(
-            "other queries are running, and all nodes run one at a time; try again later",
+            "other queries are running, and only one runs at a time across all nodes; try again later",
         )
     }
 
     pub(super) fn late() -> Self {
-        let detail = "there was no answer in time; use a shorter window, or try again later";
+        let detail = "the request timed out; use a shorter window, or try again later";
         Self::new(StatusCode::GATEWAY_TIMEOUT, detail)
     }
 
-    /// Returns the complete response to bytes that are not a request. The connection is closed after it.
+    /// Returns the complete HTTP response to bytes that are not a valid request, announcing that the connection closes.
     pub(super) fn message(&self) -> String {
         let (status, title, body) = (self.status, &self.title, self.json());
         let bytes = body.len();
@@ -88,7 +87,7 @@ impl From<Error> for Problem {
         match error {
             Error::TimedOut => Self::late(),
             Error::Full(message) => Self::unavailable(format!(
-                "Redis is over its maxmemory, so queries stop; raise maxmemory: {message}"
+                "Redis has exceeded its maxmemory, so queries are rejected; raise maxmemory: {message}"
             )),
             error => Self::unavailable(error.to_string()),
         }

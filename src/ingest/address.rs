@@ -1,5 +1,5 @@
-//! [`ListenAddress`], and the files of Unix sockets. The kernel queues `net.unix.max_dgram_qlen` datagrams per Unix socket; after
-//! that, senders block or get EAGAIN. A node replaces a stale socket file on which no process listens, and removes its own.
+//! [`ListenAddress`], and the files of Unix sockets. The kernel queues at most `net.unix.max_dgram_qlen` datagrams per Unix
+//! socket. On startup, a node replaces a socket file on which no process is listening. On shutdown, it removes its own file.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -19,15 +19,15 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::holder::unix_holder;
 
 const UNIX: &str = "unix:";
-/// Longest socket path the kernel accepts, in bytes.
+/// Maximum length of a Unix socket's path, in bytes. The kernel rejects longer paths.
 const PATH_BYTES_MAX: usize = 107;
 
-/// The address of an event socket, displayed and parsed as in the configuration.
+/// An address at which events are received. It is parsed and displayed in the form used in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A UDP socket. When it has no room, the kernel drops datagrams without telling the senders.
+    /// A UDP socket. While its receive buffer is full, the kernel drops datagrams without notifying the senders.
     Udp(SocketAddr),
-    /// A Unix datagram socket. Senders on this host wait for room.
+    /// A Unix datagram socket for senders on the same host. While its queue is full, senders block or get EAGAIN.
     Unix(PathBuf),
 }
 
@@ -54,11 +54,11 @@ impl fmt::Debug for ListenAddress {
     }
 }
 
-/// Text that is not a valid [`ListenAddress`].
+/// The error for text that is not a valid [`ListenAddress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\", or the absolute path \
-     of a Unix socket, of {PATH_BYTES_MAX} bytes at most, such as \"unix:/run/eds/eds.sock\""
+    "is not an address; use an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\", or the absolute path \
+     of a Unix socket (at most {PATH_BYTES_MAX} bytes), such as \"unix:/run/eds/eds.sock\""
 )]
 pub struct ParseListenAddressError;
 
@@ -80,14 +80,14 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The file of a socket bound by this process. It is removed on drop, unless a different file has taken its place.
+/// The file of a Unix socket bound by this process. Dropping it removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
     id: FileId,
 }
 
-/// The device, the inode (which may be reused), and the creation time of the file, if known.
+/// The device and the inode of a file, and its creation time, if known, because an inode number may be reused.
 type FileId = (u64, u64, Option<SystemTime>);
 
 fn file_id(path: &Path) -> io::Result<FileId> {
@@ -100,24 +100,26 @@ impl Drop for SocketFile {
         let is_ours = file_id(&self.path).is_ok_and(|id| id == self.id);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "cannot remove the file of a socket; the next node replaces it");
+            tracing::warn!(%path, %error, "cannot remove the socket file; the next node that starts will replace it");
         }
     }
 }
 
 pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-    // The file gets the socket's permissions, minus the umask, when it is bound, so it never has more than allowed.
+    // Permissions set before the bind apply to the file, minus the umask, so it never has more permissions than `mode`.
     let socket = File::from(OwnedFd::from(socket));
     socket.set_permissions(Permissions::from_mode(mode))?;
     let socket = Socket::from(OwnedFd::from(socket));
     let address = SockAddr::unix(path)?;
     match socket.bind(&address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            // If two processes found the same stale file, the second would remove the socket of the first.
+            // Without this lock, two processes could find the same stale file, and one could remove the other's new file.
             let directory = File::open(path.parent().unwrap_or(path))?;
             directory.try_lock().map_err(|error| {
-                io::Error::other(format!("its directory is locked by another process: {error}"))
+                io::Error::other(format!(
+                    "the socket's directory is locked by another process: {error}"
+                ))
             })?;
             remove_stale(path)?;
             socket.bind(&address)?;
@@ -129,14 +131,14 @@ pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFil
     Ok((socket, file))
 }
 
-/// Adds the permissions that the umask withheld to the socket file. Does not follow a symlink in its place.
+/// Grants a socket file the permissions that the umask withheld. Fails if the path is a symlink or is not a socket.
 fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !found.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other("its file was replaced by another one"));
+        return Err(io::Error::other("the socket file was replaced by a different file"));
     }
-    // The permissions of an O_PATH descriptor can only be changed through its path.
+    // The permissions of a file opened with O_PATH can only be changed through the path of its descriptor in /proc.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
@@ -144,19 +146,20 @@ fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
-        let message = "the file there is no socket; remove it, or name another path";
+        let message =
+            "the path exists and is not a socket; remove the file, or use a different path";
         return Err(io::Error::new(ErrorKind::AlreadyExists, message));
     }
     match UnixDatagram::unbound()?.connect(path) {
         Ok(()) => Err(io::Error::new(
             ErrorKind::AddrInUse,
             format!(
-                "another process listens there: {}; end that, or name another path",
+                "another process is listening on this path: {}; stop it, or use a different path",
                 unix_holder(path)
             ),
         )),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "replacing a socket at which no process listens");
+            tracing::info!(path = %path.display(), "replacing a stale socket that no process is listening on");
             fs::remove_file(path)
         }
         Err(error) => Err(error),
@@ -220,22 +223,25 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let (socket, file) = bind_unix(&path, 0o600).unwrap();
-        let own = format!("another process listens there: this process ({})", std::process::id());
-        assert!(error(&path).starts_with(&own), "{}", error(&path));
+        let expected = format!(
+            "another process is listening on this path: this process ({})",
+            std::process::id()
+        );
+        assert!(error(&path).starts_with(&expected), "{}", error(&path));
         assert!(path.exists());
-        // Leaves the file as a killed process would.
+        // Dropping only the socket leaves the file behind, as a killed process would.
         drop(socket);
         let (_socket, next) = bind_unix(&path, 0o600).unwrap();
         drop(file);
-        assert!(path.exists(), "it is another one's now");
+        assert!(path.exists(), "the file belongs to the new socket");
         drop(next);
 
         fs::write(&path, "kept").unwrap();
-        assert!(error(&path).contains("is no socket"));
+        assert!(error(&path).contains("is not a socket"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
-        assert!(error(&path).contains("is no socket"));
+        assert!(error(&path).contains("is not a socket"));
     }
 
     #[test]
@@ -243,11 +249,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         drop(UnixDatagram::bind(&path).unwrap());
-        let other = File::open(directory.path()).unwrap();
-        other.try_lock().unwrap();
+        let lock = File::open(directory.path()).unwrap();
+        lock.try_lock().unwrap();
         assert!(error(&path).contains("locked by another process"));
         assert!(path.exists());
-        drop(other);
+        drop(lock);
         bind_unix(&path, 0o600).unwrap();
     }
 }

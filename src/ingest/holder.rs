@@ -1,4 +1,4 @@
-//! Lists the processes that hold an address in use, for the message about a failed bind.
+//! Finds the processes that are using an address, for the error message after a failed bind.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ pub(crate) fn explained(error: io::Error, table: Table, address: SocketAddr) -> 
     if error.kind() != ErrorKind::AddrInUse {
         return error;
     }
-    let whom = holder(table, address);
-    let text = format!("{error}: {whom}; end that, or name another address");
+    let holder = holder(table, address);
+    let text = format!("{error}: {holder}; free the port, or use a different address");
     io::Error::new(ErrorKind::AddrInUse, text)
 }
 
@@ -54,7 +54,7 @@ pub(super) fn unix_holder(path: &Path) -> String {
     by_inodes(&sockets.map(|socket| socket.inode).collect::<Vec<_>>(), "it")
 }
 
-fn by_inodes(inodes: &[u64], what: &str) -> String {
+fn by_inodes(inodes: &[u64], object: &str) -> String {
     let name = |process: Process| {
         let mut open = process.fd().ok()?.flatten();
         let is_holder = open
@@ -67,7 +67,7 @@ fn by_inodes(inodes: &[u64], what: &str) -> String {
             return Some(format!("this process ({id}) itself"));
         }
         let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
-        // A process can give itself any name.
+        // A process can choose any name for itself, so the name is escaped and shortened.
         let name: String = name.escape_debug().take(NAME_CHARS_MAX).collect();
         Some(format!("process {id} ({name})"))
     };
@@ -75,10 +75,10 @@ fn by_inodes(inodes: &[u64], what: &str) -> String {
     let named: Vec<_> = all.filter_map(name).take(NAMED_MAX).collect();
     match named.len() {
         0 => format!(
-            "a process that this user may not inspect holds {what} (`sudo ss -lnup`, `-lntp` or `-lnxp` names it)"
+            "a process that this user may not inspect holds {object}; find it with `sudo ss -lnup` (UDP), `-lntp` (TCP) or `-lnxp` (Unix)"
         ),
-        1 => format!("{} holds {what}", named[0]),
-        _ => format!("{} hold {what}", named.join(", ")),
+        1 => format!("{} holds {object}", named[0]),
+        _ => format!("{} hold {object}", named.join(", ")),
     }
 }
 
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn the_process_that_bound_a_port_holds_it() {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
-            let own = format!("this process ({}) itself holds port", std::process::id());
+            let expected = format!("this process ({}) itself holds port", std::process::id());
             let socket = UdpSocket::bind(bind).unwrap();
             let text = holder(Table::Udp, socket.local_addr().unwrap());
-            assert!(text.starts_with(&own), "{bind}: {text}");
+            assert!(text.starts_with(&expected), "{bind}: {text}");
             let listener = TcpListener::bind(bind).unwrap();
             let text = holder(Table::Tcp, listener.local_addr().unwrap());
-            assert!(text.starts_with(&own), "{bind}: {text}");
+            assert!(text.starts_with(&expected), "{bind}: {text}");
         }
     }
 

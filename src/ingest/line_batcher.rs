@@ -1,5 +1,5 @@
-//! [`LineBatcher`]: splits datagrams into lines, and adds each event to the open batch for its partition or the disk. Events are
-//! in the ledger before a recorder or the disk gets their batch. It reads no clock and never blocks.
+//! [`LineBatcher`]: parses datagrams, and adds each event to the open batch of its partition or, if memory is full, of the
+//! disk. Events enter the ledger before their batch is sent. A batcher never blocks, and its caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::event::{LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, 
 use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
-/// Maximum number of bytes waiting for the disk.
+/// Maximum size of the open batch for the disk, in bytes. Beyond this, events go to memory or are dropped.
 const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A batch with this many events is due even if it is still young.
+/// Number of events at which a batch is sent regardless of its age.
 const BATCH_EVENTS: usize = 16_384;
-/// A batch with this many events per series is large enough for its commands, so it need not grow.
+/// Average number of events per series per minute at which a batch need not grow, because its commands are efficient.
 const SERIES_EVENTS: usize = 4096;
-/// A batch for the disk with this many bytes is due even if it is still young.
+/// Size in bytes at which a batch for the disk is sent regardless of its age.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
 
 /// The settings of a [`LineBatcher`].
 #[derive(Debug, Clone)]
 pub struct BatcherSettings {
-    /// The line grammar.
+    /// The rules for parsing lines.
     pub rules: LineRules,
     /// The accepted range of event ages.
     pub window: Window,
-    /// How series are divided into partitions.
+    /// How series are assigned to partitions.
     pub partitions: Partitions,
-    /// The limits on the queue.
+    /// The limits on the events in memory.
     pub limits: QueueLimits,
 }
 
-/// Limits on the events in this node's memory.
+/// Limits on the events in this node's memory. Beyond these, events go to disk or are dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueLimits {
     /// Maximum number of events.
     pub events: u64,
-    /// Maximum approximate memory of the events, in bytes.
+    /// Maximum approximate size of the events, in bytes.
     pub bytes: u64,
 }
 
 /// How long an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
-    /// If the batch has many events per series or may have events for an ended minute, or if the queue is filling up.
+    /// The time if a batch has many events per series, if one of its minutes ends within `most`, or if the queue fills up.
     pub least: Duration,
-    /// Otherwise, because a command costs the store more than an event.
+    /// The time otherwise. It is longer, because each command costs the store more than an event within a command.
     pub most: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Linger {
 #[derive(Debug, Default)]
 struct Open {
     batch: OpenBatch,
-    /// When the batch was first seen with events in it.
+    /// When [`Self::is_due`] first found events in the batch.
     since: Option<Instant>,
 }
 
@@ -96,7 +96,7 @@ impl Open {
     }
 }
 
-/// The open batches of one listener.
+/// Collects the events of one listener in open batches, and sends these to the recorders or to the disk.
 #[derive(Debug)]
 pub struct LineBatcher {
     parser: Parser,
@@ -104,11 +104,11 @@ pub struct LineBatcher {
     stamps: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
-    /// Whether everything is accepted because the reader checks for room before it reads.
+    /// Whether to accept events beyond the limits, because the reader checks for room before each read.
     takes_all: bool,
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
-    /// The events added since the last commit.
+    /// The lines read since the last commit.
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
@@ -129,7 +129,7 @@ enum Room {
 }
 
 impl LineBatcher {
-    /// Creates a batcher with no events. `recorders` has one entry per partition.
+    /// Creates an empty batcher. `recorders` must contain one sender per partition.
     #[must_use]
     pub fn new(
         settings: &BatcherSettings,
@@ -158,20 +158,19 @@ impl LineBatcher {
         self
     }
 
-    /// Accepts everything, even beyond the limits, and sends nothing to disk: for sockets only read while there is room.
+    /// Makes this batcher accept events beyond the limits, for sockets that are read only while there is room.
     pub(crate) const fn taking_all(mut self) -> Self {
         self.takes_all = true;
         self
     }
 
-    /// Returns whether there is room in memory, after a [commit](Self::commit).
+    /// [Commits](Self::commit) and returns whether there is room in memory.
     pub(crate) fn has_room(&mut self) -> bool {
         self.commit();
         !self.is_full()
     }
 
-    /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. At most `lines_max` lines are
-    /// accepted from its source.
+    /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after `lines_max` as beyond the source's rate.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
@@ -196,7 +195,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns where there is room for an event. While older events are on disk, new ones go there, too.
+    /// Returns where there is room for an event. While older events are on disk, new events follow them to keep the order.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
@@ -212,7 +211,7 @@ impl LineBatcher {
         } else if self.is_full() {
             Room::Nowhere
         } else {
-            // The disk is hanging or too slow. Recording events out of order is better than not recording them at all.
+            // The disk is hanging or too slow. Recording events out of order is better than dropping them.
             Room::InMemory
         }
     }
@@ -252,17 +251,17 @@ impl LineBatcher {
         Ok(())
     }
 
-    /// Enters the added events in the ledger, which then shows how much room there is in memory.
+    /// Enters the lines read since the last commit in the ledger, and reads its totals, which show whether memory has room.
     pub fn commit(&mut self) {
         self.totals = self.node.ledger.take_in(&std::mem::take(&mut self.intake));
     }
 
-    /// Sends large batches, and those that have reached this age. A batch whose recorder is busy keeps growing.
+    /// Sends all batches that are large or have reached this age. A batch whose recorder is busy keeps growing.
     pub fn hand_over(&mut self, age: Duration, now: Instant) {
         self.hand_over_due(Linger { least: age, most: age }, now, i64::MIN);
     }
 
-    /// Sends the batches that are large or have lingered long enough.
+    /// Sends all batches that are large or have lingered long enough, like [`Self::hand_over`].
     pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
         self.commit();
         let fills = self.totals.in_memory() >= self.settings.limits.events / 2
@@ -278,7 +277,7 @@ impl LineBatcher {
                 Ok(permit) => permit.send(open.take().close().into()),
                 Err(TrySendError::Full(())) => {}
                 Err(TrySendError::Closed(())) => {
-                    // A recorder exits before its listeners only if the node aborts.
+                    // A recorder exits before its listeners only if the node aborts, and then nothing records this batch.
                     let batch = open.take();
                     self.node.ledger.dropped(LossCause::Shutdown, batch.events());
                     self.node.ledger.released(batch.bytes());
@@ -293,7 +292,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the number of events in open batches, for the recorders and for the disk.
+    /// Returns the number of events in the open batches for the recorders, and the number in the open batch for the disk.
     #[must_use]
     pub fn open_events(&self) -> (usize, usize) {
         let events = self.open.iter().map(|open| open.batch.events());
@@ -309,7 +308,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the first rejected line for each reason since the last call.
+    /// Returns the lines rejected since the last call: the first one for each reason.
     pub fn take_samples(&mut self) -> BTreeMap<Rejection, Example> {
         std::mem::take(&mut self.samples)
     }

@@ -13,7 +13,7 @@ use crate::telemetry::Metrics;
 
 const NOW: i64 = 1_480_876_710_000_000_000;
 
-/// A batcher with memory for this many events, whose recorders accept nothing.
+/// Creates a batcher with room for this many events in memory. Its recorders have already exited.
 fn batcher(events: u64) -> LineBatcher {
     let settings = BatcherSettings {
         rules: LineRules::default(),
@@ -95,7 +95,7 @@ fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
     let home = tempfile::TempDir::new().unwrap();
     let node = Arc::new(Node::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-    // A keeper that never gets around to its orders.
+    // The keeper is not running, so it never executes its orders.
     let (_keeper, spool) = Keeper::of_a_mib(home.path(), &node, &metrics);
     let mut batcher = batcher(1).with_spool(Some(spool));
     let line = format!("a=1 value={}", "u".repeat(200));
@@ -104,7 +104,7 @@ fn events_go_to_memory_when_the_disk_fails_and_memory_has_room() {
         totals = add(&mut batcher, &line);
     }
     assert!(totals.spooled > 10_000);
-    // The recorders free up memory.
+    // Does what a recorder does to the ledger after it has recorded an event.
     let room = batcher.node.ledger.totals();
     batcher.node.ledger.recorded(1, 0);
     batcher.node.ledger.released(usize::try_from(room.queued_bytes).unwrap());
@@ -139,7 +139,8 @@ fn batch_is_handed_over_when_old_or_large() {
     assert_eq!(taken(), 20_000, "large");
 }
 
-/// A command costs the store more than an event, and an event that is delayed may arrive after its minute has been closed.
+/// Batches linger because a command costs the store more than an event. Events of a minute that has ended must not linger
+/// for long, because they could be recorded after the minute has been closed.
 #[test]
 fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     const SECOND: i64 = 1_000_000_000;
@@ -164,10 +165,10 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     check("a=1 value=u", 1_000_000, 2 * SECOND, linger.most);
     check("a=1 value=u", 1_000_000, SECOND, linger.least);
     check(&many, 1_000_000, 2 * SECOND, linger.least);
-    let of = |series: &str| batcher(1).settings.partitions.of(series, Minute::of_nanos(NOW));
-    let mut others = (2..).map(|number| format!("a={number}"));
-    let other = others.find(|other| of(other) == of("a=1")).unwrap();
-    check(&format!("{many}{other} value=u"), 1_000_000, 2 * SECOND, linger.most);
+    let partition = |series: &str| batcher(1).settings.partitions.of(series, Minute::of_nanos(NOW));
+    let mut names = (2..).map(|number| format!("a={number}"));
+    let second = names.find(|name| partition(name) == partition("a=1")).unwrap();
+    check(&format!("{many}{second} value=u"), 1_000_000, 2 * SECOND, linger.most);
     check(&many[..1200], 200, 2 * SECOND, linger.least);
     let over = minute_end - 60 * SECOND - 1;
     check(&format!("a=1 value=u\na=1 value=u {over}"), 1_000_000, 2 * SECOND, linger.least);

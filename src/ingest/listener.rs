@@ -1,5 +1,5 @@
-//! [`Listener`]: the thread that reads one socket. It waits for datagrams, and for room if its senders can wait, but never for
-//! the store. On shutdown it reads what the kernel still holds, unless the socket outlives the process, and sends every batch.
+//! [`Listener`]: the thread that reads one socket. It may wait for room in memory if the senders can wait, but never for the
+//! store. On shutdown, it reads the remaining datagrams, unless the socket outlives the process, and sends all batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::node::{Heartbeat, Node, Throttle, beginning};
 use crate::telemetry::Metrics;
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for reading on shutdown. A full buffer takes only a fraction of this.
+/// Time limit for reading the remaining datagrams on shutdown. Reading a full receive buffer takes only a fraction of this.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// Time limit for writing the last events to disk.
+/// Time limit on shutdown for sending the last events to the disk.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns the timeout for a read, short enough that no batch gets older than `linger`.
+/// Returns the timeout for reading from a socket. It is so short that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
@@ -33,12 +33,11 @@ pub struct Listener {
     pub receiver: Receiver,
     pub rates: Option<Arc<SourceRates>>,
     pub batcher: LineBatcher,
-    /// How long an event waits for others while the store keeps up.
+    /// How long a batch waits for more events while the store keeps up.
     pub linger: Linger,
     pub node: Arc<Node>,
     pub metrics: Arc<Metrics>,
     pub heartbeat: Heartbeat,
-    /// Stops the thread when cancelled.
     pub stop: CancellationToken,
 }
 
@@ -49,7 +48,7 @@ struct Waiting {
 }
 
 impl Listener {
-    /// Reads until stopped. Blocks.
+    /// Reads the socket until `stop` is cancelled, and then sends all remaining events. Blocks the calling thread.
     pub fn run(mut self) {
         let mut now = Instant::now();
         let (mut swept, mut reported) = (now, now);
@@ -66,7 +65,7 @@ impl Listener {
             } else {
                 let read = self.receiver.gather();
                 now = Instant::now();
-                // Without a heartbeat, a socket that keeps failing makes the process unhealthy, because a restart may fix it.
+                // There is no heartbeat after a failed read: if a socket keeps failing, a restart may fix it.
                 if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
                     self.heartbeat.beat();
                     if arrived {
@@ -98,7 +97,7 @@ impl Listener {
         if wait && waiting.logged.is_due() {
             tracing::warn!(
                 address = self.receiver.address().map(tracing::field::display),
-                "the queue is full: the senders to this socket wait until the store takes events; {}",
+                "the queue is full; senders to this socket are blocked until the store accepts events again; {}",
                 Cause::QueueFills.remedy()
             );
         }
@@ -157,7 +156,7 @@ impl Listener {
             now = Instant::now();
         }
         self.report();
-        // Recorders do not wait for each other, nor for a hanging disk.
+        // Sends the batches in a loop, so that a busy recorder or hanging disk does not delay the batches for the others.
         let disk_until = now + DISK_MAX;
         loop {
             self.heartbeat.beat();

@@ -1,4 +1,4 @@
-//! Tests a listener that is stopped, and the datagrams still queued in its socket.
+//! Tests what a stopped listener does with its events and with the datagrams still queued in its socket.
 
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
@@ -18,13 +18,13 @@ const DATAGRAMS: u64 = 200;
 struct Stopped {
     listener: Listener,
     sender: UdpSocket,
-    /// Another handle to its socket.
+    /// Another handle to the listener's socket.
     held: UdpSocket,
     metrics: Arc<Metrics>,
 }
 
 impl Stopped {
-    /// Creates it with a recorder for each partition, and memory for this many events.
+    /// Creates a stopped listener with one partition per recorder, and room for this many events in memory.
     fn new(recorders: Vec<mpsc::Sender<Delivery>>, events: u64) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -118,7 +118,7 @@ async fn busy_recorder_does_not_delay_the_last_batches_of_others() {
         events += delivery.batch.events();
     }
     drained.await.unwrap();
-    let given = given.expect("the busy recorder holds up the other").unwrap();
+    let given = given.expect("a busy recorder does not block the other").unwrap();
     assert_eq!(events + given.batch.events(), 20);
 }
 
@@ -128,7 +128,7 @@ async fn hanging_disk_does_not_delay_the_last_batches() {
     let stopped = Stopped::new(vec![recorder], 5);
     let home = tempfile::TempDir::new().unwrap();
     let metrics = Arc::clone(&stopped.metrics);
-    // It never gets around to its orders, and there is no room for more.
+    // The keeper is not running yet and its queue is full, as if the disk were hanging.
     let (keeper, spool) = Keeper::of_a_mib(home.path(), &stopped.listener.node, &metrics);
     while let Some(place) = spool.try_reserve() {
         place.keep(Batch::default());
@@ -145,7 +145,7 @@ async fn hanging_disk_does_not_delay_the_last_batches() {
     assert_eq!(metrics.spool_written.get(), 15);
 }
 
-/// A TCP socket always fails. The listener counts the failures and sends no heartbeat.
+/// Reading from a listening TCP socket always fails, so the listener reports a failing socket and sends no heartbeats.
 #[test]
 fn failing_socket_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);
@@ -159,7 +159,7 @@ fn failing_socket_makes_its_listener_unhealthy() {
     let limit = Duration::from_millis(200);
     let is_failing = || node.listeners_failing.load(Ordering::Relaxed) > 0;
     while !is_failing() || node.progress.stalled(limit).is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(30), "it fails unnoticed");
+        assert!(began.elapsed() < Duration::from_secs(30), "the failure goes unnoticed");
         std::thread::sleep(Duration::from_millis(5));
     }
     stop.cancel();

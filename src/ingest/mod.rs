@@ -1,6 +1,6 @@
-//! Moves datagrams to the store: each socket has a [`Listener`] thread, and each partition a [`Recorder`] task. They are
-//! connected by a channel of [`QUEUED_BATCHES`]. While it is full, the open batch grows, which makes the next transaction cheaper
-//! per event. Events beyond the limit on all batches go to disk, or are dropped and counted.
+//! Moves events from the sockets to the store. [`Listener`] threads read the sockets and send batches to one [`Recorder`]
+//! task per partition, through a channel. While the channel is full, the listeners' open batches grow, which makes the next
+//! transaction cheaper per event. Events beyond the limits on memory go to disk, or are dropped and counted.
 
 mod address;
 mod holder;
@@ -29,26 +29,25 @@ pub use recorder::{Budget, CapSettings, Recorder, RecorderSettings};
 pub(crate) use sockets::{Inherited, Opened, Sockets, inherited};
 pub(crate) use unspooler::Unspooler;
 
-/// How many batches fit between a listener and a recorder. With one, the next batch is ready while one is being recorded, and
-/// later events join the open batch, where events for the same series are grouped.
+/// Number of batches that fit in the channel to a recorder. One batch is then ready, and later events join an open batch.
 pub const QUEUED_BATCHES: usize = 1;
-/// The first and the longest pause before a worker retries.
+/// Minimum pause before a worker retries. It doubles with each failure, up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A datagram.
+/// A datagram that was read from a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// The bytes, up to the limit.
+    /// The content, up to the maximum length of a datagram.
     pub bytes: &'a [u8],
-    /// Whether the datagram was longer than the limit.
+    /// Whether the datagram was longer than the maximum, so that the rest of it is missing.
     pub truncated: bool,
-    /// The source address it claims.
+    /// The source address, which the sender may have spoofed.
     pub source: Source<'a>,
 }
 
 impl<'a> From<&'a str> for Received<'a> {
-    /// A complete datagram without a source.
+    /// Returns a complete datagram without a source address.
     fn from(text: &'a str) -> Self {
         Self { bytes: text.as_bytes(), truncated: false, source: Source::default() }
     }
@@ -59,8 +58,7 @@ impl<'a> From<&'a str> for Received<'a> {
 pub struct Delivery {
     /// The events, all for the recorder's partition.
     pub batch: Batch,
-    /// Signals that all events have been recorded or rejected. Only batches from disk have it; a recorder that aborts drops it,
-    /// so they stay on disk.
+    /// Notified once all events of a batch from disk have been processed. Dropped on abort, so that the events stay on disk.
     pub done: Option<oneshot::Sender<()>>,
 }
 
@@ -70,17 +68,17 @@ impl From<Batch> for Delivery {
     }
 }
 
-/// A clock more than this many nanoseconds behind the stamps must have been set back. A relay that stamps over a million lines
-/// per second for long enough also gets this far ahead of its clock.
+/// Maximum number of nanoseconds by which a stamp may be ahead of the clock. If the last stamp is further ahead, the clock
+/// has probably been set back, so the stamps follow the clock again.
 const AHEAD_MAX: i64 = 30_000_000_000;
 
-/// Stamps for lines without a timestamp. A node's stamps are distinct, so two events by one user in the same datagram stay two
-/// events. After its clock has been set back, stamps may repeat.
+/// Generates the timestamps ("stamps") of lines that have none. All stamps of a node are distinct, so that two events by the
+/// same user in the same datagram count as two events. Only after the node's clock has been set back may stamps repeat.
 #[derive(Debug, Default)]
 pub struct ArrivalStamps(AtomicI64);
 
 impl ArrivalStamps {
-    /// Returns the arrival time in nanoseconds since the epoch, but at least `apart` after the previous stamp.
+    /// Returns the next stamp in nanoseconds: `now`, or a later time that is `apart` after the previous stamp.
     pub fn stamp(&self, now: i64, apart: i64) -> i64 {
         let next = |last: i64| match last.saturating_add(apart) {
             next if next > now && next - now <= AHEAD_MAX => next,

@@ -1,6 +1,6 @@
-//! [`SourceRates`]: a token bucket per source address, in a fixed-size table shared by all listeners. Only full buckets, which
-//! are equivalent to none, are replaced, so spoofed addresses cannot evict active sources. A hash with a secret key chooses the
-//! set; if a set is full, further sources share one bucket.
+//! [`SourceRates`]: a token bucket per source address, in a fixed-size table shared by all listeners. A hash with a secret
+//! key assigns each address to a set of buckets. A bucket is given to another source only when it is full again; spoofed
+//! addresses therefore cannot evict active sources. If all buckets of a set are in use, further sources share one bucket.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use crate::node::lock;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// The burst allowed to a source, as the time in which its rate permits that many lines.
+/// The maximum burst of a source, expressed as the time in which its rate permits that many lines.
 const BURST_NANOS: u64 = NANOS_PER_SECOND;
 /// The number of sets in the table; a power of two.
 const SETS: u64 = 8192;
 const WAYS: usize = 8;
 
-/// The token buckets, which take 1.6 MiB.
+/// The token buckets of all sources. They take 1.6 MiB of memory.
 #[derive(Debug)]
 pub struct SourceRates {
     line_nanos: u64,
@@ -32,12 +32,12 @@ struct Set {
     sources: [u128; WAYS],
     /// When each source's bucket will be full again, in nanoseconds since `began`.
     full: [u64; WAYS],
-    /// When the bucket shared by all other sources will be full again.
+    /// When the bucket shared by all other sources of this set will be full again.
     shared: u64,
 }
 
 impl SourceRates {
-    /// Allows each source `lines_per_second`, but at least 1.
+    /// Allows each source `lines_per_second` lines per second, but at least one.
     #[must_use]
     pub fn new(lines_per_second: u32, now: Instant) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl SourceRates {
         }
     }
 
-    /// Takes up to `lines` from a source's bucket. Returns how many it took.
+    /// Takes up to `lines` tokens from a source's bucket. Returns their number, i.e. how many of the lines to accept.
     pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
         let now = now.saturating_duration_since(self.began).as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX / 2);
@@ -80,7 +80,7 @@ impl Set {
     }
 }
 
-/// Returns the IPv4 address, even if given in IPv6 form, or the 64 network bits of an IPv6 address.
+/// Returns the key of a source: its IPv4 address, also if given in IPv6 form, or the 64 network bits of its IPv6 address.
 fn key(source: IpAddr) -> u128 {
     const IPV4: u128 = 1 << 64;
     match source.to_canonical() {
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(rates.take(v6("::1"), 9, now), 1);
     }
 
-    /// Many spoofed addresses send one line each. A source that keeps sending keeps its bucket, and gets exactly its rate. A new
-    /// source finds room as soon as the other buckets are full again.
+    /// Many spoofed addresses send one line each. A source that keeps sending keeps its bucket, and gets exactly its rate. A
+    /// new source finds room as soon as the other buckets are full again.
     #[test]
     fn made_up_addresses_evict_no_active_source() {
         let rates = SourceRates::new(10, Instant::now());

@@ -1,10 +1,10 @@
-//! [`Receiver`]: reads many datagrams with one system call. If datagrams arrive in quick succession, it waits briefly to read
-//! them together. The only file with unsafe code: no crate offers a batched receive whose headers are correct on every call.
+//! [`Receiver`]: reads many datagrams with one system call, after a brief wait if they arrive in quick succession. This is
+//! the only file with unsafe code, because no crate has a batched receive that sets up its headers correctly for every call.
 
 #![expect(
     unsafe_code,
-    reason = "recvmmsg and SO_MEMINFO have no safe wrapper that fits, and only the environment tells that a descriptor was \
-              passed to this process"
+    reason = "no safe wrapper fits recvmmsg and SO_MEMINFO, and taking ownership of a descriptor passed by systemd relies on \
+              LISTEN_FDS"
 )]
 
 use std::io;
@@ -25,18 +25,19 @@ use crate::node::Throttle;
 
 /// Maximum number of datagrams per system call.
 const BATCH: usize = 64;
-/// The gap between two datagrams' buffers, in bytes. At powers of two, all would compete for the same few cache lines.
+/// The gap between datagram buffers, in bytes. Buffers a power of two apart would compete for the same cache lines.
 const STAGGER: usize = 33 * 64;
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-/// Linux's socket option number for a socket's memory, and the position of the drop counter in it.
+/// Linux's socket option for reading the memory counters of a socket.
 const SO_MEMINFO: libc::c_int = 55;
+/// Index of the drop counter among the counters of [`SO_MEMINFO`].
 const SK_MEMINFO_DROPS: usize = 8;
+/// Number of counters that [`SO_MEMINFO`] returns.
 const SK_MEMINFO_VARS: usize = 9;
-/// How long datagrams may wait for others.
+/// Maximum time for which datagrams wait in the kernel so that several are read together.
 const REST_MAX: Duration = Duration::from_millis(1);
-/// Datagrams may wait one nanosecond per 3 bytes of receive buffer. At a million datagrams per second that take up 768 bytes
-/// each, this fills a quarter of it.
+/// Datagrams wait at most 1 ns per 3 bytes of receive buffer: even a million per second then fill only a quarter of it.
 const BYTES_PER_NANO: u64 = 3;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -54,11 +55,11 @@ pub struct Receiver {
     rest: Duration,
     /// When a read last returned datagrams.
     arrived: Instant,
-    /// The last value of the kernel's drop counter; `None` if a different receiver counts drops, or they are not reported.
+    /// The kernel's last drop count; `None` if it is not available, or if another receiver of the socket counts the drops.
     pub(super) drops_seen: Option<u32>,
-    /// How many datagrams with wrong checksums the host had received by then.
+    /// How many datagrams with wrong checksums the host had received when `drops_seen` was updated, if known.
     wrong_seen: Option<u64>,
-    /// When to read a failed socket again, and the pause before that.
+    /// After a failed read: when to read the socket again, and the length of the pause before that.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
     /// Whether the socket outlives the process, so that the next process reads it.
@@ -69,11 +70,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Reads from this socket, which should have a read timeout. Datagrams longer than `datagram_max` bytes are truncated.
+    /// Creates a receiver for this socket, which should have a read timeout. Truncates datagrams to `datagram_max` bytes.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-        // A Unix socket has room for only a few datagrams, and its senders block.
+        // There is no wait on a Unix socket: it has room for only a few datagrams, and its senders would block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         Self {
             batch: BATCH,
@@ -84,7 +85,7 @@ impl Receiver {
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
             rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(REST_MAX),
             arrived: Instant::now(),
-            // Earlier drops have been counted by earlier processes.
+            // This receiver counts only the drops from now on.
             drops_seen: kernel_drops(&socket),
             wrong_seen: wrong_checksums(),
             retry: None,
@@ -96,7 +97,7 @@ impl Receiver {
         }
     }
 
-    /// Reads only one datagram per system call.
+    /// Makes this receiver read only one datagram per system call.
     #[must_use]
     pub const fn without_batches(mut self) -> Self {
         self.batch = 1;
@@ -107,7 +108,7 @@ impl Receiver {
         self.is_unix
     }
 
-    /// Rejects any further datagrams from a Unix socket's senders. Earlier ones can still be read.
+    /// Makes a Unix socket reject further datagrams, and removes its file. Datagrams that have arrived can still be read.
     pub(crate) fn refuse_senders(&mut self) {
         self.file = None;
         if self.is_unix {
@@ -125,10 +126,9 @@ impl Receiver {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that more of them arrive together. Datagrams
-    /// that are further apart are read immediately.
+    /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that the next read returns several at once.
     pub fn gather(&mut self) -> io::Result<bool> {
-        // A single read would delay all datagrams queued after it.
+        // There is no sleep if each read returns one datagram, or after a full batch, when more are probably waiting.
         let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
         if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
@@ -149,7 +149,7 @@ impl Receiver {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Returns whether datagrams arrived, or `None` on failure. `failing` counts the sockets that cannot be read.
+    /// Processes the result of a read. Returns whether datagrams arrived, or `None` if it failed and a retry is scheduled.
     pub(crate) fn note(
         &mut self,
         read: io::Result<bool>,
@@ -161,7 +161,7 @@ impl Receiver {
                 if self.retry.take().is_some() {
                     failing.fetch_sub(1, Ordering::Relaxed);
                     let address = self.address().map(tracing::field::display);
-                    tracing::info!(address, "the socket can be read again");
+                    tracing::info!(address, "the socket is readable again");
                 }
                 return Some(arrived);
             }
@@ -175,7 +175,12 @@ impl Receiver {
         self.retry = Some((now + pause, pause));
         if self.logged.is_due() {
             let address = self.address().map(tracing::field::display);
-            tracing::error!(address, %error, "cannot read the socket: {}", Cause::SocketFails);
+            tracing::error!(
+                address,
+                %error,
+                "cannot read from this socket; lines sent to it are lost; {}",
+                Cause::SocketFails.remedy()
+            );
         }
         None
     }
@@ -183,7 +188,7 @@ impl Receiver {
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
         match self.receive_batch(flags) {
-            // EAGAIN: the timeout, or no datagram. ECONNREFUSED: an ICMP error caused by an earlier send.
+            // EAGAIN: the timeout expired, or there is no datagram. ECONNREFUSED: an ICMP error due to an earlier send.
             Err(error) => match error.kind() {
                 WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
                 _ => Err(error),
@@ -199,8 +204,8 @@ impl Receiver {
         }
     }
 
-    /// Returns whether an empty datagram marks the end of a Unix socket that rejects senders: such a socket ends a blocked read
-    /// once. A real empty datagram at that moment is lost.
+    /// Returns whether the last read returned an end mark, which looks like an empty datagram. A Unix socket returns a mark
+    /// to a blocked read when it starts to reject senders. A real empty datagram at that moment is mistaken for the mark.
     fn is_end(&self) -> bool {
         if !matches!(*self.lengths, [(0, _)]) {
             return false;
@@ -212,7 +217,7 @@ impl Receiver {
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
-    /// A socket that has been shut down returns empty datagrams. Real ones are rare, so this system call is, too.
+    /// Returns whether the socket has been shut down, after which every read returns an empty datagram without a sender.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -220,8 +225,7 @@ impl Receiver {
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
-        // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value: no bytes, name, parts or
-        // control data.
+        // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value.
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { std::mem::zeroed() };
         let rooms = (self.room).chunks_exact_mut(self.datagram_max + STAGGER);
@@ -236,15 +240,15 @@ impl Receiver {
             header.msg_hdr.msg_namelen = NAME_LEN;
         }
         // SAFETY: there are at least `batch` headers. Each points to one part, and each part to `datagram_max` bytes of
-        // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` that no other
-        // header uses. All of them outlive the call. The timeout may be null.
+        // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` that no
+        // other header uses. All of them outlive the call. The timeout may be null.
         let batch = libc::c_uint::try_from(self.batch).map_err(io::Error::other)?;
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
                 batch,
-                // Signed or not, depending on the C library.
+                // The type of the flags is signed or unsigned, depending on the C library.
                 flags as _,
                 std::ptr::null_mut(),
             )
@@ -269,8 +273,8 @@ impl Receiver {
         })
     }
 
-    /// Returns how many datagrams the kernel has dropped since the last call because the receive buffer was full or the checksum
-    /// wrong. Logs if a larger buffer would not help. Must be called often: the kernel's 32-bit counter wraps.
+    /// Returns how many datagrams the kernel has dropped since the last call, due to a full buffer or wrong checksums. Logs
+    /// an error if wrong checksums explain the drops. Must be called often, because the kernel's 32-bit counter wraps.
     pub(crate) fn take_kernel_drops(&mut self) -> u32 {
         let Some(before) = self.drops_seen else {
             return 0;
@@ -278,7 +282,7 @@ impl Receiver {
         let seen = kernel_drops(&self.socket).unwrap_or(before);
         self.drops_seen = Some(seen);
         let drops = seen.wrapping_sub(before);
-        // Always updated, because earlier datagrams do not explain later drops.
+        // This is updated even if there are no drops, because earlier wrong checksums do not explain later drops.
         let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
         let wrong = wrong_before.zip(self.wrong_seen);
         let wrong = wrong.map_or(0, |(before, seen)| seen.saturating_sub(before));
@@ -287,21 +291,21 @@ impl Receiver {
                 address = self.address().map(tracing::field::display),
                 datagrams = drops,
                 wrong_checksums_of_host = wrong,
-                "the kernel dropped datagrams, and this host received as many with wrong checksums: they are damaged on \
-                 the way or sent wrongly, and a larger receive buffer does not help; check the senders and the network \
-                 hardware"
+                "the kernel dropped datagrams, and this host received at least as many with bad checksums: they are \
+                 probably corrupted in transit or sent incorrectly, so a larger receive buffer does not help; check the \
+                 senders and the network hardware"
             );
         }
         drops
     }
 }
 
-/// The source address a datagram claims. It is decoded on demand, which is rare.
+/// The source address of a datagram, which the sender may have spoofed. It is decoded only when needed, which is rare.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Source<'a>(Option<&'a libc::sockaddr_storage>);
 
 impl Source<'_> {
-    /// Returns the address, if it is an internet address.
+    /// Returns the IP address and port, or `None` for a Unix socket or a datagram without a source.
     #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         let mut storage = SockAddrStorage::zeroed();
@@ -329,8 +333,7 @@ fn kernel_drops(socket: &Socket) -> Option<u32> {
     (result == 0).then(|| info[SK_MEMINFO_DROPS])
 }
 
-/// Returns how many datagrams with a wrong checksum this host has received since it booted, if that can be read. The kernel also
-/// counts them among the drops of their sockets.
+/// Returns how many datagrams with a wrong checksum this host has received since it booted, or `None` if unknown.
 fn wrong_checksums() -> Option<u64> {
     let ipv4 = procfs::net::snmp().ok()?.udp_in_csum_errors;
     // A host without IPv6 does not have this file.
@@ -338,17 +341,17 @@ fn wrong_checksums() -> Option<u64> {
     Some(ipv4 + ipv6)
 }
 
-/// Takes the descriptors that the service manager passed to this process, with their numbers. Later calls return none.
+/// Takes over the descriptors passed by the service manager, with their numbers. Only the first call returns any.
 pub(super) fn passed() -> io::Result<Vec<(RawFd, OwnedFd)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }
     let descriptors = sd_notify::listen_fds()?;
-    // SAFETY: `listen_fds` found each of them open. According to LISTEN_PID they were opened for this process before it started,
-    // so no other code in it owns them. TAKEN ensures that no earlier call has taken them.
-    let own = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
-    Ok(descriptors.map(|number| (number, own(number))).collect())
+    // SAFETY: `listen_fds` found each of them open. According to LISTEN_PID they were opened for this process before it
+    // started, so no other code in it owns them. TAKEN ensures that no earlier call has taken them.
+    let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
+    Ok(descriptors.map(|number| (number, owned(number))).collect())
 }
 
 #[cfg(test)]

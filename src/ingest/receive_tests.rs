@@ -1,4 +1,4 @@
-//! Tests with real datagrams over loopback.
+//! Tests the receiver with real datagrams over loopback.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -56,7 +56,7 @@ fn source_addresses_are_returned() {
         let mut receiver = Receiver::new(socket.into(), 64);
         receiver.batch = if batched { BATCH } else { 1 };
         let senders = [(); 2].map(|()| UdpSocket::bind(address).unwrap());
-        let [one, other] = [0, 1].map(|at: usize| senders[at].local_addr().ok());
+        let [first, second] = [0, 1].map(|at: usize| senders[at].local_addr().ok());
         let expect = |receiver: &mut Receiver, expected: &[Option<SocketAddr>]| {
             for (_, sender) in expected.iter().zip(senders.iter().cycle()) {
                 sender.send_to(b"x", to).unwrap();
@@ -68,8 +68,8 @@ fn source_addresses_are_returned() {
             }
             assert_eq!(sources, expected);
         };
-        expect(&mut receiver, &[one, other, one]);
-        expect(&mut receiver, &[one, other]);
+        expect(&mut receiver, &[first, second, first]);
+        expect(&mut receiver, &[first, second]);
     }
 }
 

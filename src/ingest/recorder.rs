@@ -1,6 +1,6 @@
-//! [`Recorder`]: the task that records the batches of one partition, one at a time. It retries, since recording is idempotent. It
-//! exits once its channel is closed and everything has been recorded; on `abort` it spools or drops what is left. After a
-//! failure, a late reply, or data loss in the store, the node lags until the queue is drained.
+//! [`Recorder`]: the task that records the batches of one partition, one at a time. Recording is idempotent, so failed
+//! attempts are retried. It exits once its channel is closed and empty; on `abort`, it spools or drops the remaining events.
+//! After a failure, a late reply, or a loss of data in the store, the node lags until the recorder's channel is empty.
 
 mod attempt;
 mod coverage;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::attempt::{APPENDED, Bounds, Outcome, TOLD, own, transactions};
+use self::attempt::{APPENDED, Bounds, Outcome, TOLD, own_series, transactions};
 pub use self::known::CapSettings;
 use self::known::Known;
 pub use self::replay::Budget;
@@ -28,24 +28,24 @@ use crate::spool::Spool;
 use crate::store::{RecordRequest, Recording, StoreError};
 use crate::telemetry::Metrics;
 
-/// If the user cap is below this, series come near it often enough that their users must be known.
+/// If the user cap is below this, series come near the cap so often that the recorder must keep track of their users.
 const FEW_USERS: u64 = 1_000_000;
 const IDLE_BEAT: Duration = Duration::from_secs(1);
-/// One in this many failures is logged, which is about every ten seconds.
+/// Only one in this many failures is logged, i.e. about one every ten seconds.
 const FAILURES_PER_LOG: u32 = 8;
 
 /// The settings of a [`Recorder`].
 #[derive(Debug, Clone, Copy)]
 pub struct RecorderSettings {
-    /// The accepted range of event ages, checked again if a batch had to wait.
+    /// The accepted range of event ages. It is checked again here, because a batch may have had to wait.
     pub window: Window,
     /// The unit of timestamps in the input.
     pub precision: Precision,
-    /// The caps per series and per minute.
+    /// The caps on series and on users.
     pub caps: CapSettings,
-    /// A node that waits longer than this for a reply lags. Well below the grace period that other nodes wait before sealing.
+    /// A node that waits longer than this for a reply counts as lagging, well before other nodes close a minute.
     pub lagging_after: Duration,
-    /// How far back a shared store may lose acknowledged events, and so how long the recorder keeps them.
+    /// How far back a shared store may lose acknowledged events. Batches are kept for this long to re-record them.
     pub replay_window: Duration,
 }
 
@@ -58,7 +58,7 @@ pub struct Recorder {
     pub batches: mpsc::Receiver<Delivery>,
     pub store: Arc<dyn Recording>,
     pub overflow: OverflowSeries,
-    /// Takes the batches left over after an abort; `None` if they are dropped.
+    /// The spool for the events left over after an abort; if this is `None`, they are dropped.
     pub spool: Option<Spool>,
     /// The memory budget for known users.
     pub dedup: Arc<Budget>,
@@ -84,23 +84,23 @@ struct State {
 enum Origin {
     /// From a listener. The events are in the ledger's queue.
     Queue,
-    /// From disk. The events are in the queue as well, and stay on disk until they are recorded.
+    /// From disk. The events are in the ledger's queue as well, and stay on disk until they have been recorded.
     Spool,
-    /// Recorded before, so the events have left the ledger.
+    /// From the replay window. The events were recorded before, so they have left the ledger's queue.
     Replay,
 }
 
 impl Recorder {
-    /// Records until the channel is closed and empty.
+    /// Records batches until the channel is closed and empty.
     pub async fn run(mut self) {
-        // Near a cap, the recorder has to ask for the number of users, which costs a call if the store is remote.
+        // Near the user cap, the recorder asks the store for the number of users: a network call if the store is remote.
         let users_max = self.settings.caps.users_max;
         let store = self.store.capabilities();
         let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
         let is_told = is_near_cap || !store.finds_new_users;
         let users = is_told.then(|| Arc::clone(&self.dedup));
         let overflow = self.overflow.clone();
-        // An in-process store loses nothing unless the process does.
+        // An in-process store loses data only together with this process, so there is nothing to re-record.
         let replay_window = self.settings.replay_window * u32::from(store.is_remote);
         let mut state = State {
             known: Known::new(self.partition, self.settings.caps, overflow, users),
@@ -116,9 +116,9 @@ impl Recorder {
                 Ok(None) => return,
                 Err(_idle) => {}
             }
-            // Whether busy or idle, what is known about a minute must expire on time.
+            // What is known about a minute must expire on time, whether the recorder is busy or idle.
             state.known.expire(Instant::now());
-            // The order matters, because the store may have been unreachable for longer than the window.
+            // Re-recording comes before expiry: the store may have been unreachable for longer than the replay window.
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
             state.replay.expire(generation, Instant::now());
@@ -144,7 +144,7 @@ impl Recorder {
         }
     }
 
-    /// Re-records the batches of the last seconds, unless this store has acknowledged them. Until that is done, the node lags.
+    /// Re-records the kept batches that the store's current generation has not acknowledged. The node lags meanwhile.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {
@@ -156,7 +156,7 @@ impl Recorder {
                 tracing::info!(
                     partition = self.partition.index(),
                     batches = state.replay.len() + 1,
-                    "the store may have forgotten something; recording the last batches again"
+                    "the store may have lost data; re-recording the most recent batches"
                 );
             }
             batches += 1;
@@ -171,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// Records a batch in transactions. Returns false if part of it was aborted.
+    /// Records a batch in one or more transactions. Returns false if an abort left some of its events unrecorded.
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
         let mut is_recorded = true;
@@ -196,7 +196,7 @@ impl Recorder {
                 let mut attempt = pin!(self.heartbeat.during(attempt));
                 loop {
                     tokio::select! {
-                        // A reply that has already arrived counts, even if the node aborts.
+                        // A reply that has already arrived is processed, even if the node is aborting.
                         biased;
                         answer = &mut attempt => break Some(answer),
                         () = tokio::time::sleep_until(lags_at), if !state.lags => {
@@ -212,7 +212,7 @@ impl Recorder {
                 Some(Ok(Outcome::Done)) => {
                     if std::mem::take(&mut state.failures) > 0 {
                         let partition = self.partition.index();
-                        tracing::info!(partition, "the store records again");
+                        tracing::info!(partition, "the store is accepting events again");
                     }
                     return true;
                 }
@@ -234,7 +234,7 @@ impl Recorder {
         self.metrics.store_up.set(0);
         if state.failures.is_multiple_of(FAILURES_PER_LOG) {
             let partition = self.partition.index();
-            tracing::warn!(partition, %error, "cannot record: this node {}", Cause::NodeCannotRecord.what());
+            tracing::warn!(partition, %error, "cannot record events: this node {}", Cause::NodeCannotRecord.what());
         }
         self.set_lags(&mut state.lags, true);
         state.failures = state.failures.saturating_add(1);
@@ -249,7 +249,7 @@ impl Recorder {
         }
     }
 
-    /// Spools the events, or drops them if there is no spool.
+    /// Spools the events left over after an abort, or drops them if there is no spool. Events from disk stay there.
     async fn leave(&self, requests: &[RecordRequest<'_>], origin: Origin) {
         let ledger = &self.node.ledger;
         let events = requests.iter().map(|request| request.occurrences.len()).sum();
@@ -263,7 +263,7 @@ impl Recorder {
                 for request in requests {
                     for event in request.occurrences {
                         let user = request.batch.user(event);
-                        if !rest.push(request.minute, own(request), user, event.timestamp) {
+                        if !rest.push(request.minute, own_series(request), user, event.timestamp) {
                             ledger.refused_by_spool(LossCause::SpoolFailed, 1);
                         }
                     }

@@ -1,5 +1,5 @@
-//! [`Sockets`]: all sockets of a program. Those passed by a service manager (`LISTEN_FDS`, `sd_listen_fds(3)`) outlive the
-//! process: the kernel keeps arriving datagrams for the next process, so a node leaves them unread on shutdown.
+//! [`Sockets`]: opens all sockets that receive events. Sockets passed by a service manager (`sd_listen_fds(3)`) outlive the
+//! process: the next process reads the remaining datagrams, so a node does not read them on shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,23 +18,23 @@ use crate::diagnosis::Cause;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sockets<'a> {
     pub(crate) listen: &'a [ListenAddress],
-    /// The size in bytes.
+    /// The requested size of each UDP socket's receive buffer, in bytes.
     pub(crate) receive_buffer: u64,
     pub(crate) socket_mode: u32,
     pub(crate) read_timeout: Duration,
-    /// How many threads share each socket. A single sender is a single flow, which would not be spread across several sockets.
+    /// How many threads share each socket. With one socket per thread, all datagrams of a sender would go to one thread.
     pub(crate) threads: usize,
     /// Maximum length of a datagram that is read in full, in bytes.
     pub(crate) datagram_max: usize,
-    /// The name of the service manager's units: `eds` for `eds.socket`.
+    /// The name of the systemd units without their suffix, such as `eds` for `eds.socket`.
     pub(crate) unit: &'static str,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
-    /// One per thread and socket.
+    /// The receivers, one per thread per socket.
     pub(crate) receivers: Vec<Receiver>,
-    /// With the ports chosen by the system.
+    /// The addresses of the sockets, with the ports that the system chose in place of port 0.
     pub(crate) addresses: Vec<ListenAddress>,
     /// The total size of the receive buffers of all UDP sockets.
     pub(crate) buffer_bytes: u64,
@@ -49,18 +49,20 @@ pub(crate) struct Inherited {
     address: ListenAddress,
 }
 
-/// Takes the sockets that the service manager passed to this process, if any. Must be called before the process opens anything,
-/// so that all open descriptors come from the manager. Later calls return none.
+/// Takes over the sockets that the service manager passed to this process, if any. Must be called before the process opens
+/// any file or socket, so that all open descriptors come from the service manager. Later calls return no sockets.
 pub(crate) fn inherited() -> anyhow::Result<Vec<Inherited>> {
     let descriptors = passed().map_err(|error| {
-        anyhow!("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {error}")
+        anyhow!(
+            "cannot use the sockets passed by the service manager (LISTEN_PID, LISTEN_FDS): {error}"
+        )
     })?;
     let inherited = descriptors.into_iter().map(|(descriptor, owned)| {
         let socket = Socket::from(owned);
         let address = address_for_events(&socket).map_err(|kind| {
             anyhow!(
-                "the service manager passes descriptor {descriptor}, which is {kind}; eds takes sockets for datagrams only, \
-                 which ListenDatagram= of a .socket unit makes of an address with a port or of an absolute path"
+                "the service manager passed descriptor {descriptor}, which is {kind}; eds accepts only datagram sockets: in \
+                 the .socket unit, set ListenDatagram= to an address with a port, or to an absolute path"
             )
         })?;
         Ok(Inherited { socket, address })
@@ -70,17 +72,17 @@ pub(crate) fn inherited() -> anyhow::Result<Vec<Inherited>> {
 
 fn address_for_events(socket: &Socket) -> Result<ListenAddress, &'static str> {
     let Ok(domain) = socket.domain() else {
-        return Err("no socket");
+        return Err("not a socket");
     };
     if ![Domain::IPV4, Domain::IPV6, Domain::UNIX].contains(&domain) {
-        return Err("a socket, but neither of the internet nor a Unix one");
+        return Err("neither an internet socket nor a Unix socket");
     }
     if !matches!(socket.r#type(), Ok(Type::DGRAM)) {
-        return Err("a socket, but not for datagrams");
+        return Err("not a datagram socket");
     }
     match ListenAddress::of(socket) {
         Some(ListenAddress::Udp(at)) if at.port() == 0 => None,
-        // A name that is not a path is not a usable address.
+        // A Unix socket whose name is not a path has no usable address.
         address => address,
     }
     .ok_or("a socket without an address")
@@ -92,15 +94,15 @@ impl Sockets<'_> {
         {
             let (unit, address, listen) = (self.unit, &stray.address, self.listen);
             bail!(
-                "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. No \
-                 process would read that socket: set ListenDatagram= of {unit}.socket to input.listen (systemctl edit \
-                 {unit}.socket; systemctl restart {unit}.socket), or do without it: systemctl disable --now {unit}.socket; \
-                 systemctl start {unit}.service"
+                "the service manager passed a socket at {address}, which is not in input.listen ({listen:?}), so no process \
+                 would read it: set ListenDatagram= in {unit}.socket to input.listen (systemctl edit {unit}.socket; systemctl \
+                 restart {unit}.socket), or disable the socket unit: systemctl disable --now {unit}.socket; systemctl start \
+                 {unit}.service"
             );
         }
         let mut opened = Opened::default();
         for address in self.listen {
-            // Several sockets may share an address (`ReusePort=`).
+            // The service manager may have passed several sockets with this address (`ReusePort=`).
             let passed: Vec<_> =
                 inherited.extract_if(.., |passed| passed.address == *address).collect();
             if passed.is_empty() {
@@ -109,7 +111,7 @@ impl Sockets<'_> {
             }
             for Inherited { socket, .. } in passed {
                 self.prepare(&socket, address).map_err(|error| {
-                    anyhow!("cannot use the socket at {address} that the service manager passes: {error}")
+                    anyhow!("cannot use the socket at {address} that the service manager passed: {error}")
                 })?;
                 let drops = self.add_receivers(&socket, None, true, &mut opened)?;
                 opened.drops_before += u64::from(drops);
@@ -117,8 +119,8 @@ impl Sockets<'_> {
                     tracing::warn!(
                         %address,
                         datagrams = drops,
-                        "the kernel dropped datagrams from this socket before this process read it; earlier processes have \
-                         counted those until their end, and only this one counts those since then"
+                        "the kernel had dropped datagrams from this socket before this process started reading it; drops while an earlier \
+                         process was running have already been counted by that process"
                     );
                 }
             }
@@ -126,7 +128,7 @@ impl Sockets<'_> {
         Ok(opened)
     }
 
-    /// Adds one receiver per thread. Returns the kernel's earlier drops, from which the first receiver starts counting.
+    /// Adds one receiver per thread for a socket. Returns how many of its datagrams the kernel has already dropped.
     fn add_receivers(
         &self,
         socket: &Socket,
@@ -137,7 +139,7 @@ impl Sockets<'_> {
         let file = file.map(Arc::new);
         let mut drops = None;
         for thread in 0..self.threads {
-            let clone = socket.try_clone().context("cannot use a socket")?;
+            let clone = socket.try_clone().context("cannot duplicate a socket")?;
             let mut receiver = Receiver::new(clone, self.datagram_max);
             (receiver.outlives, receiver.file) = (outlives, file.clone());
             if thread == 0 {
@@ -154,7 +156,7 @@ impl Sockets<'_> {
         Ok(drops.unwrap_or_default())
     }
 
-    /// `[::]` also receives IPv4, unless `listen` has an IPv4 address with the same port, because the kernel does not allow both.
+    /// Binds a new socket to this address. `[::]` also receives IPv4, unless `listen` has an IPv4 address with its port.
     fn bind(&self, address: &ListenAddress) -> anyhow::Result<(Socket, Option<SocketFile>)> {
         let bound = match address {
             ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
@@ -185,7 +187,7 @@ impl Sockets<'_> {
     }
 
     fn prepare(&self, socket: &Socket, address: &ListenAddress) -> io::Result<()> {
-        // Its previous owner may have polled it.
+        // The previous owner of the socket may have made it non-blocking.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(self.read_timeout))?;
         let ListenAddress::Udp(address) = *address else {
@@ -194,14 +196,14 @@ impl Sockets<'_> {
         if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
             tracing::info!(
                 %address,
-                "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in its unit)"
+                "the socket passed by the service manager receives only IPv6 (BindIPv6Only=ipv6-only in its unit)"
             );
         }
         self.set_receive_buffer(socket, address, true)
     }
 
-    /// Sets the receive buffer, and warns if it ends up smaller than requested. Never shrinks that of a passed socket: the
-    /// manager may have made it larger than this process can (`ReceiveBuffer=`), and it may be full.
+    /// Sets the size of the receive buffer, and logs a warning if it ends up smaller than requested. Never shrinks the
+    /// buffer of a passed socket: the service manager may have made it larger than this process can (`ReceiveBuffer=`).
     fn set_receive_buffer(
         &self,
         socket: &Socket,
@@ -212,21 +214,21 @@ impl Sockets<'_> {
         let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
         let is_enough = is_passed && buffer_bytes(socket)? >= asked;
         let size = usize::try_from(size).unwrap_or_default();
-        // To exceed the system's limit, which needs CAP_NET_ADMIN.
+        // Tries to exceed the system's limit first, which requires CAP_NET_ADMIN.
         if !is_enough && set_socket_recv_buffer_size_force(socket, size).is_err() {
-            // The kernel grants at most net.core.rmem_max, which may be less than the socket has, so a trial socket is used.
+            // Without that capability, a trial socket shows what the kernel grants, which may be less than the socket has.
             let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
             trial.set_recv_buffer_size(size)?;
             if !is_passed || buffer_bytes(&trial)? > buffer_bytes(socket)? {
                 socket.set_recv_buffer_size(size)?;
             }
         }
-        let got = buffer_bytes(socket)?;
-        if got < asked {
+        let actual = buffer_bytes(socket)?;
+        if actual < asked {
             tracing::warn!(
                 %address,
                 asked_bytes = asked,
-                got_bytes = got,
+                got_bytes = actual,
                 "{}",
                 Cause::SmallBuffer
             );
@@ -235,7 +237,7 @@ impl Sockets<'_> {
     }
 }
 
-/// Returns the receive buffer's size. The kernel doubles it for its own bookkeeping, and reports the doubled size.
+/// Returns the size of the receive buffer as requested, in bytes. The kernel reports twice the requested size.
 fn buffer_bytes(socket: &Socket) -> io::Result<u64> {
     Ok(socket.recv_buffer_size()? as u64 / 2)
 }
@@ -276,9 +278,9 @@ mod tests {
             assert_eq!(address_for_events(&socket).unwrap_err(), kind);
         };
         let file = std::fs::File::open("/dev/null").unwrap();
-        check(Socket::from(OwnedFd::from(file)), "no socket");
-        check(TcpListener::bind("127.0.0.1:0").unwrap().into(), "a socket, but not for datagrams");
-        check(UnixStream::pair().unwrap().0.into(), "a socket, but not for datagrams");
+        check(Socket::from(OwnedFd::from(file)), "not a socket");
+        check(TcpListener::bind("127.0.0.1:0").unwrap().into(), "not a datagram socket");
+        check(UnixStream::pair().unwrap().0.into(), "not a datagram socket");
         check(UnixDatagram::unbound().unwrap().into(), "a socket without an address");
         check(Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(), "a socket without an address");
         let good = udp();
@@ -292,10 +294,10 @@ mod tests {
 
     #[test]
     fn unknown_inherited_socket_is_an_error_with_its_address() {
-        let (one, other) = (passed(udp()), passed(udp()));
-        let (listen, other_at) = ([one.address.clone()], other.address.clone());
-        let error = sockets(&listen).open(vec![one, other]).unwrap_err().to_string();
-        assert!(error.contains(&format!("a socket at {other_at}")), "{error}");
+        let (known, unknown) = (passed(udp()), passed(udp()));
+        let (listen, unknown_at) = ([known.address.clone()], unknown.address.clone());
+        let error = sockets(&listen).open(vec![known, unknown]).unwrap_err().to_string();
+        assert!(error.contains(&format!("a socket at {unknown_at}")), "{error}");
         assert!(error.contains("ListenDatagram="), "{error}");
     }
 

@@ -1,5 +1,4 @@
-//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first. It deletes a segment once all of it has
-//! been recorded, and retries one that it cannot read, because the file may be intact.
+//! [`Unspooler`]: the task that sends the events on disk to the recorders, oldest first, and then deletes their segments.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +17,7 @@ use crate::node::{Heartbeat, Node, Throttle};
 use crate::spool::{Segment, Spool, is_gone, segment};
 use crate::telemetry::Metrics;
 
-/// Number of segments in memory at a time: one is being recorded while the next is read.
+/// Maximum number of segments in memory: while one is being recorded, the next is read.
 const SEGMENTS: usize = 2;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,16 +45,15 @@ struct Fetched {
 }
 
 impl Unspooler {
-    /// Runs until stopped. After that, batches already passed to recorders wait for the store for as long as the node does.
+    /// Runs until `stop` is cancelled. Batches already sent to recorders then wait for the store as long as the node does.
     pub(crate) async fn run(self) {
         let segments = stream::unfold((), |()| async { Some((self.fetch().await?, ())) });
-        // Batches make progress while a segment is being read, because one may hold the recorder slot that listeners wait for.
+        // Batches progress while a segment is read, because they may hold channel slots that listeners are waiting for.
         let recording = segments.map(|fetched| self.bring(fetched)).buffered(SEGMENTS);
         self.heartbeat.during(recording.for_each(|()| future::ready(())).boxed()).await;
     }
 
-    /// Returns the next segment once memory has room; `None` on shutdown. Must not be cancelled, because a segment is taken only
-    /// once.
+    /// Returns the next segment once memory has room, or `None` on shutdown. Cancelling this could lose a taken segment.
     async fn fetch(&self) -> Option<Fetched> {
         loop {
             let room = async {
@@ -71,14 +69,14 @@ impl Unspooler {
         }
     }
 
-    /// Returns whether memory has room because the store is accepting events again. Events in memory are older, so they go first.
+    /// Returns whether memory is at most half full. Events in memory are older than those on disk, so they go first.
     fn has_room(&self) -> bool {
         let totals = self.node.ledger.totals();
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
-    /// Reads a segment, and retries until that succeeds. A file counts as damaged only if it is gone or its contents differ from
-    /// those written: a lack of descriptors, or a disk that fails for a while, proves nothing. `None` if the node is stopping.
+    /// Reads a segment, retrying until that succeeds. Returns a message if the file is gone or is not a segment, and `None`
+    /// if the node is stopping. Other errors, such as a lack of file descriptors, do not prove that the segment is damaged.
     async fn read(&self, path: &Path) -> Option<Result<Loaded, String>> {
         let mut logged = Throttle::new(LOG_INTERVAL);
         let (mut pause, mut was_gone) = (RETRY_MIN, false);
@@ -90,7 +88,7 @@ impl Unspooler {
                 Ok(loaded) => return Some(loaded.map_err(|error| error.to_string())),
                 Err(error) => error,
             };
-            // Checked twice, because its whole directory may have been missing, and have reappeared in between.
+            // A missing file counts as gone only the second time: its directory may have been missing during the read.
             let gone = is_gone(path, &error);
             if gone && was_gone {
                 return Some(Err(error.to_string()));
@@ -101,8 +99,8 @@ impl Unspooler {
                 tracing::error!(
                     segment = %path.display(),
                     %error,
-                    "cannot read spooled events; trying again, nothing is lost: make the file readable, or, if that is \
-                     impossible, move it away, and its events are counted as lost"
+                    "cannot read spooled events; retrying, and no events have been lost yet: make the file readable or, \
+                     if that is impossible, move it away; its events will then be counted as lost"
                 );
             }
             tokio::select! {
@@ -112,14 +110,14 @@ impl Unspooler {
         }
     }
 
-    /// Reads a segment, and enters its events in the ledger.
+    /// Reads a segment, and enters its events in the ledger. Returns `None` if the node is stopping.
     async fn load(&self, segment: Segment) -> Option<Fetched> {
         let (loaded, unreadable) = match self.read(&segment.path).await? {
             Ok(loaded) => (loaded, None),
             Err(reason) => (Loaded::default(), Some(reason)),
         };
         let (batches, segment::Contents { events, damaged, torn_bytes }) = loaded;
-        // Events written by this process that cannot be read.
+        // The number of events that this process wrote to the segment but cannot read.
         let missing = segment.events.map_or(0, |written| written.saturating_sub(events));
         if segment.events.is_none() {
             self.node.ledger.restored(events);
@@ -134,14 +132,14 @@ impl Unspooler {
             tracing::error!(
                 segment = %path,
                 frames = damaged,
-                reason = unreadable.as_deref().unwrap_or("the contents of the file changed"),
-                "cannot read some of the spooled events; they are lost, and the file is kept as .damaged"
+                reason = unreadable.as_deref().unwrap_or("the file's contents changed"),
+                "some spooled events could not be read and are lost; the file is kept with the extension .damaged"
             );
         } else if torn_bytes > 0 {
             tracing::warn!(
                 segment = %path,
                 bytes = torn_bytes,
-                "the last events were not written completely when the node ended"
+                "the last events in this segment were not fully written before the node exited"
             );
         }
         let bytes = batches.iter().map(|(_, batch)| batch.bytes()).sum();
@@ -149,7 +147,7 @@ impl Unspooler {
         Some(Fetched { segment, batches, is_damaged })
     }
 
-    /// Sends the batches in a segment to the recorders, and waits until all of them have been recorded.
+    /// Sends the batches of a segment to the recorders, waits until all are recorded, and then removes the segment.
     async fn bring(&self, fetched: Fetched) {
         let Fetched { segment, batches, is_damaged } = fetched;
         let each = batches.into_iter();
@@ -177,7 +175,7 @@ fn batches(bytes: &[u8], partitions: &Partitions) -> Result<Loaded, segment::Not
     let contents = segment::read(bytes, |series, user, timestamp| {
         let minute = Minute::of_nanos(timestamp);
         let batch = &mut batches[partitions.of(series, minute).index()];
-        // A batch has room for 4 GiB of names, and a segment is a few MiB.
+        // This cannot fail: a batch has room for 4 GiB of names, and a segment has only a few MiB.
         batch.push(minute, series, user, timestamp);
     })?;
     let batches = partitions.iter().zip(batches);

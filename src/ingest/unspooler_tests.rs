@@ -1,4 +1,4 @@
-//! Tests a disk that is slow, or cannot be read for a while.
+//! Tests the unspooler with a disk that is slow, or that cannot be read for a while.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn batch(user: &str) -> Batch {
     batch
 }
 
-/// An unspooler for one partition, and its surroundings.
+/// The surroundings of an unspooler for one partition.
 struct Site {
     home: TempDir,
     node: Arc<Node>,
@@ -70,7 +70,7 @@ impl Site {
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
             heartbeat: self.node.progress.watch("unspooler"),
-            // Follows pipes, which simulate a hanging disk.
+            // This also reads from pipes, which simulate a hanging disk.
             read: |path| std::fs::read(path),
             stop: self.stop.clone(),
         };
@@ -89,24 +89,24 @@ impl Site {
 
 #[tokio::test]
 async fn temporarily_unreadable_segment_is_not_damaged() {
-    for is_directory_away in [true, false] {
+    for is_directory_moved in [true, false] {
         let mut site = Site::new();
         site.leave_a_segment();
-        let away = site.home.path().join("away");
+        let moved = site.home.path().join("away");
         let running = site.start(|| {
-            if is_directory_away {
-                std::fs::rename(site.spool(), &away).unwrap();
+            if is_directory_moved {
+                std::fs::rename(site.spool(), &moved).unwrap();
             } else {
-                std::fs::rename(site.segment(1), &away).unwrap();
+                std::fs::rename(site.segment(1), &moved).unwrap();
                 std::fs::create_dir(site.segment(1)).unwrap();
             }
         });
         site.until(|site| site.metrics.spool_read_failures.get() > 2).await;
-        if is_directory_away {
-            std::fs::rename(&away, site.spool()).unwrap();
+        if is_directory_moved {
+            std::fs::rename(&moved, site.spool()).unwrap();
         } else {
             std::fs::remove_dir(site.segment(1)).unwrap();
-            std::fs::rename(&away, site.segment(1)).unwrap();
+            std::fs::rename(&moved, site.segment(1)).unwrap();
         }
         let brought = tokio::time::timeout(SOON, site.batches.recv()).await;
         brought.unwrap().unwrap().done.unwrap().send(()).unwrap();
@@ -122,12 +122,12 @@ async fn temporarily_unreadable_segment_is_not_damaged() {
 async fn unreadable_segment_is_kept_for_the_next_start() {
     let site = Site::new();
     site.leave_a_segment();
-    let away = site.home.path().join("away");
-    let running = site.start(|| std::fs::rename(site.spool(), &away).unwrap());
+    let moved = site.home.path().join("away");
+    let running = site.start(|| std::fs::rename(site.spool(), &moved).unwrap());
     site.until(|site| site.metrics.spool_read_failures.get() > 0).await;
     site.stop.cancel();
     tokio::time::timeout(SOON, running).await.unwrap().unwrap();
-    std::fs::rename(&away, site.spool()).unwrap();
+    std::fs::rename(&moved, site.spool()).unwrap();
     assert!(site.segment(1).exists());
 }
 

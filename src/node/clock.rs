@@ -12,7 +12,7 @@ use super::lock;
 
 const UNKNOWN_MS: i64 = i64::MIN;
 
-/// The wall clock of a node, used for timestamps and ages. Minutes are closed by the store's clock.
+/// A node's wall clock, used for timestamps and ages, and its difference from the store's clock, which closes minutes.
 pub struct Clock {
     now_nanos: Box<dyn Fn() -> i64 + Send + Sync>,
     store_ahead_ms: AtomicI64,
@@ -37,7 +37,7 @@ impl Clock {
         Self { now_nanos: Box::new(now_nanos), store_ahead_ms: AtomicI64::new(UNKNOWN_MS) }
     }
 
-    /// Returns nanoseconds since the epoch.
+    /// Returns the current time in nanoseconds since the epoch.
     #[must_use]
     pub fn now_nanos(&self) -> i64 {
         (self.now_nanos)()
@@ -47,10 +47,7 @@ impl Clock {
         Some(self.store_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN_MS)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a difference of clocks in ms is far below 2^52"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a clock difference in ms is far below 2^52")]
     pub(crate) fn store_ahead_seconds(&self) -> f64 {
         self.store_ahead_ms().unwrap_or(0) as f64 / 1000.0
     }
@@ -106,12 +103,12 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Creates a throttle that is due immediately, and then at most once per interval.
+    /// Creates a throttle for an action that is due immediately, and then at most once per interval.
     pub(crate) const fn new(interval: Duration) -> Self {
         Self { interval, last: None }
     }
 
-    /// Returns whether it is due and, if so, starts the next interval.
+    /// Returns whether the action is due and, if so, starts the next interval.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.last.is_none_or(|at| at.elapsed() >= self.interval);
         if is_due {
@@ -120,7 +117,7 @@ impl Throttle {
         is_due
     }
 
-    /// Makes it due immediately. Returns whether it has been due since the last reset.
+    /// Makes the action due immediately. Returns whether it has been due since the last reset.
     pub(crate) const fn reset(&mut self) -> bool {
         self.last.take().is_some()
     }

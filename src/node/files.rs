@@ -1,5 +1,4 @@
-//! Private files of this process. They contain user names, so other users must not be able to read them or redirect this
-//! process to a different file.
+//! Private files with the names of counted users, which other users of this machine must be unable to read or redirect.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -10,21 +9,21 @@ const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 const ROOT: u32 = 0;
 
-/// Opens a directory, creating it if it is missing. Fails if other users could put files into it.
+/// Opens or creates a directory. Fails if it belongs to another user (except root) or is world-writable.
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     let directory = File::open(path)?;
     let found = directory.metadata()?;
-    let (owner, own) = (found.uid(), own_user());
+    let (owner, user) = (found.uid(), own_user());
     let mode = found.mode() & 0o7777;
-    if owner != own && owner != ROOT {
+    if owner != user && owner != ROOT {
         return Err(io::Error::other(format!(
-            "the directory belongs to user {owner}, and this process runs as user {own}; chown it to that user"
+            "the directory belongs to user {owner}, but this process runs as user {user}; chown the directory to user {user}"
         )));
     }
     if mode & 0o002 != 0 {
         return Err(io::Error::other(format!(
-            "everyone may write to the directory (mode {mode:04o}); chmod it to 0700"
+            "the directory is world-writable (mode {mode:04o}); chmod it to 0700"
         )));
     }
     Ok(directory)
@@ -46,7 +45,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically, even if the machine loses power.
+/// Replaces the contents of a file atomically: even after a power failure, the file has either the old or the new contents.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
@@ -60,28 +59,28 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Opens a regular file that belongs to this process's user and has no further hard links. Does not follow symlinks.
+/// Opens a regular file. Fails if it is a symlink, belongs to another user or has further hard links.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // O_NONBLOCK: opening a pipe must not block.
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let refused = |what: &str| {
+    let refused = |reason: &str| {
         let path = path.display();
-        Err(io::Error::other(format!("{path} {what}; move it away")))
+        Err(io::Error::other(format!("{path} {reason}; move it away")))
     };
     let file = match options.open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            return refused("is a symbolic link");
+            return refused("is a symlink");
         }
         opened => opened?,
     };
     let found = file.metadata()?;
-    let (owner, own) = (found.uid(), own_user());
+    let (owner, user) = (found.uid(), own_user());
     if !found.is_file() {
         refused("is not a regular file")
-    } else if owner != own {
-        refused(&format!("belongs to user {owner}, and this process runs as user {own}"))
+    } else if owner != user {
+        refused(&format!("belongs to user {owner}, but this process runs as user {user}"))
     } else if found.nlink() > 1 {
-        refused("has another name (a hard link)")
+        refused("has more than one hard link")
     } else {
         Ok(file)
     }
@@ -98,9 +97,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn assert_refused<T>(refused: io::Result<T>, what: &str) {
+    fn assert_refused<T>(refused: io::Result<T>, reason: &str) {
         let error = refused.err().expect("it is refused").to_string();
-        assert!(error.contains(what), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
 
     fn mode(path: &Path) -> u32 {
@@ -110,16 +109,17 @@ mod tests {
     #[test]
     fn links_are_not_followed() {
         let directory = tempfile::tempdir().unwrap();
-        let [target, link, hard] = ["target", "link", "hard"].map(|it| directory.path().join(it));
+        let [target, link, hard] =
+            ["target", "link", "hard"].map(|name| directory.path().join(name));
         fs::write(&target, "kept").unwrap();
         symlink(&target, &link).unwrap();
-        assert_refused(open_lock(&link), "is a symbolic link; move it away");
-        assert_refused(read(&link), "is a symbolic link");
+        assert_refused(open_lock(&link), "is a symlink; move it away");
+        assert_refused(read(&link), "is a symlink");
         assert_refused(create(&link), "exists");
         fs::hard_link(&target, &hard).unwrap();
         fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
-        assert_refused(open_lock(&hard), "a hard link");
-        assert_refused(read(&hard), "a hard link");
+        assert_refused(open_lock(&hard), "more than one hard link");
+        assert_refused(read(&hard), "more than one hard link");
         assert_eq!((fs::read(&target).unwrap(), mode(&target)), (b"kept".to_vec(), 0o644));
         // The file left by an earlier attempt is replaced, and a symlink is not followed.
         symlink(&target, link.with_extension("new")).unwrap();

@@ -1,5 +1,4 @@
-//! The ledger: received = recorded + rejected + dropped + queued, at all times. Each change is a single step under a lock,
-//! once per batch, so no reader sees an event in two states or in none.
+//! [`Ledger`]: counts the events in each state. Under its lock, received = recorded + rejected + dropped + queued.
 
 use std::sync::Mutex;
 
@@ -28,7 +27,7 @@ pub struct LedgerTotals {
     pub spooled: u64,
     /// Spooled events that are still being written.
     pub unwritten: u64,
-    /// Approximate memory used by the other queued events, in bytes.
+    /// Approximate memory used by the queued events that are not spooled, in bytes.
     pub queued_bytes: u64,
 }
 
@@ -41,7 +40,7 @@ impl LedgerTotals {
         self.received == self.recorded + rejected + dropped + self.queued
     }
 
-    /// Returns the totals on exit, when events that are not on disk are dropped.
+    /// Returns the totals on exit, when queued events that are not on disk are dropped.
     pub(crate) const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
         self.dropped[LossCause::Shutdown as usize] += self.queued.saturating_sub(on_disk);
@@ -74,7 +73,7 @@ pub struct Intake {
     pub dropped: u64,
 }
 
-/// The ledger of this node.
+/// The number of events in each state on this node.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<LedgerTotals>);
 
@@ -101,7 +100,7 @@ impl Ledger {
         *totals
     }
 
-    /// Moves events from queued to recorded; `overflowed` of them are in an overflow series.
+    /// Moves events from queued to recorded. `overflowed` of them have been recorded under an overflow series.
     pub fn recorded(&self, events: usize, overflowed: usize) {
         let mut totals = lock(&self.0);
         totals.queued -= events as u64;
@@ -128,7 +127,7 @@ impl Ledger {
         totals.unwritten += events as u64;
     }
 
-    /// Puts events that were read from the spool back into it. Their memory is released separately.
+    /// Counts events read from the spool as spooled again: they are still on disk. Their memory is released separately.
     pub(crate) fn stay_spooled(&self, events: usize) {
         lock(&self.0).spooled += events as u64;
     }
@@ -164,7 +163,7 @@ impl Ledger {
         totals.queued_bytes += bytes as u64;
     }
 
-    /// Releases memory used by the queue.
+    /// Subtracts memory that queued events have released.
     pub fn released(&self, bytes: usize) {
         lock(&self.0).queued_bytes -= bytes as u64;
     }

@@ -1,4 +1,4 @@
-//! [`Losses`]: the losses of this process by minute and cause. Totals only grow, so re-recording them changes nothing.
+//! [`Losses`]: the losses of this process by minute and cause. The totals only grow, so they can be recorded repeatedly.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,10 +7,10 @@ use super::lock;
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
 
-/// Maximum number of entries. Beyond it, the oldest are merged, and later losses in their minutes are kept without a minute.
+/// Maximum number of entries. Beyond this, the oldest minutes, and later losses in them, share one entry per cause.
 const ENTRIES_MAX: usize = 256;
 
-/// The minute of the lost events or, if that is unknown, of the loss (`None`: an earlier one), and the cause.
+/// The minute of the lost events or, if unknown, of the loss (`None` for merged entries), and the cause.
 type Entry = (Option<Minute>, LossCause);
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Amount {
     lost: u64,
-    /// The part that is in the loss record.
+    /// The part of these losses that is in the loss record.
     recorded: u64,
 }
 
@@ -37,7 +37,7 @@ impl Losses {
         lock(&self.0).add(cause, minute, amount);
     }
 
-    /// Adds the increase of a counter since the last call as a loss in this minute. Must be the only source of this cause.
+    /// Adds the increase of a counter since the last call as a loss in this minute. Nothing else may add to this cause.
     pub(crate) fn count(&self, cause: LossCause, total: u64, minute: Minute) {
         let mut state = lock(&self.0);
         let before = state.totals[cause as usize];
@@ -129,7 +129,7 @@ mod tests {
         losses.recorded(&entries);
         let rest = losses.unrecorded();
         assert_eq!(rest.len(), 1, "{rest:?}");
-        assert_eq!(rest[0].1, 2, "the total, not what was added");
+        assert_eq!(rest[0].1, 2, "the total, not the increase");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`Node`]: the state shared by the parts of a node. `telemetry` reports it; no decision depends on a metric.
+//! [`Node`]: the state shared by all parts of a node. `telemetry` exports it as metrics, but no decision depends on them.
 
 mod clock;
 pub(crate) mod files;
@@ -29,9 +29,9 @@ use crate::event::Partition;
 /// The shared state of a node. The default uses this machine's clock.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// The wall clock.
+    /// The wall clock, and its difference from the store's clock.
     pub clock: Clock,
-    /// The random numbers.
+    /// The random number generator.
     pub rng: Rng,
     /// The number of events in each state.
     pub ledger: Ledger,
@@ -42,20 +42,19 @@ pub struct Node {
     pub progress: Progress,
     pub(crate) rounded: Rounded,
     pub(crate) unstamped: Unstamped,
-    /// Number of receiving threads whose socket cannot be read.
     pub(crate) listeners_failing: AtomicUsize,
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
     pub(crate) name_taken: AtomicBool,
 }
 
 impl Node {
-    /// Creates a node with this clock and these random numbers.
+    /// Creates a node with this clock and this random number generator.
     #[must_use]
     pub fn new(clock: Clock, rng: Rng) -> Self {
         Self { clock, rng, ..Self::default() }
     }
 
-    /// Logs losses that are certain, each cause at most once a minute.
+    /// Logs the losses that are certainly missing from the counts, at most once a minute per cause.
     pub(crate) fn log_losses(&self) {
         let totals = LossCause::ALL.into_iter().zip(self.losses.totals());
         for (cause, total) in totals.filter(|(cause, _)| cause.is_certain()) {
@@ -64,14 +63,14 @@ impl Node {
     }
 }
 
-/// Locks a mutex even after a panic, for state that is valid between any two statements.
+/// Locks a mutex even if it is poisoned. Use this only for state that is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartitionState {
-    /// Whether this node has events that are not in the store yet, so that no minute of the partition counts as idle.
+    /// Whether this node may have events of the partition that the store lacks, so that none of its minutes counts as idle.
     pub(crate) lags: bool,
     /// The number of events that the store has acknowledged to this process.
     pub(crate) recorded: u64,

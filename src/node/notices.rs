@@ -1,5 +1,5 @@
-//! [`Notices`]: rejected lines and losses of a process, for its log and its status. Each cause, a metric label, is logged
-//! immediately and then at most once a minute, with the count since the last message.
+//! [`Notices`]: rejected lines and losses of a process, for its log and its status. Each cause, which is a metric label, is
+//! logged immediately when it first occurs, and then at most once a minute, with the count since the last message.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,10 +12,10 @@ use crate::event::Rejection;
 
 const EXAMPLE_BYTES: usize = 120;
 
-/// A rejected line.
+/// An example of a rejected line.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The source address it claims, if known.
+    /// The source address of the line, if known. The sender may have spoofed it.
     pub source: Option<SocketAddr>,
     /// The start of the line, escaped.
     pub line: String,
@@ -44,7 +44,7 @@ struct Notice {
 }
 
 impl Notices {
-    /// Returns the increase of `total` since the cause was last logged, if there is one and the cause is due.
+    /// Returns the increase of `total` since the cause was last logged, or `None` if it is zero or the cause is not due.
     fn due(&self, cause: &'static str, total: u64) -> Option<u64> {
         let mut all = lock(&self.0);
         let notice = all.entry(cause).or_default();
@@ -60,13 +60,13 @@ impl Notices {
         all.iter().filter_map(|(cause, notice)| Some((*cause, notice.example.clone()?))).collect()
     }
 
-    /// Keeps a line as the example of its cause, and logs it if due; `total` lines have been rejected for this cause.
+    /// Keeps a rejected line as the example of its cause, and logs it if the cause is due. `total` is the number so far.
     pub(crate) fn refused(&self, cause: &'static str, message: &str, total: u64, example: Example) {
         let (source, line) = (example.source.map(tracing::field::display), &example.line);
         if let Some(lines) = self.due(cause, total) {
             tracing::warn!(reason = cause, lines, source, line, "{message}");
         } else {
-            tracing::debug!(reason = cause, source, line, "refused a line");
+            tracing::debug!(reason = cause, source, line, "rejected a line");
         }
         lock(&self.0).entry(cause).or_default().example = Some(example);
     }
@@ -77,7 +77,7 @@ impl Notices {
         self.refused(reason.label(), &message, total, example);
     }
 
-    /// Logs a loss if due; `total` have been lost for this cause. Must be called repeatedly, even if there are no new losses.
+    /// Logs the losses of a cause if due. Must be called repeatedly, because earlier losses may not have been logged yet.
     pub(crate) fn lost(&self, cause: LossCause, total: u64) {
         if let Some(amount) = self.due(cause.label(), total) {
             let reason = cause.label();

@@ -1,4 +1,4 @@
-//! Heartbeats: each worker beats in every iteration of its loop, and the watchdog is fed only while all of them do.
+//! Heartbeats: each worker sends one in every iteration of its loop, and the watchdog is notified only while all do.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// Interval of heartbeats while a worker waits for other work.
+/// Interval of heartbeats while a worker waits for work that sends none itself.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The heartbeat of one worker, which is watched until this is dropped.
+/// A worker's handle for sending heartbeats. The worker is watched until the handle is dropped.
 #[derive(Debug)]
 pub struct Heartbeat(Arc<Worker>);
 
 #[derive(Debug)]
 struct Worker {
     name: String,
-    /// `None` if the worker is not watched until its next beat.
+    /// When the last heartbeat was sent; `None` if the worker is not watched until the next one.
     last: Mutex<Option<Instant>>,
 }
 
@@ -26,7 +26,7 @@ struct Worker {
 pub struct Progress(Arc<Mutex<Vec<Weak<Worker>>>>);
 
 impl Progress {
-    /// Starts watching a worker with this name.
+    /// Starts watching a worker with this name, and returns the handle for its heartbeats.
     #[must_use]
     pub fn watch(&self, name: impl Into<String>) -> Heartbeat {
         let last = Mutex::new(Some(Instant::now()));
@@ -47,12 +47,12 @@ impl Progress {
 }
 
 impl Heartbeat {
-    /// Suspends watching until the next beat, for work without a time limit that a restart would not help, such as disk I/O.
+    /// Suspends watching until the next heartbeat, for work without a time limit that a restart would not help (disk I/O).
     pub(crate) fn rest(&self) {
         *lock(&self.0.last) = None;
     }
 
-    /// Beats while waiting for work that has its own time limits.
+    /// Sends heartbeats until the work, which has its own time limits, is complete.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);

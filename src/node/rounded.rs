@@ -1,6 +1,6 @@
-//! [`Rounded`]: detects timestamps so coarse that distinct events of a user count as one. Events already in the store are no
-//! evidence, since duplicates are common. Three consecutive events with the same user and timestamp are rarely duplicates,
-//! and a nanosecond clock returns a whole millisecond once in a million times. Microseconds are fine: events rarely coincide.
+//! [`Rounded`]: detects timestamps so coarse that distinct events of a user count as one. Single duplicates are common, but
+//! three consecutive events with the same user and timestamp are rarely duplicates, and a nanosecond clock lands on a whole
+//! millisecond only one time in a million. Whole microseconds are not reported: two events of a user rarely share one.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::event::Precision;
 const MILLISECOND: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
-/// Number of rounded events that indicates coarse timestamps.
+/// Number of rounded events in a minute that indicates coarse timestamps.
 pub(crate) const ROUNDED_MIN: u64 = 100;
-/// Number of coinciding events that indicates a loss.
+/// Number of coinciding events in a minute that indicates a loss.
 pub(crate) const COINCIDING_MIN: u64 = 10;
 const SERIES_CHARS: usize = 80;
 
@@ -25,7 +25,7 @@ pub(crate) struct Rounded(Mutex<Collected>);
 
 #[derive(Debug, Default)]
 struct Collected {
-    /// Due once a minute has passed, after which counting restarts from zero.
+    /// Due once a minute. Counting then restarts from zero.
     minute: Throttle,
     found: Found,
     warned: [Option<Instant>; 2],
@@ -42,7 +42,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Examines consecutive events of a series; `is_same_user` compares one to the previous. Also returns their coarse unit.
+    /// Examines consecutive events of a series. `is_same_user` returns whether the event at an index has the same user as
+    /// the previous one. Also returns the coarse unit of the timestamps, or an empty string if it is fine enough.
     pub(crate) fn look(
         timestamps: impl Iterator<Item = i64>,
         is_same_user: impl Fn(usize) -> bool,
@@ -53,7 +54,7 @@ impl Found {
         let mut run = 0_u64;
         let mut last = None;
         for (place, timestamp) in timestamps.enumerate() {
-            // If the first event is not rounded, the others are not examined.
+            // Counts rounded events only up to the first one that is not rounded: a coarse clock rounds all timestamps.
             all_millis = all_millis && timestamp % MILLISECOND == 0;
             all_seconds = all_seconds && all_millis && timestamp % SECOND == 0;
             found.rounded += u64::from(all_millis);
@@ -76,7 +77,7 @@ impl Found {
 }
 
 impl Rounded {
-    /// Adds the counts of a series, and warns if they are high enough. Returns whether it warned.
+    /// Adds the counts of a series. Logs a warning and returns true if the counts of this minute are high enough.
     pub(crate) fn add(&self, found: Found, unit: &'static str, series: &str) -> bool {
         if found == Found::default() {
             return false;
@@ -108,8 +109,8 @@ impl Rounded {
         let collected = lock(&self.0);
         let (unit, series) = collected.example.as_ref()?;
         Some(match *unit {
-            "" => format!("timestamps of {series}"),
-            unit => format!("timestamps are whole {unit}, as those of {series}"),
+            "" => format!("for example, in {series}"),
+            unit => format!("timestamps are whole {unit}, for example in {series}"),
         })
     }
 }
@@ -152,7 +153,7 @@ mod tests {
         let often = [(AT, "a"); 100];
         assert_eq!(look(&often), (0, 98, ""));
         let configured = look_by(Precision::Seconds, &often);
-        assert_eq!(configured.1, 98, "events are lost all the same");
+        assert_eq!(configured.1, 98, "events are lost anyway");
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,6 +176,6 @@ mod tests {
             assert_eq!(warned, warns, "{after_seconds} {found:?}");
         }
         let example = collected.example().unwrap();
-        assert_eq!(example, "timestamps are whole milliseconds, as those of a=1");
+        assert_eq!(example, "timestamps are whole milliseconds, for example in a=1");
     }
 }

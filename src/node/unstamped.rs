@@ -1,6 +1,6 @@
-//! [`Unstamped`]: a sample of recent lines without a timestamp. Nodes stamp them on arrival, so duplicates at two nodes count
-//! as two events; by comparing samples, nodes detect that they receive the same lines. A sample has the lines with the lowest
-//! hashes, so nodes choose the same ones. A hash has 24 bits: enough to compare samples, too few to identify a user.
+//! [`Unstamped`]: a sample of recent lines without a timestamp. Nodes stamp such lines on arrival, so a line that two nodes
+//! receive counts as two events. By comparing their samples, nodes detect that they receive the same lines. A sample has the
+//! lines with the lowest hashes, so that all nodes choose the same lines. A hash has 24 bits, too few to identify a user.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,9 +13,9 @@ use super::lock;
 
 pub(crate) const WINDOW_MS: i64 = 5000;
 const LINES_MAX: usize = 32;
-/// Fewer lines in common between two nodes may be chance.
+/// Minimum number of common lines to report. Fewer may be a coincidence.
 const COMMON_MIN: usize = 3;
-/// Number of bits of a hash that are dropped.
+/// Number of bits by which a 64-bit hash is shortened.
 const LEFT_OUT: u32 = 40;
 
 /// The hash of a line and its arrival time in seconds since the epoch.
@@ -23,7 +23,7 @@ type Seen = (u32, i64);
 
 #[derive(Debug, Default)]
 pub(crate) struct Unstamped {
-    /// The window number and, in the lower half, the highest hash in its sample. This alone is enough to skip most lines.
+    /// The current window's number (upper half) and its sample's highest hash, to skip most lines without a lock.
     edge: AtomicU64,
     windows: Mutex<Windows>,
 }
@@ -81,7 +81,7 @@ impl Unstamped {
 }
 
 impl Windows {
-    /// Starts a window, but never goes back to a past one, since another thread may have read the clock earlier.
+    /// Starts the window with this number, unless it is the current one or, due to a slower thread, a past one.
     fn turn_to(&mut self, number: i64) {
         // A larger difference means that the clock was set back.
         let is_past = number < self.number && self.number - number < 12;
@@ -95,18 +95,17 @@ impl Windows {
 }
 
 impl Sample {
-    /// Limits a sample from another node to the maximum length.
     pub(crate) fn fit(mut self) -> Self {
         self.lines.truncate(LINES_MAX);
         self
     }
 
-    /// Returns the number of lines that another node also received within a second, unless that may be chance.
+    /// Returns the number of lines that another node received within about a second; `None` if it may be a coincidence.
     pub(crate) fn common(&self, other: &Self) -> Option<usize> {
-        let theirs: BTreeSet<Seen> = other.lines.iter().copied().collect();
+        let other_lines: BTreeSet<Seen> = other.lines.iter().copied().collect();
         let is_common = |&&(hash, second): &&Seen| {
             let near = (hash, second.saturating_sub(1))..=(hash, second.saturating_add(1));
-            theirs.range(near).next().is_some()
+            other_lines.range(near).next().is_some()
         };
         let common = self.lines.iter().filter(is_common).count();
         let least = self.lines.len().min(other.lines.len());
@@ -133,11 +132,11 @@ mod tests {
     #[test]
     fn nodes_with_copies_share_most_samples() {
         let lines = || (0..10_000_u32).map(|user| (u64::from(user), i64::from(user % 4000)));
-        let (one, two) =
+        let (first, second) =
             (sample(lines()).unwrap(), sample(lines().map(|(user, at)| (user, at + 900))));
-        let two = two.unwrap();
-        assert_eq!((one.lines.len(), two.lines.len()), (LINES_MAX, LINES_MAX));
-        assert!(one.common(&two) >= Some(LINES_MAX - 2), "{:?}", one.common(&two));
+        let second = second.unwrap();
+        assert_eq!((first.lines.len(), second.lines.len()), (LINES_MAX, LINES_MAX));
+        assert!(first.common(&second) >= Some(LINES_MAX - 2), "{:?}", first.common(&second));
         let few = sample((0..3).map(|user| (user, 100))).unwrap();
         assert_eq!(few.common(&few), Some(3));
     }
@@ -145,10 +144,10 @@ mod tests {
     #[test]
     fn nodes_without_copies_share_few_samples() {
         let part = |part| (0..10_000).filter(move |user| user % 2 == part).map(|user| (user, 100));
-        let (one, two) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
-        assert_eq!(one.common(&two), None);
-        let two_of_it = sample((0..2).map(|user| (user, 100))).unwrap();
-        assert_eq!(two_of_it.common(&two_of_it), None, "it may be chance");
+        let (first, second) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
+        assert_eq!(first.common(&second), None);
+        let two_lines = sample((0..2).map(|user| (user, 100))).unwrap();
+        assert_eq!(two_lines.common(&two_lines), None, "it may be chance");
     }
 
     #[test]
@@ -161,8 +160,9 @@ mod tests {
         assert!(unstamped.sample(AT + WINDOW_MS).is_some());
         assert_eq!(unstamped.sample(AT + 2 * WINDOW_MS), None);
         unstamped.add("a=1", b"u", AT + 3 * WINDOW_MS);
-        let (one, mut other) = (sample((0..9).map(|user| (user, 1))).unwrap(), Sample::default());
-        other.lines.clone_from(&one.lines);
-        assert_eq!(one.common(&other), None, "it is of another window");
+        let (first, mut second) =
+            (sample((0..9).map(|user| (user, 1))).unwrap(), Sample::default());
+        second.lines.clone_from(&first.lines);
+        assert_eq!(first.common(&second), None, "it is from a different window");
     }
 }

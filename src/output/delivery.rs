@@ -3,11 +3,12 @@
 //! Every batch is written once. Batches that are not accepted are split until the offending items are isolated
 //! ([`Suspects`]). How a reply is understood depends on other replies, never on its message:
 //!
-//! - An item counts as rejected if it was rejected on its own and the server then accepted a later write: a different item, or a
-//!   probe. The probe is the last accepted item, which changes nothing, or a point without an item ([`Target::probe`]).
-//! - A reply that looks like a misconfiguration or a server fault is believed if the server does not accept the probe either.
-//!   Otherwise the cause is in the batch: a firewall may reply with 403 because of the text in a tag, or a server may fail on
-//!   it. An item for which the server fails even if it is written alone is reported as failing, for it may not be to blame.
+//! - An item counts as rejected if it was rejected on its own and the server then accepted a later write: a different item,
+//!   or a probe. The probe is the last accepted item, which changes nothing, or a point without an item ([`Target::probe`]).
+//! - A reply that looks like a misconfiguration or a server fault is believed if the server does not accept the probe
+//!   either. Otherwise the cause is in the batch: a firewall may reply with 403 because of the text in a tag, and that text
+//!   may also make a server fail. An item for which the server fails even if it is written alone is reported as failing, not
+//!   as rejected, because the item may not be to blame.
 //! - A server that is down, or asks for a pause, ends the round without another request.
 
 use std::cmp::Reverse;
@@ -19,22 +20,21 @@ use tokio::time::Instant;
 
 use super::WriteError;
 
-/// How many parts are written concurrently.
+/// Maximum number of parts that are written concurrently.
 const CONCURRENT: usize = 6;
-/// How many consecutive failures trigger a probe.
+/// Number of consecutive failures that triggers a probe.
 const UNPROVEN_MAX: usize = 16;
 /// Maximum number of items written individually as samples after the server has rejected the probe.
 const SAMPLES_MAX: usize = 64;
 /// How many parts a part is split into.
 const WAYS: usize = 4;
-/// Maximum number of items searched. The others are left for a later round.
+/// Maximum number of items that a round searches. The others are left for a later round.
 const ITEMS_MAX: usize = 100_000;
 
 /// Items written in one request.
 pub(crate) trait Batch: Default + Send + Sync {
     fn len(&self) -> usize;
 
-    /// Keeps the items before this index and returns the others.
     fn split_off(&mut self, at: usize) -> Self;
 
     fn append(&mut self, other: Self);
@@ -42,7 +42,7 @@ pub(crate) trait Batch: Default + Send + Sync {
     /// Returns a copy of an item that can be written again without any effect.
     fn repeatable(&self) -> Option<Self>;
 
-    /// Removes and returns one item.
+    /// Removes and returns the item at this index.
     fn take(&mut self, at: usize) -> Self {
         let mut item = self.split_off(at);
         let behind = item.split_off(1);
@@ -65,11 +65,9 @@ pub(crate) trait Target: Sync {
 #[derive(Debug)]
 pub(crate) struct Refusal<B> {
     pub(crate) item: B,
-    /// The server's message.
     pub(crate) message: String,
 }
 
-/// A round of writes.
 #[derive(Debug)]
 pub(crate) struct Delivery<'a, T: Target> {
     target: &'a T,
@@ -81,7 +79,7 @@ pub(crate) struct Delivery<'a, T: Target> {
     pub(crate) written: T::Batch,
     /// Items that were rejected on their own.
     refused: Vec<Refusal<T::Batch>>,
-    /// How many of them, counted from the first, were rejected before a write that was accepted.
+    /// How many of the `refused` items, counted from the first, were rejected before a write that was accepted.
     proven: usize,
     /// Items for which the server fails even if they are written alone.
     pub(crate) failing: Vec<Refusal<T::Batch>>,
@@ -108,7 +106,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         }
     }
 
-    /// Writes a batch once. Returns it if it was accepted; otherwise it is left for [`Self::search`]. `Err` ends the round.
+    /// Writes a batch. Returns it if it was accepted, or `None` if it is left for [`Self::search`]. An error ends the round.
     pub(crate) async fn write(&mut self, batch: T::Batch) -> Result<Option<T::Batch>, WriteError> {
         let Err(error) = self.target.write(&batch).await else {
             self.accepted(&batch, self.refused.len());
@@ -117,7 +115,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         self.divide(Part { batch, depth: 0 }, &error)?;
         if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
             match self.prove().await {
-                // The server is up. Later batches may be accepted, and so prove more.
+                // The server is up, so the round continues: later batches may be accepted, which proves more.
                 Ok(()) | Err(WriteError::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -125,8 +123,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         Ok(None)
     }
 
-    /// Searches the batches that were not accepted, until this instant. `shift`, from 0 to 1, selects the samples. Returns `Err`
-    /// if the server accepts nothing.
+    /// Searches unaccepted batches for the offending items before `until`. Returns `Err` if the server accepts nothing.
     pub(crate) async fn search(&mut self, until: Instant, shift: f64) -> Result<(), WriteError> {
         if self.unproven > 0 && !self.has_accepted {
             self.prove_by_samples(shift).await?;
@@ -155,7 +152,7 @@ impl<'a, T: Target> Delivery<'a, T> {
                 continue;
             };
             let mut result = self.divide(part, &error);
-            // A failing server may have gone down, and then every further write would take as long.
+            // A failing server may have gone down, and every further write would take as long to fail. A probe shows this.
             let is_doubtful =
                 matches!(error, WriteError::Failed(_)) || self.unproven >= UNPROVEN_MAX;
             if failure.is_none() && result.is_ok() && is_doubtful {
@@ -186,7 +183,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         parts.chain(unproven.into_iter().map(|refusal| refusal.item))
     }
 
-    /// Writes a probe. `Err` tells why the server does not accept one.
+    /// Writes a probe. Returns an error if the server does not accept one.
     pub(crate) async fn prove(&mut self) -> Result<(), WriteError> {
         let mut result = None;
         if let Some(last) = &self.last {
@@ -213,15 +210,14 @@ impl<'a, T: Target> Delivery<'a, T> {
         }
     }
 
-    /// Writes a probe and, if the server rejects it, individual items among the suspects. A server that is full may accept only
-    /// series it already has, and so not even the probe's.
+    /// Writes a probe and, if it is rejected, individual suspects: a full server may accept only series that it already has.
     async fn prove_by_samples(&mut self, shift: f64) -> Result<(), WriteError> {
         let mut proof = self.prove().await;
         let (mut place, step) = self.suspects.samples(SAMPLES_MAX, shift);
         while matches!(proof, Err(WriteError::Rejected(_)))
             && let Some(batch) = self.suspects.take(place)
         {
-            // An item before the next sample has been removed.
+            // The next sample has moved forward by one, because an item before it has been removed.
             place += step - 1;
             proof = self.target.write(&batch).await;
             match &proof {
@@ -263,7 +259,7 @@ impl<'a, T: Target> Delivery<'a, T> {
     }
 }
 
-/// Items, some of which the server does not accept.
+/// Items, at least one of which the server does not accept.
 #[derive(Debug)]
 struct Part<B> {
     batch: B,
@@ -272,12 +268,11 @@ struct Part<B> {
 
 /// Parts of batches that the server did not accept, in search order.
 ///
-/// A part is split into [`WAYS`] parts, and these again, until single items are left. If `n` consecutive items are rejected, this
-/// takes about `4/3·n` writes; finding one among 2500 takes about twenty. The server's message is never used to decide, because
-/// it may quote anything a sender likes.
+/// A part is split into [`WAYS`] parts recursively, until single items are left. If `n` consecutive items are rejected, this
+/// takes about `4/3·n` writes; finding one rejected item among 2500 takes about twenty.
 ///
 /// The first parts of all batches come first, so that most good items are written soon. After that, the smallest parts come
-/// first, because a search that is short of time must finish some items, or the next one would start all over again.
+/// first, because a search that is short of time must finish some items, or the next search would start all over again.
 #[derive(Debug)]
 struct Suspects<B> {
     parts: BTreeMap<(bool, Reverse<u32>, u64), Part<B>>,
@@ -300,7 +295,7 @@ impl<B: Batch> Suspects<B> {
         self.parts.insert((part.depth > 1, Reverse(part.depth), self.added), part);
     }
 
-    /// Adds the parts of a part that was not accepted. Leaves out a whole batch for which there is no room.
+    /// Splits an unaccepted part, and adds the smaller parts. Leaves out a whole batch if there are too many items already.
     fn split(&mut self, Part { mut batch, depth }: Part<B>) {
         if depth == 0 && self.items > 0 && self.items + batch.len() > ITEMS_MAX {
             self.are_incomplete = true;
@@ -319,21 +314,20 @@ impl<B: Batch> Suspects<B> {
         Some(part)
     }
 
-    /// Returns the index of the first sample, and the distance between samples. At most `most` samples are spread evenly over all
-    /// items; different values of `shift`, from 0 to 1, select different items.
+    /// Returns the index of the first sample and the distance of at most `most` samples; `shift` (0 to 1) selects the items.
     fn samples(&self, most: usize, shift: f64) -> (usize, usize) {
         let step = self.items.div_ceil(most).max(1);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a place among about 100 000"
+            reason = "an index up to about 100,000"
         )]
         let first = (step as f64 * shift) as usize % step;
         (first, step)
     }
 
-    /// Takes the item at an index among all items.
+    /// Removes and returns the item at an index among all items, or returns `None` if there are fewer items.
     fn take(&mut self, mut place: usize) -> Option<B> {
         for (&key, part) in &mut self.parts {
             let length = part.batch.len();

@@ -29,13 +29,13 @@ impl Batch for Numbers {
 }
 
 /// A server that replies to a batch as instructed, given the number of the write.
-struct Told<F> {
+struct Server<F> {
     answer: F,
     probe: Option<Result<(), WriteError>>,
     writes: AtomicUsize,
 }
 
-impl<F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync> Target for Told<F> {
+impl<F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync> Target for Server<F> {
     type Batch = Numbers;
 
     async fn write(&self, batch: &Numbers) -> Result<(), WriteError> {
@@ -48,11 +48,11 @@ impl<F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync> Target for Told<F>
     }
 }
 
-fn told<F>(answer: F, probe: Option<Result<(), WriteError>>) -> Told<F>
+fn server<F>(answer: F, probe: Option<Result<(), WriteError>>) -> Server<F>
 where
     F: Fn(usize, &[usize]) -> Result<(), WriteError> + Sync,
 {
-    Told { answer, probe, writes: AtomicUsize::new(0) }
+    Server { answer, probe, writes: AtomicUsize::new(0) }
 }
 
 fn rejected() -> Result<(), WriteError> {
@@ -90,7 +90,7 @@ fn numbers(refusals: &[Refusal<Numbers>]) -> Vec<usize> {
 
 #[tokio::test]
 async fn items_rejected_alone_are_refused_and_others_written() {
-    let server = told(except(&[7], rejected()), Some(Ok(())));
+    let server = server(except(&[7], rejected()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     assert!(delivery.write(batch(0..20)).await.unwrap().is_none());
     assert!(!delivery.is_complete(), "nothing was searched");
@@ -104,7 +104,7 @@ async fn items_rejected_alone_are_refused_and_others_written() {
 
 #[tokio::test]
 async fn search_writes_nothing_without_doubt_or_time() {
-    let server = told(except(&[7], rejected()), Some(Ok(())));
+    let server = server(except(&[7], rejected()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     delivery.search(soon(), 0.0).await.unwrap();
     assert_eq!(server.writes.load(Relaxed), 0);
@@ -124,22 +124,22 @@ async fn search_ends_when_the_server_fails_at_everything() {
         (1, true) => rejected(),
         _ => fails(),
     };
-    let server = told(answer, Some(fails()));
+    let server = server(answer, Some(fails()));
     let mut delivery = Delivery::new(&server, None);
     assert!(delivery.write(batch(100..101)).await.unwrap().is_some());
     assert!(delivery.write(batch(0..100)).await.unwrap().is_none());
-    let gone = delivery.search(soon(), 0.0).await;
-    assert!(matches!(gone, Err(WriteError::Unavailable { .. })), "{gone:?}");
+    let result = delivery.search(soon(), 0.0).await;
+    assert!(matches!(result, Err(WriteError::Unavailable { .. })), "{result:?}");
     let writes = server.writes.load(Relaxed) - 2;
     assert!(writes <= CONCURRENT + 1, "{writes} more writes");
     let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
-    assert_eq!(unsettled, 100, "no item is forgotten");
+    assert_eq!(unsettled, 100, "no item is lost");
 }
 
 #[tokio::test]
 async fn batch_is_kept_while_the_server_is_unreachable() {
-    let away = Err(WriteError::unavailable("down"));
-    let server = told(move |_, _| away.clone(), None);
+    let unreachable = Err(WriteError::unavailable("down"));
+    let server = server(move |_, _| unreachable.clone(), None);
     let mut delivery = Delivery::new(&server, None);
     delivery.write(batch(0..3)).await.unwrap_err();
     let unsettled: Vec<_> = delivery.into_unsettled().collect();
@@ -149,12 +149,12 @@ async fn batch_is_kept_while_the_server_is_unreachable() {
 #[tokio::test]
 async fn server_that_rejects_everything_proves_nothing() {
     for probe in [Some(rejected()), None] {
-        let server = told(|_, _| rejected(), probe);
+        let server = server(|_, _| rejected(), probe);
         let mut delivery = Delivery::new(&server, None);
         delivery.write(batch(0..1000)).await.unwrap();
         let nothing = delivery.search(soon(), 0.5).await;
         assert!(matches!(nothing, Err(WriteError::Rejected(_))), "{nothing:?}");
-        assert!(delivery.refused().is_empty(), "none is proven");
+        assert!(delivery.refused().is_empty(), "none is proven to be at fault");
         let writes = server.writes.load(Relaxed);
         assert!(writes <= 2 + SAMPLES_MAX, "{writes} writes");
         let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
@@ -164,7 +164,7 @@ async fn server_that_rejects_everything_proves_nothing() {
 
 #[tokio::test]
 async fn item_that_makes_the_server_fail_is_not_refused() {
-    let server = told(except(&[2], fails()), Some(Ok(())));
+    let server = server(except(&[2], fails()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     delivery.write(batch(0..4)).await.unwrap();
     delivery.search(soon(), 0.0).await.unwrap();
@@ -173,15 +173,15 @@ async fn item_that_makes_the_server_fail_is_not_refused() {
     assert_eq!(delivery.written.len(), 3);
 }
 
-/// The probe is the item that was accepted last, 1, which the server no longer accepts.
+/// The probe is item 1, which was accepted last, but which the server no longer accepts.
 #[tokio::test]
 async fn sample_proves_a_refusal_when_the_probe_is_rejected() {
     for result in [rejected(), fails()] {
-        let server = told(except(&[1, 8], result.clone()), None);
+        let server = server(except(&[1, 8], result.clone()), None);
         let mut delivery = Delivery::new(&server, Some(Numbers(vec![1])));
         let is_written = delivery.write(batch(2..10)).await;
         if result == fails() {
-            // It fails at the probe, so it may be down.
+            // The server fails for the probe as well, so it may be down.
             assert!(matches!(is_written, Err(WriteError::Unavailable { .. })), "{is_written:?}");
             continue;
         }
@@ -195,7 +195,7 @@ async fn sample_proves_a_refusal_when_the_probe_is_rejected() {
 
 #[tokio::test]
 async fn unrepeatable_items_prove_a_refusal_in_their_round() {
-    let server = told(except(&[4], rejected()), None);
+    let server = server(except(&[4], rejected()), None);
     let mut delivery = Delivery::new(&server, None);
     delivery.write(Numbers(vec![2, 4, 6])).await.unwrap();
     delivery.search(soon(), 0.0).await.unwrap();

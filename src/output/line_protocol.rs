@@ -1,5 +1,4 @@
-//! Formats counts as line protocol, and writes them to an output (`Lines`). Series are already escaped, but one that could end
-//! its line early, or add fields, is rejected, so that no tag can forge a point.
+//! Formats counts as line protocol. Series are already escaped, but any that could end its line or add fields is rejected.
 
 use std::fmt::Debug;
 use std::io::{self, Write};
@@ -27,17 +26,16 @@ pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
             byte if byte.is_ascii_control() => {
                 return Err("not sent: the series contains a control character");
             }
-            // Text after an unescaped space is parsed as fields. InfluxDB considers a space escaped if the byte before it is a
-            // backslash, even one that is itself escaped.
+            // Text after an unescaped space is parsed as fields. For InfluxDB, even an escaped backslash escapes a space.
             b' ' if previous != Some(b'\\') => {
-                return Err("not sent: the series contains a space that is not escaped");
+                return Err("not sent: the series contains an unescaped space");
             }
             byte => previous = Some(byte),
         }
     }
     if previous == Some(b'\\') {
-        // It would escape the space after the series.
-        return Err("not sent: the series ends in a backslash");
+        // The backslash would escape the space after the series.
+        return Err("not sent: the series ends with a backslash");
     }
     let nanos = minute.start_nanos();
     let comma = if series.is_empty() { "" } else { "," };
@@ -53,8 +51,8 @@ pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     lines.map_err(|error| WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error)))
 }
 
-/// Each write is locked and flushed, so lines are never interleaved. A stalled reader blocks a blocking thread, which cannot be
-/// stopped, so the process must not wait for it indefinitely on shutdown.
+/// An output that writes lines to a stream. Each write holds the lock until it is flushed, so lines are never interleaved.
+/// If the reader stalls, a write blocks a thread that cannot be stopped, so shutdown must not wait for it.
 #[derive(Debug)]
 pub(crate) struct Lines<W>(pub(crate) Arc<Mutex<W>>);
 
@@ -125,9 +123,9 @@ mod tests {
             ("a=b\\\nforged value=9 1", "control character"),
             ("a=b\r", "control character"),
             ("a=b\0", "control character"),
-            ("a=b value=9", "space that is not escaped"),
-            (" a=b", "space that is not escaped"),
-            ("a=b\\  c", "space that is not escaped"),
+            ("a=b value=9", "unescaped space"),
+            (" a=b", "unescaped space"),
+            ("a=b\\  c", "unescaped space"),
             ("a=b\\", "backslash"),
         ] {
             let refused = lines(&counts(series)).unwrap_err();
@@ -166,8 +164,8 @@ mod tests {
                 prop_assert_eq!(line.timestamp, Some(1_480_876_680_000_000_000));
                 let read: Vec<_> = line.series.tag_set.iter().flatten()
                     .map(|(key, value)| (key.to_string(), value.to_string())).collect();
-                let meant: Vec<_> = tags.clone().into_iter().collect();
-                prop_assert_eq!(read, meant);
+                let expected: Vec<_> = tags.clone().into_iter().collect();
+                prop_assert_eq!(read, expected);
             }
         }
 

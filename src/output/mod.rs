@@ -1,5 +1,5 @@
-//! The [`Output`] trait, its implementations and its errors. After a crash or an ambiguous response, an output may receive the
-//! same counts again. It writes the same bytes each time, so it does not need to remember its writes.
+//! The [`Output`] trait, its implementations and its errors. After a crash or an ambiguous response, an output may receive
+//! the same counts again. It then writes the same bytes again, so it does not need to remember its writes.
 
 pub(crate) mod delivery;
 pub mod influxdb;
@@ -14,10 +14,9 @@ use crate::event::{Minute, Partition};
 
 /// The two counts for one series in one minute, as sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct SealedCounts {
-    /// The series' partition.
     pub partition: Partition,
-    /// The counted minute.
     pub minute: Minute,
     /// The canonical tag set: sorted by key, and escaped for line protocol.
     pub series: String,
@@ -29,15 +28,15 @@ pub struct SealedCounts {
 
 /// Why a write was not acknowledged. Part of it may have been written anyway.
 ///
-/// The variant classifies a single response. It does not decide whether these counts are to blame: a message may quote a tag, and
-/// a firewall or server error may be triggered by a tag's text. The writer determines that with further writes.
+/// The variant classifies a single response. It does not decide whether these counts are to blame: a message may quote a
+/// tag, and a firewall or server error may be triggered by a tag's text. The writer determines that with further writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The server rejects these counts: 400, 413, 422. The remedy applies if it rejects every count.
-    #[error("output refuses these counts: {}", .0.why)]
+    #[error("output rejected these counts: {}", .0.why)]
     Rejected(Diagnosis),
     /// The request got no response, or the server failed: timeout, broken connection, 408, most 5xx.
-    #[error("output fails: {}", .0.why)]
+    #[error("output failed: {}", .0.why)]
     Failed(Diagnosis),
     /// The server is unavailable, or asks for a pause: connection refused, 425, 429, 503, any `Retry-After`.
     #[error("output is unavailable: {}", .found.why)]
@@ -48,12 +47,12 @@ pub enum WriteError {
         retry_after: Option<Duration>,
     },
     /// The server seems to reject all writes until the configuration is fixed: 401, 403, 404, an invalid certificate.
-    #[error("output refuses this configuration: {}", .0.reason())]
+    #[error("output rejects this configuration: {}", .0.reason())]
     Misconfigured(Diagnosis),
 }
 
 impl WriteError {
-    /// Returns the error for an unreachable server.
+    /// Returns the error for an unreachable server. `why` is the reason to show.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable { found: Diagnosis::new(Cause::OutputDown, why), retry_after: None }
     }
@@ -73,19 +72,18 @@ impl WriteError {
 /// A destination for counts.
 #[async_trait]
 pub trait Output: Send + Sync + std::fmt::Debug {
-    /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped with the start
-    /// of the minute. Returns `Ok` only if all of them are acknowledged. On `Err`, any part of them may have been written.
+    /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped with the
+    /// start of the minute. Returns `Ok` only if all are acknowledged. On `Err`, any part may have been written.
     ///
     /// Must be cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Writes a probe point at the start of this minute, to a measurement that holds no counts, to find out whether the output
-    /// accepts points. By default nothing is written, which is right for outputs without a server.
+    /// Writes a probe point at the start of this minute, to a measurement without counts. Writes nothing without a server.
     async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
         Ok(())
     }
 
-    /// Returns the destination for log messages, without secrets.
+    /// Returns a description of the destination for log messages, without secrets.
     fn describe(&self) -> String;
 
     /// Returns whether there is a server that may reject writes. If so, it is probed before there are counts to write.

@@ -1,5 +1,4 @@
-//! `eds quarantine`: lists, retries and drops the counts that an output has rejected. If it is interrupted, each count is either
-//! unchanged or done, and running the same command again continues.
+//! `eds quarantine`: lists, retries and drops rejected counts. If a command is interrupted, it can simply be run again.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -17,15 +16,17 @@ const STEP: usize = 500;
 const LIMIT: usize = 1000;
 const MESSAGE_CHARS: usize = 60;
 
-/// An error that leaves a command undone, or only partly done.
+/// The reason why a command was not completed. Part of its work may have been done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QuarantineError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot write to standard output: {0}")]
     Io(#[from] io::Error),
-    /// The selection does not match any counts, and may be mistyped.
-    #[error("no quarantined counts have this minute and series; `eds quarantine list` shows all")]
+    /// No counts match the selection, which may be mistyped.
+    #[error(
+        "no quarantined counts match the selected minutes and series; `eds quarantine list` shows all of them"
+    )]
     NothingSelected,
 }
 
@@ -33,15 +34,15 @@ const CHANGE: &str =
     "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
 
-/// A command.
+/// A subcommand of `eds quarantine`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Action {
-    /// Print a line for each count: minute, series, counts, time, and the beginning of the server's message
+    /// Print one line per count: minute, series, counts, time, and the start of the server's message
     List(List),
     /// Print every field of each count
     Show(Selection),
-    /// Return counts to the unsent counts, with unchanged values. Use it after the cause is fixed; counts that the server refuses
-    /// again return to the quarantine
+    /// Move counts back to the unsent counts, with unchanged values. Use this after fixing the cause; counts that the server
+    /// rejects again return to the quarantine
     #[command(override_usage = CHANGE)]
     Retry(Change),
     /// Print counts and delete them; this cannot be undone
@@ -52,10 +53,10 @@ pub(crate) enum Action {
 /// The selected counts, and the output format.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Selection {
-    /// Select counts of this minute, such as 20161204:1118; may be given several times
+    /// Select counts for this minute, such as 20161204:1118; may be repeated
     #[arg(long, value_name = "MINUTE")]
     pub(crate) minute: Vec<Minute>,
-    /// Select counts of this series, as the list shows it; may be given several times
+    /// Select counts for this series, as shown in the list; may be repeated
     #[arg(long, value_name = "SERIES")]
     pub(crate) series: Vec<String>,
     /// Print one JSON object per line
@@ -68,7 +69,7 @@ pub(crate) struct Selection {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// The number of counts to show, the earliest minutes first; 1000 in a table and all in JSON by default
+    /// Maximum number of counts to show, earliest minutes first; by default 1000 in a table and all in JSON
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }
@@ -96,7 +97,7 @@ pub(crate) struct Command<'a> {
     pub(crate) partitions: Partitions,
     pub(crate) output: &'a OutputName,
     pub(crate) out: &'a mut (dyn Write + Send),
-    /// Sums and notes for human readers.
+    /// Where to write totals and notes for human readers.
     pub(crate) notes: &'a mut (dyn Write + Send),
 }
 
@@ -106,7 +107,7 @@ impl Command<'_> {
             Action::List(List { selection, limit }) => return self.list(selection, *limit).await,
             Action::Show(selection) => (selection, None),
             Action::Retry(Change { selection, .. }) => {
-                (selection, Some("requeued; a node sends them in its next round"))
+                (selection, Some("requeued; a node will send them in its next round"))
             }
             Action::Drop(Change { selection, .. }) => (selection, Some("dropped")),
         };
@@ -122,7 +123,7 @@ impl Command<'_> {
                 }
                 print(step, selection.json, self.out)?;
                 match action {
-                    // Counts are printed first, so an interruption may print some twice but does not lose any.
+                    // Counts are printed before they are dropped, so that an interruption loses none, but may repeat some.
                     Action::Drop(_) => {
                         count += self.store.discard(partition, self.output, step).await?;
                     }
@@ -161,7 +162,7 @@ impl Command<'_> {
         }
         let shown = first.len();
         if shown < total {
-            writeln!(self.notes, "{shown} of {total} shown; --limit shows more")?;
+            writeln!(self.notes, "{shown} of {total} counts shown; use --limit to show more")?;
         } else if total == 0 && !selection.json {
             writeln!(self.notes, "nothing is quarantined")?;
         }
@@ -239,7 +240,7 @@ fn print<'a>(
     out.flush()
 }
 
-/// RFC 3339, in UTC.
+/// Formats a Unix time in seconds as RFC 3339 in UTC.
 fn time(seconds: i64) -> String {
     DateTime::from_timestamp(seconds, 0)
         .map_or_else(|| seconds.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))

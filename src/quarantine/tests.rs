@@ -103,7 +103,7 @@ fn change(minute: &[&str], series: &[&str]) -> Change {
 
 fn selection(minute: &[&str], series: &[&str]) -> Selection {
     Selection {
-        minute: minute.iter().map(|it| it.parse().unwrap()).collect(),
+        minute: minute.iter().map(|text| text.parse().unwrap()).collect(),
         series: series.iter().map(ToString::to_string).collect(),
         json: false,
     }
@@ -127,7 +127,7 @@ minute         series       unique  cumulative  since                 message
     let (_, out, notes) = act(&store, list(Some(1), false)).await;
     assert_eq!(out.lines().count(), 2);
     assert!(out.contains("20161204:1118  a=1"), "{out}");
-    assert!(notes.starts_with("1 of 4 shown"), "{notes}");
+    assert!(notes.starts_with("1 of 4 counts shown"), "{notes}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! [`Forwarder`]: the thread that reads a socket and forwards each line to the destination for its kind. While the open [`Pack`]
-//! has events, the thread reads the queued datagrams and then sleeps until the linger has passed, so that the next read finds
-//! many. Datagrams without events are forwarded unchanged.
+//! [`Forwarder`]: the thread that reads a socket and forwards each line to the destination for its kind. While the open
+//! [`Pack`] has events, the thread reads the waiting datagrams and then sleeps until the linger time has passed, so that the
+//! next read returns many datagrams at once. Datagrams that contain only passthrough lines are forwarded unchanged.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,15 +22,15 @@ use crate::event::{Precision, Rejection};
 use crate::ingest::{ArrivalStamps, Received, Receiver};
 use crate::node::{Example, Heartbeat, lock};
 
-/// The timeout for reading the socket, and the pause while reads fail.
+/// The timeout for reading from the socket. Also the pause between failing reads.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// The maximum number of relays, and the spacing of a relay's timestamps in nanoseconds, so that each relay has its own.
+/// Number of distinct relay numbers, and the spacing of a relay's timestamps in ns, to leave room for other relays.
 const NUMBERS: i64 = 1000;
 
-/// Timestamps for lines that have none. In nanoseconds, a relay's timestamps are distinct unless its clock has been set back, so
-/// two events by one user in the same datagram stay two. Relays with different numbers never use the same timestamp.
+/// Creates timestamps for lines that have none. At nanosecond precision, a relay's timestamps are distinct unless its clock
+/// is set back, so two events by the same user count as two. Relays with different numbers never create the same one.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     arrivals: ArrivalStamps,
@@ -85,7 +85,7 @@ impl Forwarder {
         }
     }
 
-    /// Reads a socket until stopped. Blocks. An event waits at most `linger` for others.
+    /// Forwards lines from a socket until `stop` is cancelled. Events wait at most `linger` for others to share a datagram.
     pub(crate) fn run(
         mut self,
         mut receiver: Receiver,
@@ -95,7 +95,7 @@ impl Forwarder {
     ) {
         let mut now = Instant::now();
         let mut reported = now;
-        // When the first event in the open pack arrived.
+        // When the first event in the open pack arrived; `None` while the pack is empty.
         let mut since = None;
         while !stop.is_cancelled() {
             let mut arrived = Some(false);
@@ -109,7 +109,7 @@ impl Forwarder {
             }
             if arrived == Some(true) {
                 self.add_all(&receiver);
-                // After a full pack has been sent, the first event may actually be younger, which does no harm.
+                // If a full pack has just been sent, the new pack's events are younger, so they are sent too early at worst.
                 since = (!self.pack.is_empty()).then(|| since.unwrap_or(now));
             }
             let due = since.map(|since| since + linger);
@@ -200,7 +200,7 @@ impl Forwarder {
         self.samples.entry(reason).or_insert_with(|| Example::new(source, line));
     }
 
-    /// Sorts a line. Rejects lines after which a server might keep reading.
+    /// Returns the kind of a line. Rejects passthrough lines that the server, if any, would not accept or might continue.
     fn sort(&mut self, line: &[u8]) -> Kind {
         match (self.sorter.sort(line), &self.routes.passthrough) {
             (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
@@ -211,7 +211,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends the passthrough lines; `whole` is the datagram if it contains nothing else.
+    /// Sends or queues a datagram's passthrough lines. `whole` is the datagram if it contains only passthrough lines.
     fn pass_through(&mut self, whole: Option<&[u8]>, source: Option<SocketAddr>) {
         let count = self.lines.count();
         let passthrough = &mut self.counts.passthrough;
@@ -223,7 +223,7 @@ impl Forwarder {
             }
             _ if count == 0 => {}
             (Passthrough::Udp(outlet), None) => {
-                // A line after which a server might keep reading ends its datagram, because the line after it may be missing.
+                // An incomplete line ends its datagram, because a server might continue it on a line that did not follow it.
                 let (mut datagram, mut lines) = (0..0, 0);
                 for line in self.lines.iter() {
                     datagram.end += line.len() + 1;
@@ -242,7 +242,7 @@ impl Forwarder {
                 self.samples.entry(Unsent::Discarded).or_insert_with(example);
             }
             (Passthrough::Server(queue), _) => {
-                // The lines must be in the ledger before the writer gets them.
+                // The ledger must include the lines before the writer can count them as sent.
                 lock(&self.routes.ledger).take_in(&mut self.counts);
                 if !queue.add(&self.lines) {
                     self.counts.passthrough.lose(Loss::QueueFull, count);

@@ -25,7 +25,7 @@ fn forwarder(nodes: Vec<Arc<Outlet>>, passthrough: Passthrough) -> Forwarder {
     Forwarder::new(Arc::new(routes), Sorter::new(&LineRules::default(), Vec::new()), 73)
 }
 
-/// Returns the labels and lines that were not sent.
+/// For each reason for which lines were not sent, returns its label and an example.
 fn unsent(forwarder: &mut Forwarder) -> Vec<(&'static str, String)> {
     forwarder.report(0);
     let examples = forwarder.routes.notices.examples().into_iter();
@@ -40,9 +40,9 @@ fn received(socket: &UdpSocket) -> String {
 
 #[test]
 fn every_node_receives_the_same_events_and_passthrough_all_other_lines() {
-    let [one, two, rest] = [(); 3].map(|()| socket());
+    let [first, second, rest] = [(); 3].map(|()| socket());
     let way = Passthrough::Udp(outlet(&rest));
-    let mut forwarder = forwarder(vec![outlet(&one), outlet(&two)], way);
+    let mut forwarder = forwarder(vec![outlet(&first), outlet(&second)], way);
     // Forwarded unchanged, including its comment.
     let others = "# cpu\r\ncpu,host=a usage=1 5\r\n\nmem free=2\n";
     for datagram in [
@@ -61,7 +61,7 @@ fn every_node_receives_the_same_events_and_passthrough_all_other_lines() {
         "#eds-relay 1\na=b value=u 5\nc=d value=v 1480876707352348007\n",
         "#eds-relay 1\nc=d value=v 1480876707352349007\ne=f value=w 6",
     ];
-    for node in [&one, &two] {
+    for node in [&first, &second] {
         let padding = |text: String| text.trim_end_matches('\n').to_owned();
         for expected in expected {
             assert_eq!(padding(received(node)), expected.trim_end());
@@ -79,11 +79,11 @@ fn server_receives_only_lines_that_end_where_it_ends_them() {
     let mut forwarder = forwarder(Vec::new(), Passthrough::Server(Arc::clone(&queue)));
     forwarder.add(Received::from("# a comment\n"), NOW);
     assert!(queue.take().is_none());
-    let other = Received {
+    let datagram = Received {
         bytes: b"cpu usage=1 5\r\n\xff\nmem free=2\\\nmem note=\"x\nmem free=2\n",
         ..Received::from("")
     };
-    forwarder.add(other, NOW);
+    forwarder.add(datagram, NOW);
     assert_eq!(queue.take().unwrap().bytes, b"cpu usage=1 5\nmem free=2\n");
     forwarder.commit();
     let totals = forwarder.routes.totals();
@@ -96,9 +96,11 @@ fn server_receives_only_lines_that_end_where_it_ends_them() {
 
 #[test]
 fn event_sent_to_no_node_is_lost() {
-    let away = || Arc::new(Outlet::new("somewhere:1", &[]));
+    let unreachable = || Arc::new(Outlet::new("somewhere:1", &[]));
     let node = socket();
-    for (nodes, lost) in [(vec![away(), away()], 1), (vec![away(), outlet(&node)], 0)] {
+    for (nodes, lost) in
+        [(vec![unreachable(), unreachable()], 1), (vec![unreachable(), outlet(&node)], 0)]
+    {
         let mut forwarder = forwarder(nodes, Passthrough::Nowhere);
         forwarder.add(Received::from("a=b value=u 5\nx"), NOW);
         forwarder.flush();
@@ -150,8 +152,9 @@ fn discarded_lines_are_not_lost() {
 
 #[test]
 fn timestamps_differ_within_a_relay_and_between_relays() {
-    let [one, other] = [1, 2].map(|number| Stamps::new(number, Precision::Nanoseconds));
-    let mut all: Vec<_> = [&one, &other, &one, &one, &other].map(|stamps| stamps.stamp(NOW)).into();
+    let [first, second] = [1, 2].map(|number| Stamps::new(number, Precision::Nanoseconds));
+    let mut all: Vec<_> =
+        [&first, &second, &first, &first, &second].map(|stamps| stamps.stamp(NOW)).into();
     assert!(all.iter().all(|stamp| (NOW - 1000..NOW + 4000).contains(stamp)));
     all.sort_unstable();
     all.dedup();
@@ -160,7 +163,7 @@ fn timestamps_differ_within_a_relay_and_between_relays() {
     assert_eq!(coarse.stamp(NOW), NOW / 1_000_000);
 }
 
-/// The passthrough receiver does not know about relays: it only receives the datagrams and, apart from these, empty lines.
+/// The passthrough server does not know about relays, so apart from the datagrams it must only receive empty lines.
 #[test]
 fn loop_is_probed_with_empty_lines_after_a_datagram_repeats() {
     let rest = socket();
@@ -180,20 +183,20 @@ fn loop_is_probed_with_empty_lines_after_a_datagram_repeats() {
     }
     forwarder.passthrough_loop.begin_second(&outlet);
     let probe = [(); 3].map(|()| received(&rest));
-    assert!(probe.iter().all(|it| it.bytes().all(|byte| byte == b'\n')));
-    // Empty lines from elsewhere are forwarded, and prove nothing.
-    for other in ["\n".repeat(2000), "\n".repeat(1500)] {
-        forwarder.add(Received::from(&*other), NOW);
-        assert_eq!(received(&rest), other);
+    assert!(probe.iter().all(|datagram| datagram.bytes().all(|byte| byte == b'\n')));
+    // Empty lines from other senders are forwarded, and do not prove a loop.
+    for lines in ["\n".repeat(2000), "\n".repeat(1500)] {
+        forwarder.add(Received::from(&*lines), NOW);
+        assert_eq!(received(&rest), lines);
     }
     forwarder.add(Received::from("gorets:1|c"), NOW);
     assert_eq!(received(&rest), "gorets:1|c");
-    // Its own empty lines prove a loop if they arrive in order.
+    // The relay's own empty lines prove a loop if they arrive in order.
     for datagram in &probe {
         forwarder.add(Received::from(&**datagram), NOW);
     }
     forwarder.add(Received::from("gorets:1|c"), NOW);
     forwarder.commit();
-    let rest = forwarder.routes.totals().passthrough;
-    assert_eq!(rest.dropped[Loss::Looped as usize], 1);
+    let passthrough = forwarder.routes.totals().passthrough;
+    assert_eq!(passthrough.dropped[Loss::Looped as usize], 1);
 }

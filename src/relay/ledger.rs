@@ -1,5 +1,5 @@
-//! [`Ledger`]: at every moment, received = events + passthrough + rejected + looped and, for each destination, lines = sent +
-//! dropped + queued. Counts never decrease. Each thread adds its own ledger to the relay's in one step.
+//! [`Ledger`]: counts lines by outcome. At any time, received = events + passthrough + rejected + looped and, for each
+//! destination, lines = sent + dropped + queued. Each thread counts in its own ledger, and adds it to the relay's ledger.
 
 use crate::event::Rejection;
 
@@ -8,7 +8,7 @@ pub(crate) enum Loss {
     NoAddress,
     /// The kernel had no buffer space.
     Busy,
-    /// The kernel rejected it: no route, a firewall, too long for a datagram.
+    /// The kernel rejected the datagram because there was no route, a firewall blocked it, or it was too long.
     Unreachable,
     QueueFull,
     Refused,
@@ -40,7 +40,7 @@ pub(crate) struct Destination {
     pub(crate) dropped: [u64; Loss::LABELS.len()],
     /// Datagrams accepted by the kernel.
     pub(crate) datagrams: u64,
-    /// Port-unreachable errors: the kernel reported that no process listens at the address.
+    /// Number of port-unreachable errors, with which the kernel reports that no process is listening at the address.
     pub(crate) refusals: u64,
 }
 
@@ -49,12 +49,10 @@ impl Destination {
         self.dropped[reason as usize] += lines;
     }
 
-    /// Returns how many lines have been neither sent nor dropped.
     pub(crate) fn queued(&self) -> u64 {
         self.lines - self.sent - self.dropped.iter().sum::<u64>()
     }
 
-    /// Returns how many lines have been dropped, except for [`Self::discarded`].
     pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().sum::<u64>() - self.discarded()
     }
@@ -85,7 +83,7 @@ pub(crate) struct Ledger {
     pub(crate) rejected: [u64; Rejection::ALL.len()],
     /// Lines that have passed through too many relays.
     pub(crate) looped: u64,
-    /// Events, each counted once.
+    /// Events, each counted once no matter how many nodes it is sent to.
     pub(crate) events: u64,
     /// Events that were not sent to any node.
     pub(crate) nowhere: u64,
@@ -112,12 +110,12 @@ impl Ledger {
         self
     }
 
-    /// Returns how many lines were accepted but not sent anywhere.
+    /// Returns the number of lost lines: events not sent to any node, and lost passthrough lines ([`Destination::lost`]).
     pub(crate) fn lost(&self) -> u64 {
         self.nowhere + self.passthrough.lost()
     }
 
-    /// Adds a thread's ledger, and resets it to zero.
+    /// Adds the counts of a thread's ledger to this one, and resets the thread's ledger to zero.
     pub(super) fn take_in(&mut self, more: &mut Self) {
         self.datagrams += more.datagrams;
         self.kernel_drops += more.kernel_drops;

@@ -1,4 +1,4 @@
-//! The relay's metrics. Each scrape reads the ledger at a single moment, so the numbers add up.
+//! The relay's metrics. Each scrape takes a single snapshot of the ledger, so that the numbers add up.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use prometheus_client::registry::Registry;
 use super::{Destination, Loss, Routes};
 use crate::event::Rejection;
 use crate::ingest::Opened;
-use crate::telemetry::{family, gauge, one, registry};
+use crate::telemetry::{family, gauge, metric, registry};
 
 pub(crate) fn metrics(routes: Arc<Routes>, opened: &Opened, http_connections: Gauge) -> Registry {
     let mut registry = registry();
-    let ours = registry.sub_registry_with_prefix("eds_relay");
-    ours.register_collector(Box::new(RoutesCollector(routes)));
+    let relay = registry.sub_registry_with_prefix("eds_relay");
+    relay.register_collector(Box::new(RoutesCollector(routes)));
     let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
-    ours.register("build", "Version and commit of this relay", Info::new(build));
-    ours.register("http_connections", "Open HTTP connections", http_connections);
+    relay.register("build", "Version and commit of this relay", Info::new(build));
+    relay.register("http_connections", "Open HTTP connections", http_connections);
     for (name, help, value) in [
         (
             "kernel_drops_inherited",
-            "Datagrams that the kernel dropped from inherited sockets before this process started",
+            "Datagrams dropped by the kernel on inherited sockets before this process started",
             opened.drops_before,
         ),
-        ("receive_buffer_bytes", "Sum of the receive buffers of the sockets", opened.buffer_bytes),
+        ("receive_buffer_bytes", "Total size of the sockets' receive buffers", opened.buffer_bytes),
     ] {
         let level: Gauge = Gauge::default();
         level.set(gauge(value));
-        ours.register(name, help, level);
+        relay.register(name, help, level);
     }
     registry
 }
@@ -51,33 +51,46 @@ impl Collector for RoutesCollector {
             ("datagrams_received", "Datagrams read from the sockets", totals.datagrams),
             (
                 "kernel_drops",
-                "Datagrams that the kernel dropped because a receive buffer was full or their checksum was wrong",
+                "Datagrams dropped by the kernel because a receive buffer was full or a checksum was wrong",
                 totals.kernel_drops,
             ),
             ("lines_received", "Lines read from the sockets", totals.received()),
-            ("lines_looped", "Lines that have passed too many relays", totals.looped),
-            ("events", "Events, each once", totals.events),
-            ("events_nowhere", "Events that were sent to no node", totals.nowhere),
-            ("passthrough_sent", "Passthrough lines sent", passthrough.sent),
+            (
+                "lines_looped",
+                "Lines dropped because they had passed through too many relays",
+                totals.looped,
+            ),
+            (
+                "events",
+                "Events received, each counted once no matter how many nodes it is sent to",
+                totals.events,
+            ),
+            ("events_nowhere", "Events not sent to any node", totals.nowhere),
+            ("passthrough_sent", "Passthrough lines sent to `passthrough.url`", passthrough.sent),
         ] {
-            one(to, name, help, &ConstCounter::new(count))?;
+            metric(to, name, help, &ConstCounter::new(count))?;
         }
         for (name, help, level) in [
-            ("passthrough_queued", "Queued passthrough lines", passthrough.queued()),
+            ("passthrough_queued", "Passthrough lines waiting to be sent", passthrough.queued()),
             (
                 "passthrough_up",
-                "1 while the passthrough server accepts lines",
+                "1 while the server in `passthrough.url` is accepting lines",
                 routes.passthrough.is_up().into(),
             ),
             ("listeners_failing", "Receiving threads that cannot read their socket", failing),
         ] {
-            one(to, name, help, &ConstGauge::new(level))?;
+            metric(to, name, help, &ConstGauge::new(level))?;
         }
         let rejected = Rejection::ALL.iter().map(|reason| reason.label()).zip(totals.rejected);
         let by_reason = |(reason, lines)| ([("reason", reason)], ConstCounter::new(lines));
-        family(to, "lines_rejected", "Rejected lines", rejected.map(by_reason))?;
+        family(to, "lines_rejected", "Lines rejected, by reason", rejected.map(by_reason))?;
         let dropped = Loss::LABELS.into_iter().zip(passthrough.dropped);
-        family(to, "passthrough_dropped", "Dropped passthrough lines", dropped.map(by_reason))?;
+        family(
+            to,
+            "passthrough_dropped",
+            "Passthrough lines dropped, by reason",
+            dropped.map(by_reason),
+        )?;
 
         let nodes = || routes.nodes.iter().zip(&totals.nodes);
         let counts = |count: fn(&Destination) -> u64| {
@@ -87,19 +100,29 @@ impl Collector for RoutesCollector {
         };
         let help = "Datagrams sent to a node";
         family(to, "datagrams_sent", help, counts(|events| events.datagrams))?;
-        let help = "Reports of the kernel that no process listens at a node's address";
+        let help = "Port-unreachable errors for a node's address";
         family(to, "refusals", help, counts(|events| events.refusals))?;
         family(to, "events_sent", "Events sent to a node", counts(|events| events.sent))?;
         let queued =
             nodes().map(|(node, events)| ([("to", node.name())], ConstGauge::new(events.queued())));
-        family(to, "events_queued", "Events that wait to fill a datagram", queued)?;
+        family(
+            to,
+            "events_queued",
+            "Events not yet sent to a node because their datagram is not full yet",
+            queued,
+        )?;
         let up = nodes()
             .map(|(node, _)| ([("to", node.name())], ConstGauge::new(u64::from(node.is_up()))));
-        family(to, "node_up", "1 while the kernel reports no error for a node", up)?;
+        family(
+            to,
+            "node_up",
+            "1 while the address of a node is known and the kernel reports no errors for it",
+            up,
+        )?;
         let dropped = nodes().flat_map(|(node, events)| {
             let dropped = Loss::LABELS.into_iter().zip(events.dropped.map(ConstCounter::new));
             dropped.map(|(reason, lines)| ([("to", node.name()), ("reason", reason)], lines))
         });
-        family(to, "events_dropped", "Events not sent to a node", dropped)
+        family(to, "events_dropped", "Events dropped for a node, by reason", dropped)
     }
 }

@@ -1,4 +1,4 @@
-//! The relay: sends events to every node, and passes all other lines through.
+//! The relay, which forwards every event to all nodes, and all other lines to the destination in `passthrough.url`.
 //!
 //! ```text
 //!                                  ┌──▶ Outlet: a node
@@ -6,8 +6,8 @@
 //!               a thread └──▶ Passthrough: a UDP address, or a line-protocol server
 //! ```
 //!
-//! Every node receives the same bytes. Lines without a timestamp get one, because each node would stamp its copy differently.
-//! Sends never wait for a node: a datagram that the kernel does not accept immediately is dropped for that node, and counted.
+//! All nodes receive the same bytes. The relay adds a timestamp to each line that has none, because every node would add a
+//! different one. Sends never block: a datagram that the kernel does not accept immediately is dropped for that node.
 
 mod forwarder;
 mod ledger;
@@ -34,10 +34,10 @@ pub(crate) use writer::{Queue, write_queue};
 use crate::node::{Notices, Progress, lock};
 use crate::output::influxdb;
 
-/// Maximum length of a datagram that is read, which is also the UDP maximum.
+/// Maximum length of a datagram that is read, in bytes. No UDP datagram is longer.
 pub(crate) const READ_MAX: usize = 65_536;
 
-/// The destination for passthrough lines, as configured.
+/// The destination for passthrough lines, as configured in `passthrough.url`.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum PassthroughSettings {
     /// Lines are discarded and counted.
@@ -52,20 +52,19 @@ pub(crate) enum PassthroughSettings {
 #[derive(Debug, Clone)]
 pub(crate) struct PassthroughHttp {
     pub(crate) server: influxdb::Settings,
-    /// The unit of the timestamps, as written in the server's API.
+    /// The precision of the timestamps, as a value of the `precision` parameter in the server's API.
     pub(crate) precision: String,
     pub(crate) queue_bytes: usize,
 }
 
-/// The destination for passthrough lines.
+/// The destination for passthrough lines while the relay is running.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Passthrough {
-    /// Lines are discarded and counted.
     #[default]
     Nowhere,
     /// A UDP address, to which lines are sent verbatim.
     Udp(Arc<Outlet>),
-    /// A server, to which [`write_queue`] writes the queued lines.
+    /// A line-protocol server, to which [`write_queue`] writes the lines in this queue.
     Server(Arc<Queue>),
 }
 
@@ -98,7 +97,6 @@ pub(crate) struct Routes {
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) notices: Notices,
     pub(crate) progress: Progress,
-    /// How many threads cannot read their socket.
     pub(crate) listeners_failing: AtomicUsize,
 }
 
@@ -108,7 +106,6 @@ impl Routes {
         Self { nodes, passthrough, stamps, ledger, ..Self::default() }
     }
 
-    /// Returns the number of lines by outcome, all from the same moment.
     pub(crate) fn totals(&self) -> Ledger {
         lock(&self.ledger).clone()
     }

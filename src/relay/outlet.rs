@@ -1,5 +1,5 @@
-//! [`Outlet`]: a UDP address to which datagrams are sent, and [`follow_name`]: the task that resolves its name. The socket is
-//! connected, so the kernel reports ports on which no process listens. A line counts as sent once the kernel has accepted it.
+//! [`Outlet`]: sends datagrams to a UDP address, and [`follow_name`]: the task that resolves its name. The socket is
+//! connected, so that the kernel reports if no process is listening. A line counts as sent once the kernel has accepted it.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,11 +16,11 @@ use crate::diagnosis::Cause;
 use crate::ingest::ListenAddress;
 use crate::node::{Throttle, lock};
 
-/// The send buffer of a socket; the kernel grants at most `net.core.wmem_max`.
+/// The requested size of a socket's send buffer, in bytes. The kernel grants at most `net.core.wmem_max`.
 const SEND_BUFFER: usize = 4 << 20;
-/// Maximum number of attempts at a send that returns the error of an earlier one.
+/// Maximum number of attempts to send a datagram if its send returns the error of an earlier one.
 const TRIES_MAX: usize = 4;
-/// How long an outlet counts as down after its last failure. The kernel reports unreachable ports at most once per second.
+/// How long an outlet counts as down after a failure. The kernel reports an unreachable port at most once a second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
@@ -28,10 +28,10 @@ const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
     name: String,
-    /// The addresses on which this relay listens. The outlet never sends to them.
+    /// The addresses on which this relay listens, to which the outlet never sends.
     listens: Vec<ListenAddress>,
     state: Mutex<State>,
-    /// Notified if a different address may help. This triggers a lookup of the name.
+    /// Notified after a failure that a different address might fix, so that [`follow_name`] looks the name up.
     failed: Notify,
     is_loop: AtomicBool,
 }
@@ -43,7 +43,6 @@ struct State {
     failed_at: Option<Instant>,
     /// The last failure that a different address might fix.
     address_failed_at: Option<Instant>,
-    /// An address of the name on which this relay itself listens.
     own_address: Option<SocketAddr>,
     log_due: Throttle,
 }
@@ -57,7 +56,7 @@ struct Link {
 }
 
 impl Outlet {
-    /// An address can be sent to at once, but a name only after its first lookup. The relay listens on `listens`.
+    /// Creates an outlet for an address, or for a name that is looked up later. `listens` are this relay's own addresses.
     pub(crate) fn new(name: &str, listens: &[ListenAddress]) -> Self {
         let outlet = Self { name: name.to_owned(), listens: listens.to_vec(), ..Self::default() };
         if let Ok(address) = name.parse() {
@@ -70,7 +69,7 @@ impl Outlet {
         &self.name
     }
 
-    /// Returns whether there is an address and no send has failed recently, other than because a datagram was too long.
+    /// Returns whether the outlet has an address and no send has failed recently, not counting datagrams that were too long.
     pub(crate) fn is_up(&self) -> bool {
         let state = lock(&self.state);
         state.link.is_some() && !is_recent(state.failed_at)
@@ -92,7 +91,7 @@ impl Outlet {
         } else if was_loop && !is_loop {
             tracing::info!(
                 to = self.name,
-                "passthrough lines no longer come back; sending them again"
+                "passthrough lines no longer loop back to this relay; sending them again"
             );
         }
     }
@@ -111,11 +110,11 @@ impl Outlet {
         lock(&self.state).link.clone()
     }
 
-    /// Returns false and keeps the previous address if connecting fails, or if this relay listens on the new one.
+    /// Connects to an address. If that fails or this relay listens on it, keeps the previous one and returns false.
     fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
             lock(&self.state).own_address = Some(address);
-            Err(io::Error::other(format!("this relay itself listens at {address}")))
+            Err(io::Error::other(format!("this relay itself listens on {address}")))
         } else {
             Link::open(address)
         };
@@ -130,13 +129,13 @@ impl Outlet {
 
     fn has_no_address(&self, error: &io::Error) {
         if let Some(address) = self.address() {
-            tracing::debug!(%error, to = self.name, %address, "found no other address; keeping this one");
+            tracing::debug!(%error, to = self.name, %address, "found no other usable address; keeping the current one");
         } else {
-            self.report(error, "has no address");
+            self.report(error, "found no usable address for");
         }
     }
 
-    /// Sends the datagrams of a pack, and counts its lines. Returns which datagrams the kernel accepted, one bit each.
+    /// Sends a pack, and counts its lines in `events`. Returns the accepted datagrams as bits, starting with the lowest.
     pub(super) fn send(&self, pack: &Pack, events: &mut Destination) -> u64 {
         let Some(link) = self.link() else {
             events.lose(Loss::NoAddress, pack.lines());
@@ -149,7 +148,7 @@ impl Outlet {
             match self.attempt(events, || link.socket.sendmsg(&message, 0)) {
                 Err(error) if is_of_segmentation(&error) => {
                     link.segments.store(false, Ordering::Relaxed);
-                    tracing::debug!(to = self.name, %error, "the kernel does not cut buffers for this address; sending one datagram at a time");
+                    tracing::debug!(to = self.name, %error, "the kernel does not support UDP segmentation for this address; sending one datagram at a time");
                 }
                 result => {
                     let datagrams = pack.datagrams().count() as u64;
@@ -165,7 +164,7 @@ impl Outlet {
         taken
     }
 
-    /// Sends a datagram of passthrough lines, unless it would come back. Counts the lines.
+    /// Sends passthrough lines, or drops them if they would come back to this relay. Counts them in `passthrough`.
     pub(super) fn send_one(&self, datagram: &[u8], lines: u64, passthrough: &mut Destination) {
         match self.link() {
             _ if self.is_loop() => passthrough.lose(Loss::Looped, lines),
@@ -174,7 +173,7 @@ impl Outlet {
         }
     }
 
-    /// Sends a datagram that is allowed to come back.
+    /// Sends a datagram of a loop probe, even if a loop has already been detected.
     pub(super) fn send_probe(&self, datagram: &[u8]) {
         if let Some(link) = self.link() {
             self.send_by(&link, datagram, 0, &mut Destination::default());
@@ -186,7 +185,7 @@ impl Outlet {
         self.count(&result, 1, lines, to)
     }
 
-    /// Sends, and retries if the error was caused by an earlier datagram.
+    /// Calls `send`, and calls it again if the error may have been caused by an earlier datagram.
     fn attempt(
         &self,
         to: &mut Destination,
@@ -198,7 +197,7 @@ impl Outlet {
             match error.raw_os_error() {
                 Some(libc::ECONNREFUSED) => {
                     to.refusals += 1;
-                    self.report(error, "refuses datagrams (no process listens)");
+                    self.report(error, "no process is listening at");
                 }
                 // A router may report that an earlier datagram was too long.
                 Some(libc::EINTR | libc::EMSGSIZE) => {}
@@ -209,7 +208,7 @@ impl Outlet {
         result
     }
 
-    /// Counts the lines in a send. Returns whether the kernel accepted them.
+    /// Counts the lines of a send as sent or dropped, depending on its result. Returns whether the kernel accepted them.
     fn count(
         &self,
         result: &io::Result<usize>,
@@ -223,14 +222,14 @@ impl Outlet {
             return true;
         };
         to.lose(if is_busy(error) { Loss::Busy } else { Loss::Unreachable }, lines);
-        self.report(error, "cannot be sent to");
+        self.report(error, "cannot send to");
         false
     }
 
-    fn report(&self, error: &io::Error, what: &str) {
+    fn report(&self, error: &io::Error, problem: &str) {
         let mut state = lock(&self.state);
         let now = Some(Instant::now());
-        // One oversized datagram says nothing about others.
+        // An oversized datagram does not mean that the address is failing.
         if error.raw_os_error() != Some(libc::EMSGSIZE) {
             state.failed_at = now;
             if !is_busy(error) {
@@ -241,20 +240,20 @@ impl Outlet {
         if state.log_due.is_due() {
             tracing::error!(
                 %error,
-                "{} {what}: lines for it are dropped and counted; other destinations receive theirs; {}",
+                "{problem} {}; lines for it are dropped and counted, and other destinations are not affected; {}",
                 self.name,
                 Cause::RelayNodeDown.remedy()
             );
         }
     }
 
-    /// Resolves the name, and connects to a different address if the current one is failing.
+    /// Resolves the name, and connects to another address if the current one is failing or no longer belongs to it.
     pub(crate) async fn look_up(&self) {
         match tokio::net::lookup_host(&self.name).await {
             Ok(found) => {
                 let before = self.address();
-                let others = others(found.collect(), before, self.has_good_address());
-                let connected = others.into_iter().find(|address| self.connect(*address));
+                let candidates = candidates(found.collect(), before, self.has_good_address());
+                let connected = candidates.into_iter().find(|address| self.connect(*address));
                 if let Some(address) = connected.filter(|address| before != Some(*address)) {
                     tracing::info!(to = self.name, %address, "sending to this address");
                 }
@@ -264,7 +263,7 @@ impl Outlet {
     }
 }
 
-/// Resolves an outlet's name again: at once if it has no address, then periodically and soon after a failed send. Never returns.
+/// Keeps an outlet's address up to date by resolving its name periodically and soon after a failed send. Never returns.
 pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
     if outlet.address().is_none() {
         outlet.look_up().await;
@@ -276,10 +275,10 @@ pub(crate) async fn follow_name(outlet: Arc<Outlet>) {
     }
 }
 
-/// Returns whether a datagram sent to this address arrives at one of these addresses on this host.
+/// Returns whether a datagram sent to `address` would arrive at one of the addresses on which this process listens.
 pub(crate) fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
     let to = match address.ip().to_canonical() {
-        // The kernel sends these to the host itself.
+        // The kernel delivers datagrams for an unspecified address to this host.
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
@@ -287,7 +286,7 @@ pub(crate) fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bo
     let is_of_host = || to.is_loopback() || UdpSocket::bind((to, 0)).is_ok();
     listens.iter().any(|listens| match listens {
         ListenAddress::Udp(at) if at.port() == address.port() => match at.ip().to_canonical() {
-            // It also receives IPv4.
+            // A socket bound to `::` also receives IPv4 datagrams.
             IpAddr::V6(ip) if ip.is_unspecified() => is_of_host(),
             IpAddr::V4(ip) if ip.is_unspecified() => to.is_ipv4() && is_of_host(),
             ip => ip == to,
@@ -314,7 +313,7 @@ fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Returns whether the error hints at a problem with segmentation: an old kernel, a tunnel, datagrams beyond the path's MTU.
+/// Returns whether UDP segmentation may have failed, e.g. due to an old kernel, a tunnel, or datagrams above the path MTU.
 fn is_of_segmentation(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -322,18 +321,18 @@ fn is_of_segmentation(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the addresses to connect to, in order, IPv4 first. If the address in use is failing, the one after it comes first, and
-/// the same one last, in case it is this host's own address that has changed.
-fn others(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
+/// Returns the addresses to try in order, IPv4 first; none if the address in use works and still belongs to the name. If it
+/// is failing, the address after it comes first, and it comes last: reconnecting helps if this host's address has changed.
+fn candidates(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
     if works && in_use.is_some_and(|address| found.contains(&address)) {
         return Vec::new();
     }
-    let mut others = found;
-    others.sort_by_key(|address| (address.is_ipv6(), *address));
-    others.dedup();
-    let place = others.iter().position(|address| Some(*address) == in_use);
-    others.rotate_left(place.map_or(0, |place| place + 1));
-    others
+    let mut candidates = found;
+    candidates.sort_by_key(|address| (address.is_ipv6(), *address));
+    candidates.dedup();
+    let place = candidates.iter().position(|address| Some(*address) == in_use);
+    candidates.rotate_left(place.map_or(0, |place| place + 1));
+    candidates
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ fn pack(lines: &[&str]) -> Pack {
     pack
 }
 
-/// With one call for all datagrams, and with one call for each.
+/// Checks sending with one call for all datagrams, and with one call per datagram.
 #[test]
 fn pack_arrives_as_its_datagrams_whether_or_not_the_kernel_cuts_it() {
     let (socket, outlet) = receiver();
@@ -37,7 +37,11 @@ fn pack_arrives_as_its_datagrams_whether_or_not_the_kernel_cuts_it() {
         let (events, taken) = send(&outlet, &pack);
         assert_eq!((events.sent, events.lost(), taken & 7), (5, 0, 7));
         assert_eq!((events.datagrams, events.refusals), (3, 0));
-        assert_eq!(link.segments.load(Ordering::Relaxed), cuts, "the kernel refuses segments");
+        assert_eq!(
+            link.segments.load(Ordering::Relaxed),
+            cuts,
+            "the kernel does not support segmentation"
+        );
         let mut buffer = [0; 100];
         for expected in &expected {
             let length = socket.recv(&mut buffer).unwrap();
@@ -55,7 +59,7 @@ fn port_without_a_listener_is_reported_and_does_not_block() {
     let mut events = Destination::default();
     for sent in 1..=10 {
         outlet.send(&pack, &mut events);
-        assert_eq!(events.sent, 2 * sent, "the kernel takes every datagram");
+        assert_eq!(events.sent, 2 * sent, "the kernel accepts every datagram");
     }
     assert_eq!(events.refusals, 9, "the next send reports it");
     assert!(!outlet.is_up());
@@ -83,7 +87,7 @@ fn line_too_long_for_a_datagram_is_dropped() {
 fn address_that_refuses_is_replaced_by_one_that_connects() {
     let (socket, outlet) = receiver();
     let first = outlet.address();
-    // None of our sockets may be connected to it.
+    // The kernel refuses to connect to the broadcast address without SO_BROADCAST.
     outlet.connect("255.255.255.255:9".parse().unwrap());
     assert!(outlet.address() == first && outlet.is_up() && outlet.has_good_address());
     drop(socket);
@@ -91,8 +95,8 @@ fn address_that_refuses_is_replaced_by_one_that_connects() {
         send(&outlet, &pack(&["a=1"]));
     }
     assert!(!outlet.has_good_address());
-    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    outlet.connect(other.local_addr().unwrap());
+    let replacement = UdpSocket::bind("127.0.0.1:0").unwrap();
+    outlet.connect(replacement.local_addr().unwrap());
     assert!(outlet.has_good_address(), "it has not failed");
     assert!(!outlet.is_up(), "a send failed recently");
 }
@@ -123,8 +127,8 @@ fn relay_never_sends_to_itself() {
 fn working_address_is_kept_and_a_failing_one_is_tried_last() {
     let [a, b, v6] = ["10.0.0.1:1", "10.0.0.2:1", "[::1]:1"].map(|at| at.parse().unwrap());
     let check = |found: &[SocketAddr], in_use, works, expected: &[SocketAddr]| {
-        let others = others(found.to_vec(), in_use, works);
-        assert_eq!(others, expected, "{found:?} {in_use:?}");
+        let candidates = candidates(found.to_vec(), in_use, works);
+        assert_eq!(candidates, expected, "{found:?} {in_use:?}");
     };
     check(&[v6, a, b], None, false, &[a, b, v6]);
     check(&[v6, a, b], Some(b), true, &[]);

@@ -1,23 +1,22 @@
-//! [`Pack`]: joins lines into datagrams of the same length, padded with line feeds, which the kernel cuts from one buffer
-//! (`UDP_SEGMENT`). Each starts with a comment that says how many relays its lines have passed through, so that relays can detect
-//! loops. Nodes skip comments.
+//! [`Pack`]: joins lines into datagrams of the same length, padded with line feeds, so that the kernel can split them
+//! (`UDP_SEGMENT`). To detect loops, each datagram starts with a comment: the number of relays that its lines have passed.
 
-/// Maximum size of a buffer that the kernel splits, without the IPv6 headers.
+/// Maximum size of a buffer that the kernel splits: 65,535 bytes minus the IPv6 and UDP headers.
 const BYTES_MAX: usize = 65_535 - 48;
-/// Maximum number of datagrams that any kernel with `UDP_SEGMENT` cuts from one buffer.
+/// Maximum number of datagrams that every kernel with `UDP_SEGMENT` can split from one buffer.
 const DATAGRAMS_MAX: usize = 64;
-/// Nodes skip one at the start of a line.
+/// The UTF-8 byte order mark, which nodes skip at the start of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// The start of a relay's datagram, followed by a digit and a line end.
+/// The start of every datagram sent by a relay, followed by a digit and a line feed.
 const PASSED: &[u8] = b"#eds-relay ";
 const HEAD: usize = PASSED.len() + 2;
 /// A datagram that has passed through this many relays is not forwarded.
 pub(super) const HOPS_MAX: u8 = 4;
-/// Lines that have passed through at most this many relays may share a datagram. All other lines only share it with lines that
-/// have passed through equally many, so that a new line entering a loop of relays is not dropped early.
+/// Lines that have passed through at most this many relays may share a datagram. Other lines only share one with lines that
+/// have passed through the same number, so that new lines are not dropped together with lines that have been looping.
 const HOPS_MIXED_MAX: u8 = 1;
 
-/// Returns how many relays the lines in a datagram have passed through.
+/// Returns the number of relays that the lines in a datagram have passed through; 0 if it does not come from a relay.
 #[must_use]
 pub fn hops(datagram: &[u8]) -> u8 {
     match datagram.strip_prefix(PASSED) {
@@ -26,7 +25,7 @@ pub fn hops(datagram: &[u8]) -> u8 {
     }
 }
 
-/// Lines that are sent together.
+/// Lines joined into datagrams that are sent together.
 #[derive(Debug)]
 pub struct Pack {
     bytes: Vec<u8>,
@@ -35,7 +34,7 @@ pub struct Pack {
     lines: Vec<u64>,
     /// The largest number of relays that any of the lines has passed through.
     hops: u8,
-    /// The control message that makes the kernel cut the bytes into datagrams.
+    /// The control message that makes the kernel split the bytes into datagrams.
     pub(super) control: Vec<u8>,
 }
 
@@ -48,7 +47,7 @@ fn control(datagram_max: usize) -> Vec<u8> {
 }
 
 impl Pack {
-    /// Returns an empty pack for datagrams of at most this many bytes.
+    /// Creates an empty pack whose datagrams have at most `datagram_max` bytes, unless a single line is longer.
     #[must_use]
     pub fn new(datagram_max: usize) -> Self {
         let count_max = (BYTES_MAX / datagram_max.max(1)).clamp(1, DATAGRAMS_MAX);
@@ -62,8 +61,7 @@ impl Pack {
         }
     }
 
-    /// Adds a line with this timestamp that has passed through `hops` relays, at most 8. Returns whether there was room; an empty
-    /// pack always has room.
+    /// Adds a line that passed `hops` relays (at most 8), and its `stamp`. Returns false if a non-empty pack has no room.
     pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
         if hops != self.hops && !self.is_empty() {
             if hops.max(self.hops) > HOPS_MIXED_MAX {
@@ -113,14 +111,14 @@ impl Pack {
         self.lines.iter().sum()
     }
 
-    /// Returns all bytes, and the length of every datagram except the last.
+    /// Returns the bytes of all datagrams, and the length of each datagram except the last, which may be shorter.
     pub(super) fn whole(&self) -> (&[u8], usize) {
         let is_one = self.lines.len() <= 1;
         let length = if is_one { self.bytes.len() } else { self.datagram_max };
         (&self.bytes, length)
     }
 
-    /// Returns the datagrams, each with its number of lines.
+    /// Returns the datagrams, each with the number of lines in it.
     pub fn datagrams(&self) -> impl Iterator<Item = (&[u8], u64)> {
         let (bytes, length) = self.whole();
         let datagrams = bytes.chunks(length.max(1));
@@ -206,8 +204,8 @@ mod tests {
         check(&pack, 3, &[("d=4", 1)]);
         let counted = pack.datagrams().map(|(datagram, _)| hops(datagram));
         assert_eq!(counted.collect::<Vec<_>>(), [3]);
-        for other in ["", "#eds-relay ", "#eds-relay x\n", "#eds-relay 12\n", "a=b value=u"] {
-            assert_eq!(hops(other.as_bytes()), 0, "{other:?}");
+        for datagram in ["", "#eds-relay ", "#eds-relay x\n", "#eds-relay 12\n", "a=b value=u"] {
+            assert_eq!(hops(datagram.as_bytes()), 0, "{datagram:?}");
         }
     }
 }

@@ -1,22 +1,22 @@
-//! [`check_passthrough_line`]: rejects lines after which a server might keep reading. InfluxDB does so if the line feed follows a
-//! backslash or is inside an open quote; the next line, from a different sender, would then be lost silently. Lines that do not
-//! have the form of a point are also rejected, because other senders' lines would have to wait while the request is split.
+//! [`check_passthrough_line`]: rejects lines of which a server might take the next line as a continuation, so that it would
+//! be lost silently. InfluxDB does so if the line feed follows a backslash or is inside an open quote. Lines without the form of a
+//! point are also rejected, because they would delay other lines in the same request until they are found.
 
 use crate::event::Rejection;
 
-/// Returns why no server accepts this line, or why a server might keep reading after it.
+/// Returns an error if no server would accept this line, or if a server might take the next line as a continuation of it.
 pub fn check_passthrough_line(line: &[u8]) -> Result<(), Rejection> {
     let text = str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
     check_end(line)?;
     check_form(text)
 }
 
-/// Returns why a server might keep reading after this line.
+/// Returns an error if a server might take the next line as a continuation of this one.
 pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if memchr::memchr2(b'\\', b'"', line).is_none() {
         return Ok(());
     }
-    // The number of equals signs minus the number of commas after the first space. Quotes only matter in field values.
+    // Equals signs minus commas since the first space; `None` before that. Quotes are significant only if this is above 0.
     let mut open_values: Option<i64> = None;
     let mut is_quoted = false;
     let mut bytes = line.iter();
@@ -27,7 +27,7 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
             }
             b'"' if open_values > Some(0) => is_quoted = !is_quoted,
             b' ' => open_values = open_values.or(Some(0)),
-            // A line feed that is quoted in the relay's grammar may end the line for a server.
+            // The relay may consider this line feed quoted, while a server ends the line here.
             b'\n' if !is_quoted => open_values = None,
             b'=' if !is_quoted => open_values = open_values.map(|values| values + 1),
             b',' if !is_quoted => open_values = open_values.map(|values| values - 1),
@@ -37,8 +37,7 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if is_quoted { Err(Rejection::QuoteUnclosed) } else { Ok(()) }
 }
 
-/// Returns why a line does not have the form of a point: a key, fields, and possibly a timestamp. Checking the key and the size
-/// of numbers is left to the server.
+/// Returns an error if a line does not have the form of a point. The key and the range of numbers are not checked.
 fn check_form(line: &str) -> Result<(), Rejection> {
     let line = line.trim_start_matches(BLANK);
     let line = line.trim_end_matches(|c| c == '\r' || BLANK.contains(&c));
@@ -71,11 +70,10 @@ fn check_form(line: &str) -> Result<(), Rejection> {
     }
 }
 
-/// The characters that servers skip around a line and between its parts. A carriage return is skipped only at the end of a line,
-/// since elsewhere it is part of a name.
+/// The characters that servers skip around a line and between its parts. They skip `\r` only at the end of a line.
 const BLANK: [char; 3] = [' ', '\t', '\0'];
 
-/// Returns the index of the first of these characters that is not escaped, or the length of the text if there is none.
+/// Returns the index of the first unescaped character that is in `ends`, or the length of the text if there is none.
 fn until(text: &str, ends: &[char]) -> usize {
     let mut is_escaped = false;
     let found = text.find(|c| {

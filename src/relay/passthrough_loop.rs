@@ -1,31 +1,33 @@
-//! [`PassthroughLoop`]: detects passthrough datagrams that come back from the `udp://` address in `passthrough.url`. If a sample taken
-//! every second repeats, it sends a probe: datagrams of line feeds with random lengths, which receivers ignore and relays
-//! forward. If these come back in order, the outlet is closed. A loop that takes longer than a second is not detected.
+//! [`PassthroughLoop`]: detects a loop in which passthrough datagrams sent to the `udp://` address in `passthrough.url` come
+//! back to this relay. Every second, one datagram is kept as a sample. If the sample is received again several times, the
+//! relay sends a probe: datagrams of line feeds with random lengths, which servers ignore and relays forward. If the probe
+//! comes back in order, the outlet is closed. A loop in which datagrams take longer than a second to return is not detected.
 
 use super::Outlet;
 
-/// Number of times the sample must repeat before a probe is sent.
+/// Number of times the sample must be received again before a probe is sent.
 const REPEATED_MIN: u32 = 3;
-/// Number of datagrams in a probe. With fewer, a stranger could close the outlet by guessing their lengths.
+/// Number of datagrams in a probe. With fewer, an attacker could close the outlet by guessing their lengths.
 const PROBE_DATAGRAMS: usize = 3;
 const PROBE_BYTES_MAX: usize = 1024;
-/// After this many seconds without a returned probe, the outlet is reopened.
+/// The outlet is reopened after this many seconds without a returned probe.
 const CLOSED_SECONDS: u32 = 3;
 
-/// Detects a loop. Each reader has its own, because a relay's datagrams come back to a single reader.
+/// Detects a passthrough loop. Each receiving thread has a detector, because all datagrams come back to the same thread.
 #[derive(Debug, Default)]
 pub(super) struct PassthroughLoop {
     sample: Vec<u8>,
     repeated: u32,
     /// The lengths of the datagrams in the last probe.
     probe: Option<[usize; PROBE_DATAGRAMS]>,
-    /// How many of them have come back, in order.
+    /// Number of datagrams in the probe that have come back so far, in order.
     returned: usize,
     closed_seconds: u32,
 }
 
 impl PassthroughLoop {
-    /// Checks a datagram without events. Returns whether it is part of a probe sent by this relay, which must not be forwarded.
+    /// Compares a received datagram without events with the sample and the probe, and closes the outlet once the whole probe
+    /// has come back. Returns whether the datagram is part of the probe, in which case it must not be forwarded.
     pub(super) fn is_probe(&mut self, datagram: &[u8], outlet: &Outlet) -> bool {
         if datagram.iter().any(|byte| *byte != b'\n') {
             if self.sample.is_empty() {
@@ -51,7 +53,8 @@ impl PassthroughLoop {
         is_own
     }
 
-    /// Starts the next second: takes a new sample, and sends a probe if the previous sample repeated or the outlet is closed.
+    /// Starts the next second: clears the sample so that the next datagram becomes the new one, reopens the outlet if no
+    /// probe has come back recently, and sends a probe if the previous sample repeated or the outlet is closed.
     pub(super) fn begin_second(&mut self, outlet: &Outlet) {
         if self.closed_seconds > 0 {
             self.closed_seconds -= 1;

@@ -1,26 +1,26 @@
-//! [`Sorter`]: decides whether a line is an event or a passthrough line. Without rules, every line that a node would count is an
-//! event. A line that no node could parse is rejected, because an open quote could make it swallow the next line in its datagram.
+//! [`Sorter`]: decides whether a line is an event, i.e. a line that matches a rule or, without rules, one that a node would
+//! count. A matching line that a node could not parse is rejected, because an open quote could absorb the next line.
 
 use std::str::FromStr;
 
 use crate::event::{LineRules, Parser, Rejection, escape, head};
 
-/// Selects lines by their measurement or by one of their tags.
+/// A rule that selects events by their measurement or by one of their tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRule {
     /// The tag key as written in a line; empty for the measurement.
     key: Vec<u8>,
-    /// `None` selects any value.
+    /// The value of the tag, or the measurement, as written in a line. `None` selects any value.
     value: Option<Vec<u8>>,
 }
 
 impl FromStr for EventRule {
     type Err = &'static str;
 
-    /// Parses `login`, `event_type=` or `event_type=paid`, without handling escapes.
+    /// Parses a rule without escapes: a measurement (`login`), a tag (`event_type=`) or its value (`event_type=paid`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.contains(char::is_control) {
-            return Err("holds control characters");
+            return Err("contains control characters");
         }
         let (key, value) = match text.split_once('=') {
             None if text.is_empty() => return Err("is empty"),
@@ -43,11 +43,11 @@ pub enum Kind {
     },
     /// A line to send to the destination in `passthrough.url`.
     Passthrough,
-    /// An event that no node could count.
+    /// An event that no node could count, with the reason.
     Rejected(Rejection),
 }
 
-/// Sorts lines, one at a time.
+/// Determines the kind of each line.
 #[derive(Debug)]
 pub struct Sorter {
     parser: Parser,
@@ -55,13 +55,13 @@ pub struct Sorter {
 }
 
 impl Sorter {
-    /// Sorts by these rules. Without rules, every line that a node would count according to `grammar` is an event.
+    /// Creates a sorter. Without rules, every line that a node would count according to `grammar` is an event.
     #[must_use]
     pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
         Self { parser: Parser::new(grammar), rules }
     }
 
-    /// Returns the kind of a line, given without its line end.
+    /// Returns the kind of a line, which must be passed without its line end.
     pub fn sort(&mut self, line: &[u8]) -> Kind {
         let selects = |rule: &EventRule, key: &[u8], value: &[u8]| {
             rule.key == key && rule.value.as_ref().is_none_or(|expected| expected == value)
@@ -71,7 +71,7 @@ impl Sorter {
             return Kind::Passthrough;
         }
         match self.parser.parse(line) {
-            // An added timestamp would become part of its last field.
+            // A timestamp added after the backslash would become part of the last field.
             Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
                 Kind::Rejected(Rejection::TrailingBackslash)
             }

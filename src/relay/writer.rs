@@ -1,6 +1,6 @@
-//! [`Queue`]: passthrough lines for a server, and [`write_queue`]: the task that writes them. Pieces that are not accepted are
-//! searched ([`Delivery`]): rejected lines are dropped, and lines whose outcome is unknown go back to the end of the queue. A
-//! caller that aborts counts the queue as lost.
+//! [`Queue`]: the passthrough lines for a server, and [`write_queue`]: the task that writes them. If the server does not
+//! accept a piece, [`Delivery`] searches the piece for the lines at fault: rejected lines are dropped, and lines whose
+//! outcome is unknown return to the end of the queue. A caller that aborts the task must count the queued lines as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use crate::output::WriteError;
 use crate::output::delivery::{Batch, Delivery, Refusal, Target};
 use crate::output::influxdb::LineWriter;
 
-/// The size beyond which no more lines are added to a piece. InfluxDB accepts bodies of 25 MB.
+/// Size in bytes at which no more lines are added to a piece, i.e. a request. InfluxDB accepts up to 25 MB.
 const PIECE_BYTES: usize = 512 * 1024;
 const COLLECTED_FOR: Duration = Duration::from_millis(100);
-/// The first and the longest pause after a failed write. It doubles until the server accepts a write.
+/// The first and the longest pause after a failed write. The pause doubles with each failure until a write succeeds.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
-/// Maximum time to search a piece for the lines at fault, because this delays later pieces.
+/// Maximum time to search a piece for the lines at fault. The search delays all later pieces.
 const SEARCH_MAX: Duration = Duration::from_secs(4);
-/// A line is dropped once the server has failed for it alone this many times while accepting a different line each time.
+/// A line is dropped once writing it on its own has failed this often, while the server accepted another line each time.
 const FAILURES_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Lines {
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..end - 1])
     }
 
-    /// Returns the approximate memory. Many lines are short, so the list of their ends matters.
+    /// Returns the approximate memory used, in bytes, including the line ends, a significant share if lines are short.
     fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.ends)
     }
@@ -86,7 +86,7 @@ impl Batch for Lines {
         self.extend(&other);
     }
 
-    /// A line with a timestamp is the same point no matter when it is written.
+    /// Returns the first line with a timestamp, if any. Writing it again is harmless, because it is the same point.
     fn repeatable(&self) -> Option<Self> {
         let line = self.iter().find(|line| {
             let last = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next();
@@ -110,7 +110,6 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Pieces {
     pieces: VecDeque<Lines>,
-    /// The approximate memory used by the lines.
     bytes: usize,
 }
 
@@ -123,7 +122,7 @@ impl Queue {
         !self.is_down.load(Ordering::Relaxed)
     }
 
-    /// Adds lines. Returns whether there was room; an empty queue always has room.
+    /// Adds lines if there is room for them, and returns whether there was. An empty queue always has room.
     pub(super) fn add(&self, lines: &Lines) -> bool {
         let mut queue = lock(&self.pieces);
         let more = lines.memory();
@@ -167,7 +166,7 @@ impl Target for LineWriter {
         self.write(batch.bytes.clone()).await
     }
 
-    /// A relay has no measurement on the server; all of them belong to the senders.
+    /// Returns `None`, because a relay has no measurement of its own to write a probe to.
     async fn probe(&self) -> Option<Result<(), WriteError>> {
         None
     }
@@ -179,9 +178,9 @@ pub(crate) async fn write_queue(
     routes: Arc<Routes>,
     stop: CancellationToken,
 ) {
-    let heartbeat = routes.progress.watch("writer of passthrough lines");
+    let heartbeat = routes.progress.watch("the passthrough writer");
     let [mut failure_due, mut refusal_due] = [(); 2].map(|()| Throttle::default());
-    // The last line with a timestamp that the server accepted.
+    // The last line with a timestamp that the server has accepted. It can be written again to test the server.
     let mut last = None;
     let mut pause = PAUSES.0;
     loop {
@@ -211,7 +210,7 @@ pub(crate) async fn write_queue(
                     lines = item.len(),
                     line = %beginning(item.iter().next().unwrap_or_default()),
                     message,
-                    "the passthrough server (passthrough.url) refused lines; they are dropped and counted"
+                    "the server in passthrough.url rejected passthrough lines, which are dropped and counted"
                 );
             }
         }
@@ -228,8 +227,7 @@ pub(crate) async fn write_queue(
             tracing::warn!(
                 server = server.describe(),
                 reason = found.why,
-                "{} to the passthrough server (passthrough.url), which accepts nothing: lines wait, up to passthrough.queue_bytes, and are then \
-                 dropped; {}",
+                "{} to the server in passthrough.url; lines are queued up to passthrough.queue_bytes, and then dropped; {}",
                 Cause::RelayPassthroughDown.what(),
                 found.remedy.replace("output.", "passthrough.")
             );
@@ -242,7 +240,7 @@ pub(crate) async fn write_queue(
     }
 }
 
-/// Writes a piece, and searches it if it is not accepted. On `Ok`, the server has failed repeatedly at each failing line.
+/// Writes a piece. If the server does not accept it, finds the lines at fault and leaves them in `delivery.failing`.
 async fn deliver(delivery: &mut Delivery<'_, LineWriter>, piece: Lines) -> Result<(), WriteError> {
     if let Some(piece) = delivery.write(piece).await? {
         delivery.written = piece;
@@ -256,7 +254,7 @@ async fn deliver(delivery: &mut Delivery<'_, LineWriter>, piece: Lines) -> Resul
             }
         }
     }
-    // The server may have gone down since then.
+    // The server may have gone down since the search, in which case the lines are not at fault.
     if delivery.failing.is_empty() { Ok(()) } else { delivery.prove().await }
 }
 
@@ -274,7 +272,7 @@ mod tests {
 
     #[test]
     fn queue_collects_lines_in_order_and_refuses_those_without_room() {
-        // Seven bytes in three lines, with eight more per line for its end.
+        // Seven bytes in three lines, eight bytes per line for the position of its end, and room for 14 more bytes.
         let queue = Queue::new(7 + 3 * 8 + 14);
         assert!(queue.add(&lines(&["a", "bc"])) && queue.add(&lines(&["d"])));
         assert!(!queue.add(&lines(&["efghij"])), "it has 14 bytes of room");

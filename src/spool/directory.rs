@@ -1,5 +1,5 @@
-//! [`Directory`]: the numbered segment files of one node, and their size limit. A file never changes once the next one
-//! exists. A lock keeps other processes out. All calls block, so only the keeper's thread makes them.
+//! [`Directory`]: the numbered segment files of one node, and their size limit. A file never changes after the next one has
+//! been created. A lock file keeps other processes out. All calls block on the disk, so only the keeper's thread makes them.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
@@ -12,9 +12,9 @@ use super::segment::{self, Frame, MAGIC};
 use crate::event::Batch;
 use crate::node::files;
 
-/// Size at which a new segment is started. A segment is read into memory as a whole.
+/// Size in bytes at which a new segment is started. It is limited because a segment is read into memory as a whole.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// Minimum number of segments within the size limit, so that space is freed before all events have been read.
+/// Minimum number of segments that fit in the size limit, so that space is freed before all events have been recorded.
 const SEGMENTS_MIN: u64 = 4;
 const EXTENSION: &str = "spool";
 /// The extension of a segment that could not be read completely. Such segments are ignored.
@@ -36,13 +36,13 @@ pub(crate) struct Segment {
     bytes: u64,
 }
 
-/// Numbers of events.
+/// The result of appending a batch: how many of its events were kept or lost, and the last write error.
 #[derive(Debug, Default)]
 pub(super) struct Appended {
     pub(super) kept: usize,
     /// Lost because of the size limit.
     pub(super) full: usize,
-    /// Lost because of the last write error.
+    /// Lost because they could not be encoded or written.
     pub(super) failed: usize,
     pub(super) error: Option<io::Error>,
 }
@@ -66,20 +66,20 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Opens and locks the directory, including segments left by earlier processes.
+    /// Opens and locks the directory, and finds the segments left by earlier processes.
     pub(super) fn open(settings: &SpoolSettings) -> anyhow::Result<Self> {
         let path = settings.directory.clone();
         let shown = path.display();
         let failed = |error: io::Error| {
             anyhow!(
-                "cannot use {shown} (input.spool_dir): {error}; name a directory that the service's user may write to"
+                "cannot use {shown} (input.spool_dir): {error}; use a directory that the service's user may write to"
             )
         };
         let opened = files::open_directory(&path).map_err(failed)?;
         let lock = files::open_lock(&path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => anyhow!(
-                "{shown} (input.spool_dir) is in use by another process; give each node another directory"
+                "{shown} (input.spool_dir) is in use by another process; give each node its own directory"
             ),
             TryLockError::Error(error) => failed(error),
         })?;
@@ -91,14 +91,14 @@ impl Directory {
             let Some(number) = number(&found) else {
                 continue;
             };
-            // Damaged segments count as well, because a new segment with the same number could replace them.
+            // The numbers of damaged segments count as well, so that a damaged new segment does not replace an old one.
             last = last.max(number);
             if found == path_of(&path, number) {
                 let bytes = entry.metadata().map_err(failed)?.len();
                 closed.push(Segment { path: found, events: None, bytes });
             }
         }
-        // The numbers all have the same length.
+        // The order of the paths is that of the numbers, which all have the same length.
         closed.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(Self {
             bytes_max: settings.bytes_max,
@@ -129,7 +129,7 @@ impl Directory {
         self.growing.is_some() || !self.closed.is_empty()
     }
 
-    /// Appends as much of a batch as the limit permits. `again`: whether to retry a write that failed due to a shortage.
+    /// Appends as much of a batch as the size limit permits. `again` decides whether to retry after a shortage.
     pub(super) fn append(
         &mut self,
         batch: &Batch,
@@ -172,7 +172,7 @@ impl Directory {
             self.bytes += bytes;
             segment.events = segment.events.map(|events| events + frame.events as u64);
         } else {
-            // A partial frame would hide all frames after it.
+            // Removes a partially written frame, which would hide all frames after it.
             let _ = file.set_len(segment.bytes);
         }
         self.is_unsynced = true;
@@ -186,7 +186,7 @@ impl Directory {
         let path = path_of(&self.path, self.next);
         let file = files::create(&path)?;
         self.next += 1;
-        // Unless the directory is synced, the file may be gone after a machine crash.
+        // The directory is synced because the new file might otherwise be gone after a machine crash.
         self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
         Ok((file, Segment { path, events: Some(0), bytes: 0 }))
     }
@@ -194,7 +194,7 @@ impl Directory {
     fn close(&mut self) {
         if let Some((file, segment)) = self.growing.take() {
             if segment.bytes == 0 {
-                // A full disk may have room for new files but not for any events.
+                // The segment is empty, for example because a full disk had room for a new file but not for any events.
                 let _ = fs::remove_file(segment.path);
                 return;
             }
@@ -204,7 +204,7 @@ impl Directory {
         }
     }
 
-    /// Makes the written events survive a machine crash. Returns the first sync error since the last call.
+    /// Syncs the written events, so that they survive a machine crash. Fails if any sync has failed since the last call.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if let (Some((file, _)), true) = (&self.growing, self.is_unsynced) {
             self.is_unsynced = false;
@@ -222,7 +222,7 @@ impl Directory {
         Some(segment)
     }
 
-    /// Deletes a segment that was taken, or renames it if it is to be kept.
+    /// Deletes a segment that was taken, or renames it if `keep` is set.
     pub(super) fn done(&mut self, segment: &Segment, keep: bool) -> io::Result<()> {
         self.taken -= 1;
         self.bytes -= segment.bytes;
@@ -245,7 +245,7 @@ fn is_shortage(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Returns whether a segment was removed from a directory that still exists.
+/// Returns whether this read error means that the segment is gone although its directory still exists.
 pub(crate) fn is_gone(segment: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && segment.with_file_name(LOCK).exists()
 }

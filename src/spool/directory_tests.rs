@@ -1,4 +1,4 @@
-//! The segment files: order, size limit, lock, and crashes.
+//! Tests the segment files: their order, size limit and lock, and what a crash leaves behind.
 
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ fn read(path: &Path) -> Vec<i64> {
     timestamps
 }
 
-/// Takes everything there is, in order.
+/// Takes all segments, and returns the timestamps of their events in order.
 fn drain(directory: &mut Directory) -> Vec<i64> {
     let mut all = Vec::new();
     while let Some(segment) = directory.take() {
@@ -61,7 +61,7 @@ fn the_next_process_takes_earlier_segments_and_appends_new_ones() {
     assert_eq!(first.append(&batch(0..10), never).kept, 10);
     let taken = first.take().unwrap();
     assert_eq!(taken.events, Some(10));
-    // The process dies before all of this has been recorded, and while it is writing.
+    // The process dies before the first segment has been recorded, and while it is writing the second one.
     assert_eq!(first.append(&batch(10..20), never).kept, 10);
     drop(first);
     let torn = home.path().join("spool").join(format!("{:020}.spool", 2));

@@ -1,4 +1,4 @@
-//! When new events are queued behind those on disk, and when they no longer are.
+//! Tests when new events must go to disk behind older ones, and when they may go to memory again.
 
 use tempfile::TempDir;
 

@@ -1,6 +1,6 @@
-//! Events on disk, for which there is no room in memory while the store is unavailable. A `Keeper` is a thread that owns the
-//! directory; all others use it through a [`Spool`]. A segment is deleted only once all its events have been recorded. The keeper
-//! never waits for the store, and exits when the last [`Spool`] has been dropped and all orders are executed and synced.
+//! Keeps events on disk if there is no room in memory while the store is unavailable. A `Keeper` is a thread that owns the
+//! directory; other threads use a [`Spool`]. A segment is deleted once all its events have been recorded. The keeper never
+//! waits for the store, and exits when the last [`Spool`] has been dropped and all orders have been executed and synced.
 
 mod directory;
 pub mod segment;
@@ -21,7 +21,7 @@ use crate::telemetry::{Metrics, gauge};
 
 const ORDERS: usize = 8;
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long writes are retried without free descriptors or memory. After that, events are dropped until a write succeeds.
+/// How long writes are retried without free file descriptors or memory. Then events are dropped until a write succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -35,11 +35,11 @@ pub(crate) struct Keeper {
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     logged: Throttle,
-    /// When the shortage of descriptors or memory began.
+    /// When the shortage of file descriptors or memory began; `None` if there is none.
     short_since: Option<Instant>,
 }
 
-/// A handle to the spool.
+/// A handle to the spool, which sends orders to the keeper.
 #[derive(Debug, Clone)]
 pub struct Spool {
     orders: mpsc::Sender<Order>,
@@ -49,14 +49,14 @@ pub struct Spool {
 #[derive(Debug, Default)]
 struct State {
     is_spilling: AtomicBool,
-    /// Notified of each attempt to write a batch.
+    /// Notified after each attempt to write a batch.
     arrived: Notify,
 }
 
 type Order = Box<dyn FnOnce(&mut Keeper) + Send>;
 
 impl Keeper {
-    /// Opens the directory, which no other process may be using.
+    /// Opens the directory. Returns its keeper and a handle to it. Fails if another process is using the directory.
     pub(crate) fn open(
         settings: &SpoolSettings,
         node: Arc<Node>,
@@ -67,7 +67,7 @@ impl Keeper {
             tracing::info!(
                 directory = %settings.directory.display(),
                 bytes = directory.bytes(),
-                "found spooled events of an earlier process; recording them"
+                "found events spooled by an earlier process; recording them"
             );
         }
         let (sender, orders) = mpsc::channel(ORDERS);
@@ -77,7 +77,7 @@ impl Keeper {
             directory,
             orders,
             state,
-            heartbeat: node.progress.watch("the keeper of the spool"),
+            heartbeat: node.progress.watch("the spool keeper"),
             node,
             metrics,
             logged: Throttle::new(LOG_INTERVAL),
@@ -87,7 +87,7 @@ impl Keeper {
         Ok((keeper, spool))
     }
 
-    /// Executes orders until all handles are dropped. Blocks, and must be called inside a tokio runtime.
+    /// Executes orders until all handles are dropped. Blocks, so call it with `spawn_blocking`.
     pub(crate) fn run(mut self) {
         let runtime = Handle::current();
         let mut synced = Instant::now();
@@ -95,7 +95,7 @@ impl Keeper {
             self.heartbeat.beat();
             let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
             let order = runtime.block_on(next);
-            // A hanging disk does not block any other thread, and a restart because of it would lose the events in memory.
+            // The watchdog ignores this thread while it uses the disk: a restart would lose the events in memory.
             self.heartbeat.rest();
             match order {
                 Ok(Some(order)) => {
@@ -116,8 +116,7 @@ impl Keeper {
     fn take(&mut self) -> Option<Segment> {
         let taken = self.directory.take();
         if !self.directory.has_more() {
-            // Batches still in the queue are the last ones of this overflow. Waiting for an empty queue could take forever if
-            // events arrive faster than the disk syncs.
+            // The overflow ends even if batches are queued: the queue may never be empty if events outpace the disk.
             self.state.is_spilling.store(false, Ordering::Relaxed);
         }
         taken
@@ -126,7 +125,7 @@ impl Keeper {
     fn done(&mut self, segment: &Segment, keep: bool) {
         if let Err(error) = self.directory.done(segment, keep) {
             let path = segment.path.display();
-            tracing::warn!(%error, segment = %path, "cannot delete or rename a segment that is recorded");
+            tracing::warn!(%error, segment = %path, "cannot delete or rename a segment whose events have been recorded");
         }
     }
 
@@ -136,8 +135,8 @@ impl Keeper {
             if logged.is_due() {
                 tracing::error!(
                     %error,
-                    "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped; {}; if there are too \
-                     many open files, {}",
+                    "cannot write to input.spool_dir; retrying for {SHORTAGE_MAX:?} before dropping events; {}; if too many files are \
+                     open, {}",
                     LossCause::SpoolFailed.remedy(),
                     Cause::FewDescriptors.remedy()
                 );
@@ -152,21 +151,20 @@ impl Keeper {
         self.node.ledger.refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
-        // Even if nothing was kept: the unspooler then finds no segment, which ends spilling, so that events go to memory
-        // while the disk is full.
+        // Notifies the unspooler even if nothing was written: without a segment, it ends spilling, so that memory is used.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
         if lost > 0
             && let Some(error) = appended.error
             && self.logged.is_due()
         {
-            tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
+            tracing::error!(%error, events = lost, "cannot write to input.spool_dir; dropped events");
         }
     }
 
     fn sync(&mut self) {
         if let Err(error) = self.directory.sync() {
-            tracing::warn!(%error, "cannot sync input.spool_dir; a crash of this machine may lose spooled events");
+            tracing::warn!(%error, "cannot sync input.spool_dir; spooled events may be lost if this machine crashes");
         }
     }
 
@@ -182,7 +180,7 @@ impl Spool {
         self.state.is_spilling.load(Ordering::Relaxed)
     }
 
-    /// Sends new events to disk until all segments have been taken.
+    /// Makes new events go to disk until all segments have been taken.
     pub(crate) fn begin_spilling(&self) {
         self.state.is_spilling.store(true, Ordering::Relaxed);
     }
@@ -191,12 +189,12 @@ impl Spool {
         self.orders.try_reserve().ok().map(Place)
     }
 
-    /// Waits for a slot in the disk queue. Returns `None` if there is no keeper.
+    /// Waits for a slot in the keeper's queue. Returns `None` if the keeper has exited.
     pub(crate) async fn reserve(&self) -> Option<Place<'_>> {
         self.orders.reserve().await.ok().map(Place)
     }
 
-    /// Takes the oldest segment. Spilling ends with the last one.
+    /// Takes the oldest segment; returns `None` if there is none. Spilling ends when the last segment is taken.
     pub(crate) async fn take(&self) -> Option<Segment> {
         let (answer, taken) = oneshot::channel();
         // The receiver is dropped only when the node exits; the next process then takes the segment.
@@ -205,24 +203,24 @@ impl Spool {
         taken.await.ok()?
     }
 
-    /// Waits for an attempt to write a batch after the last [`Spool::take`].
+    /// Waits until the keeper has attempted to write a batch since the last call.
     pub(crate) async fn arrived(&self) {
         self.state.arrived.notified().await;
     }
 
     /// Deletes a segment whose events have been recorded, or renames it if `keep` is set because part of it is unreadable.
     pub(crate) async fn done(&self, segment: Segment, keep: bool) {
-        // Without a keeper, the segment stays, and re-recording it does not change anything.
+        // If the keeper has exited, the next process re-records the segment, which does not change any counts.
         let _ = self.orders.send(Box::new(move |keeper| keeper.done(&segment, keep))).await;
     }
 }
 
-/// A slot in the disk queue.
+/// A reserved slot in the keeper's queue.
 #[derive(Debug)]
 pub(crate) struct Place<'a>(mpsc::Permit<'a, Order>);
 
 impl Place<'_> {
-    /// Writes a batch to disk. Its events must already be marked as spooled in the ledger.
+    /// Sends a batch to the keeper, which writes it to disk. The ledger must already count its events as spooled.
     pub(crate) fn keep(self, batch: Batch) {
         self.0.send(Box::new(move |keeper| keeper.keep(&batch)));
     }
@@ -230,7 +228,6 @@ impl Place<'_> {
 
 #[cfg(test)]
 impl Keeper {
-    /// Opens a 1 MiB spool for tests.
     pub(crate) fn of_a_mib(
         directory: &std::path::Path,
         node: &Arc<Node>,
@@ -238,7 +235,7 @@ impl Keeper {
     ) -> (Self, Spool) {
         let settings = SpoolSettings { directory: directory.to_owned(), bytes_max: 1 << 20 };
         Self::open(&settings, Arc::clone(node), Arc::clone(metrics))
-            .expect("a directory of the test's own")
+            .expect("a directory used only by this test")
     }
 }
 

@@ -1,6 +1,6 @@
-//! The format of a segment file, without I/O: [`MAGIC`], then frames: the length of the payload (4 bytes), the xxh3-64 of
-//! length and payload (8 bytes), both little-endian, and the payload (events by series, in postcard). The reader skips
-//! truncated frames, zeros left by a machine crash, and wrong checksums; only a corrupt length hides the frames after it.
+//! The format of a segment file: [`MAGIC`] and any number of frames. A frame consists of the payload's length (4 bytes), the
+//! xxh3-64 hash of the length and the payload (8 bytes), both little-endian, and the payload (events by series, encoded with
+//! postcard). The reader skips damaged frames and zeros left by a crash. Only a corrupt length hides later frames.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -9,11 +9,11 @@ use crate::event::Batch;
 /// The header of a segment; the digit is the format version.
 pub const MAGIC: &[u8] = b"eds spool 1\n";
 const HEADER: usize = 12;
-/// Approximate size at which a payload is closed.
+/// Approximate size, in bytes, at which a payload is complete and the next frame is begun.
 const PAYLOAD_BYTES: usize = 512 * 1024;
-/// Maximum size of a payload: [`PAYLOAD_BYTES`] plus one event, whose names have at most 64 KiB each.
+/// Maximum size of a payload in bytes: [`PAYLOAD_BYTES`] plus one event, whose series and user have at most 64 KiB each.
 const PAYLOAD_MAX: usize = PAYLOAD_BYTES + 256 * 1024;
-/// Approximate size of an event, excluding the user's name.
+/// Approximate size of an event in bytes, excluding the user's name.
 const EVENT_BYTES: usize = 12;
 
 type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
@@ -23,7 +23,7 @@ type Payload<'a> = Vec<(&'a str, Vec<(i64, &'a str)>)>;
 pub struct Frame {
     /// The header and the payload.
     pub bytes: Vec<u8>,
-    /// The number of events in it.
+    /// The number of events in the payload.
     pub events: usize,
 }
 
@@ -38,9 +38,9 @@ pub struct Contents {
     pub torn_bytes: u64,
 }
 
-/// The file is not a segment.
+/// The error for a file that is not a segment of this format version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it does not begin as a segment of this version does")]
+#[error("the file does not start with this version's segment header")]
 pub struct NotASegment;
 
 /// Returns the frames of a batch, and the number of events that could not be encoded.
@@ -94,7 +94,7 @@ fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
     Some(header)
 }
 
-/// Reads a segment of arbitrary bytes, and calls `each` with the series, user and timestamp in nanoseconds of every event.
+/// Calls `each` with the series, user and timestamp of every event in a segment. Fails if it does not start with [`MAGIC`].
 pub fn read<'a>(
     segment: &'a [u8],
     mut each: impl FnMut(&'a str, &'a str, i64),
@@ -138,7 +138,7 @@ pub fn read<'a>(
     Ok(contents)
 }
 
-/// Returns whether all bytes are zero, because the file system had allocated them when the machine crashed.
+/// Returns whether all bytes are zero, which happens if the machine crashes before allocated bytes are written.
 fn is_unwritten(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }

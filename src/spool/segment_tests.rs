@@ -1,4 +1,4 @@
-//! The format of a segment file, tested with every kind of damage.
+//! Tests the format of a segment file with every kind of damage.
 
 use proptest::prelude::*;
 

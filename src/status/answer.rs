@@ -1,4 +1,4 @@
-//! [`Status`]: the response from `/api/v1/status` and `eds status --json`, whose fields are described in `docs/openapi.json`.
+//! [`Status`]: the response from `/api/v1/status` and `eds status --json`, whose fields `docs/openapi.json` describes.
 
 use std::time::Duration;
 
@@ -12,10 +12,9 @@ use crate::store::{Loss, ServerSeen};
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Status {
     pub(crate) at: String,
-    /// Whether all findings are notes.
+    /// Whether there are no findings other than notes.
     pub(crate) healthy: bool,
     pub(crate) is_anything_lost: Lost,
-    /// Worst first.
     pub(crate) findings: Vec<Diagnosis>,
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) relays: Vec<RelayReport>,
@@ -25,7 +24,7 @@ pub(crate) struct Status {
     #[serde(skip)]
     pub(crate) record: Vec<Loss>,
     pub(crate) partitions: PartitionsStatus,
-    /// By name, including outputs that are no longer configured but still have unsent counts.
+    /// All outputs, sorted by name, including those that are no longer configured but still have unsent counts.
     pub(crate) outputs: Vec<OutputStatus>,
     /// `None` if the store is in the node's memory.
     pub(crate) redis: Option<RedisStatus>,
@@ -53,7 +52,7 @@ pub(crate) enum Answer {
     Yes,
     #[default]
     Unknown,
-    /// Nothing has been lost, but many lines are rejected, or events may be missing from points.
+    /// Nothing is known to have been lost, but nodes have rejected many lines, or late events may be missing from points.
     Attention,
 }
 
@@ -68,7 +67,6 @@ pub(crate) struct CauseStatus {
 }
 
 impl Status {
-    /// Returns whether a clock is off by more than half the grace period.
     pub(super) fn is_far_off(&self, offset_ms: i64) -> bool {
         u128::from(offset_ms.unsigned_abs()) > (self.expected.grace.as_millis() / 2).max(1)
     }
@@ -90,7 +88,7 @@ impl Status {
     }
 }
 
-/// The backlog of all partitions; unknown values are `None` while the store is not responding.
+/// The backlog of all partitions. While the store is not responding, all values except `count` are unknown, i.e. `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PartitionsStatus {
     pub(crate) count: usize,
@@ -103,7 +101,7 @@ pub(crate) struct PartitionsStatus {
 pub(crate) struct States {
     pub(crate) open: u64,
     pub(crate) claimed: u64,
-    /// A minute counts once per output.
+    /// Minutes with unsent counts, each counted once per output.
     pub(crate) unsent: u64,
 }
 
@@ -115,24 +113,24 @@ pub(crate) struct OldestUnsent {
     pub(crate) why: String,
 }
 
-/// Open minutes, counted per partition, that ended long ago. They are sealed after the recent ones.
+/// Open minutes that ended long ago, counted per partition. Recent minutes are sealed before them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct OldMinutes {
     pub(crate) waiting: u64,
-    /// An estimate; `None` if none has been sealed in the last ten seconds.
+    /// The estimated time until all old minutes have been sealed; `None` if none have been sealed in the last ten seconds.
     pub(crate) done_in_seconds: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct OutputStatus {
     pub(crate) name: String,
-    /// Without secrets; empty if no node has this output.
+    /// The URL without secrets; empty if no node has this output.
     pub(crate) url: String,
-    /// Whether it is up for every node; `None` if no node reports it.
+    /// Whether the output is up for every node; `None` if no node reports its state.
     pub(crate) up: Option<bool>,
     pub(crate) last_error: Option<String>,
     pub(crate) remedy: Option<String>,
-    /// Counted per minute and partition; `None` if the store is not responding, as for `quarantined`.
+    /// Minutes with unsent counts, counted per partition. Like `quarantined`, `None` while the store is not responding.
     pub(crate) unsent: Option<u64>,
     pub(crate) quarantined: Option<u64>,
     pub(crate) quarantined_max: u64,
@@ -149,7 +147,7 @@ pub(crate) struct RedisStatus {
 pub(crate) struct Expected {
     pub(crate) grace: Duration,
     pub(crate) max_hold: Duration,
-    /// `input.linger_max`, limited by the grace period.
+    /// `input.linger_max`, or the grace period if that is shorter.
     pub(crate) linger: Duration,
     pub(crate) retention: Duration,
     pub(crate) outputs: Vec<(String, String)>,

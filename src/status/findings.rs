@@ -1,11 +1,11 @@
-//! The findings in a status about losses, Redis, outputs and the cluster. Pure.
+//! Derives the findings about losses, Redis, outputs and the cluster from a status. The functions are pure.
 
 use super::answer::{OutputStatus, Status, percent};
 use super::process_findings;
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
 use crate::store::{ServerFound, ServerSeen};
 
-/// The percentage of maxmemory at which a server is nearly full.
+/// The percentage of maxmemory at which a server counts as nearly full.
 const MEMORY_PERCENT_MAX: u64 = 90;
 
 pub(super) fn find(status: &Status) -> Vec<Diagnosis> {
@@ -42,12 +42,12 @@ fn find_losses(status: &Status) -> Vec<Diagnosis> {
         let kind = if cause.is_of_relay() { "relay" } else { "node" };
         let place = match &loss.nodes[..] {
             [] => format!("{kind}s"),
-            [one] => format!("{kind} {one}"),
+            [node] => format!("{kind} {node}"),
             all => format!("{kind}s {}", all.join(", ")),
         };
         let minutes = match (&loss.first, &loss.last) {
-            (Some(first), Some(last)) if first == last => format!(" of the minute {first}"),
-            (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
+            (Some(first), Some(last)) if first == last => format!(" in the minute {first}"),
+            (Some(first), Some(last)) => format!(" in the minutes from {first} to {last}"),
             _ => String::new(),
         };
         let mut remedy = match cause {
@@ -90,7 +90,7 @@ fn find_in_redis(status: &Status) -> Vec<Diagnosis> {
             found.extend(find_in_server(status, server));
         }
         let place = format!("Redis at {}", server.address);
-        // An error from a sentinel names that sentinel.
+        // An error from a Sentinel already contains the address of that Sentinel.
         let at_server = |finding: Diagnosis| match &*finding.r#where {
             "" => finding.at(&place),
             _ => finding,
@@ -107,21 +107,22 @@ fn find_in_server(status: &Status, server: &ServerFound) -> Vec<Diagnosis> {
     let (used, most) = (server.used_memory, server.maxmemory);
     let fill = percent(used, most);
     if is_full(server) {
-        add(Cause::RedisFull, format!("it uses {used} bytes of {most}"));
+        add(Cause::RedisFull, format!("it uses {used} of {most} bytes"));
     } else if most > 0 && fill >= MEMORY_PERCENT_MAX {
         let formula = status.redis.as_ref().and_then(|redis| redis.memory_by_formula);
         let needs = formula.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
-            format!("; the present input needs about {bytes} bytes by docs/limits.md")
+            format!("; according to the formula in docs/limits.md, the current input needs about {bytes} bytes")
         });
-        add(Cause::RedisFills, format!("{fill} % of its maxmemory{needs}"));
+        add(Cause::RedisFills, format!("{fill}% is in use{needs}"));
     }
     let persistence = &server.persistence;
     if !persistence.aof {
         let unsaved = persistence.unsaved_changes;
-        add(Cause::RedisForgets, format!("a crash would lose {unsaved} confirmed changes now"));
+        let why = format!("a crash would currently lose {unsaved} acknowledged changes");
+        add(Cause::RedisForgets, why);
     }
     if !persistence.last_save_ok {
-        let why = "its disk is full, read-only or broken, or it cannot fork";
+        let why = "the disk may be full, read-only or broken, or Redis may be unable to fork";
         add(Cause::RedisCannotSave, why.to_owned());
     }
     if status.is_far_off(server.clock_offset_ms) {
@@ -134,23 +135,24 @@ fn find_in_server(status: &Status, server: &ServerFound) -> Vec<Diagnosis> {
 fn find_in_cluster(status: &Status) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     if status.nodes.is_empty() && servers(status).all(|server| server.error.is_none()) {
-        let why = "no report in the last five minutes";
+        let why = "no reports in the last five minutes";
         found.push(Diagnosis::new(Cause::NoNode, why).at("nodes"));
     }
     if let Some(difference) = &status.difference {
-        found.push(difference.clone().at("this configuration and version"));
+        found.push(difference.clone().at("this configuration or version"));
     }
     if let Some(old) = &status.partitions.old {
         let rate = match old.done_in_seconds {
-            Some(seconds) => format!("at the present rate they are sealed in about {seconds} s"),
-            None => "none of them is being sealed".to_owned(),
+            Some(seconds) => format!("all will be sealed in about {seconds} s at the current rate"),
+            None => "none are being sealed".to_owned(),
         };
         let (minutes, partitions) = (old.waiting, status.partitions.count);
-        let why = format!("{minutes} minutes, each in up to {partitions} partitions; {rate}");
+        let why =
+            format!("{minutes} minutes, each counted in up to {partitions} partitions; {rate}");
         found.push(Diagnosis::new(Cause::OldMinutes, why).at("store"));
     }
     if status.redis.is_none() {
-        let why = "store.url is memory:, which serves one node and loses open minutes at its end";
+        let why = "store.url is memory:, so only one node can use the store, and open minutes are lost on exit";
         found.push(Diagnosis::new(Cause::MemoryStore, why).at("store"));
     }
     found
@@ -169,7 +171,7 @@ fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
     if let Some(quarantined) = output.quarantined.filter(|counts| *counts > 0) {
         let fill = percent(quarantined, output.quarantined_max);
         let cause = if fill >= 50 { Cause::QuarantineFull } else { Cause::Quarantine };
-        let why = format!("{quarantined} counts that it refused, {fill} % of the limit");
+        let why = format!("{quarantined} counts that the output rejected, {fill}% of the limit");
         found.push(Diagnosis::new(cause, why).named(&output.name));
     }
     let place = format!("output {}", output.name);
@@ -188,7 +190,7 @@ fn unsent(status: &Status) -> Option<Diagnosis> {
     }
     let is_gone = output.is_some_and(|output| output.url.is_empty());
     let cause = if is_gone { Cause::OutputGone } else { Cause::Unsent };
-    let why = format!("the minute {minute}, which ended {age} s ago; {}", oldest.why);
+    let why = format!("minute {minute}, which ended {age} s ago; {}", oldest.why);
     let place = format!("output {}", oldest.output);
     Some(Diagnosis::new(cause, why).at(place).named(&oldest.output))
 }

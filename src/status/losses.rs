@@ -1,6 +1,5 @@
-//! [`LossReporter`]: adds this process's losses to the loss record in the store. While the store is unavailable, the process
-//! keeps the losses in memory and, with an `input.spool_dir`, in a file there, so that the next process can record them. An
-//! entry is a total, so re-recording it has no effect.
+//! [`LossReporter`]: adds this process's losses to the loss record in the store. While the store is unavailable, they are
+//! kept in memory and, if `input.spool_dir` is set, in a file for the next process. Recording an entry twice has no effect.
 
 use std::fs;
 use std::io;
@@ -29,14 +28,13 @@ pub(crate) struct LossReporter {
 
 #[derive(Debug)]
 struct State {
-    /// Losses that an earlier process could not record.
     inherited: Vec<Loss>,
     on_disk: Vec<Loss>,
     log_due: Throttle,
 }
 
 impl LossReporter {
-    /// `file` keeps the losses that are not in the store yet.
+    /// Creates a reporter. `file` is where losses are kept while they are not in the store.
     pub(crate) fn new(
         record: Arc<dyn Registry>,
         losses: Arc<Losses>,
@@ -51,7 +49,7 @@ impl LossReporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file left by an earlier process, which must have stopped using the directory.
+    /// Reads the losses that an earlier process left in the file. That process must no longer be using the directory.
     pub(super) fn inherit(&self) {
         let inherited = self.file.as_deref().map(read).unwrap_or_default();
         let mut state = self.lock();
@@ -59,7 +57,7 @@ impl LossReporter {
         state.inherited = inherited;
     }
 
-    /// Adds the growth of these totals since the last call.
+    /// Counts the increase in these totals since the last call as losses of the current minute.
     pub(crate) fn count(&self, now_nanos: i64, totals: impl IntoIterator<Item = (LossCause, u64)>) {
         let minute = Minute::of_nanos(now_nanos);
         for (cause, total) in totals {
@@ -118,14 +116,14 @@ impl LossReporter {
             Ok(Ok(Ok(()))) => return,
             Ok(Ok(Err(error))) => error.to_string(),
             Ok(Err(error)) => error.to_string(),
-            Err(_elapsed) => "the disk takes too long".to_owned(),
+            Err(_elapsed) => "the disk is too slow".to_owned(),
         };
         if self.lock().log_due.is_due() {
             tracing::warn!(
                 path,
                 error,
-                "cannot write losses to the file that keeps them while the store is unavailable; if this process ends before \
-                 the store recovers, only its log has these losses; {}",
+                "cannot write losses to the file that holds them while the store is unavailable; if this process exits before \
+                 the store recovers, these losses are only in its log; {}",
                 LossCause::SpoolFailed.remedy()
             );
         }
@@ -147,7 +145,7 @@ fn read(file: &Path) -> Vec<Loss> {
         .and_then(|bytes| Ok(serde_json::from_slice::<Vec<(String, u64)>>(&bytes)?));
     let losses = parsed.unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
-            tracing::error!(path = %file.display(), %error, "cannot read the losses that an earlier process could not record; its log has them");
+            tracing::error!(path = %file.display(), %error, "cannot read the losses that an earlier process could not record; see its log for them");
         }
         Vec::new()
     });

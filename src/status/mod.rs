@@ -1,4 +1,4 @@
-//! The status of nodes, relays, store and outputs: findings with their causes and remedies. It never affects what a node does.
+//! The status of the nodes, relays, store and outputs, with findings and remedies. It never affects what a node does.
 
 mod answer;
 mod findings;

@@ -1,4 +1,4 @@
-//! Findings about nodes and relays. Pure.
+//! Derives the findings about nodes and relays from a status. The functions are pure.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
 use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
 
-/// If a node saw less than this share of another node's events, it is losing events on the way.
+/// A node that saw less than this share of the events that another node saw is considered to be losing events.
 const COVERAGE_MIN: f64 = 0.99;
-/// The percentage of rejected lines at which a node is reported.
+/// The percentage of rejected lines at which a node is reported with a warning rather than a note.
 const REJECTED_PERCENT_MIN: u64 = 1;
 const LAG_SECONDS_MAX: u64 = 10;
 
-/// `servers_well` means that no server is the cause of what its nodes report.
+/// Returns the findings about all nodes and relays. Leaves out the nodes' store errors unless the Redis servers are well.
 pub(super) fn find(status: &Status, servers_well: bool) -> Vec<Diagnosis> {
     let live = || status.nodes.iter().filter(|node| !node.seen.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
-    // If several versions are equally frequent, the latest.
+    // The version that most nodes run. If several versions are equally common, the latest of these.
     let versions = live().map(|node| node.process.version.as_str());
     let usual = versions.max_by_key(|version| (count(version), *version));
     let mut found = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn find(status: &Status, servers_well: bool) -> Vec<Diagnosis> {
             found.extend(find_in_input(node));
             let version = &node.process.version;
             if let Some(usual) = usual.filter(|usual| usual != version) {
-                let why = format!("it runs {version}, other nodes run {usual}");
+                let why = format!("it runs {version}; most nodes run {usual}");
                 found.push(Diagnosis::new(Cause::Version, why));
             }
             found
@@ -52,10 +52,14 @@ fn find_in_process<R>(
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     if report.seen.silent {
         let seconds = report.seen.last_seen_seconds;
-        add(silent, format!("for {seconds} s; it sleeps, hangs, died, or cannot reach Redis"));
+        let why = format!("for {seconds} s; it is suspended, hung or dead, or cannot reach Redis");
+        add(silent, why);
     } else {
         if *sockets_failing > 0 {
-            add(Cause::SocketFails, format!("{sockets_failing} of its threads; see its log"));
+            add(
+                Cause::SocketFails,
+                format!("affects {sockets_failing} of its threads; see its log"),
+            );
         }
         if !stalled.is_empty() {
             add(Cause::Stalled, stalled.join(", "));
@@ -64,7 +68,8 @@ fn find_in_process<R>(
             add(Cause::NameTaken, "their reports overwrite each other".to_owned());
         }
         if !report.seen.readable {
-            let why = format!("another version, or not a {kind}, wrote it");
+            let why =
+                format!("the report was written by a different version of eds, or not by a {kind}");
             add(Cause::ReportUnreadable, why);
         }
     }
@@ -80,7 +85,7 @@ pub(super) fn rejects_much(node: &NodeReport) -> bool {
 fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
-    // A Redis that is unfit for all nodes is a separate finding.
+    // A problem of Redis itself affects all nodes and is a separate finding.
     let store_error = report.store_error.as_ref().filter(|_| servers_well);
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),
@@ -94,25 +99,25 @@ fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<D
     let (spool, queue) = (&report.spool, &report.queue);
     let fill = percent(spool.bytes, spool.bytes_max);
     if spool.bytes_max > 0 && fill >= 80 {
-        add(Cause::SpoolFills, format!("{} events, {fill} % of input.spool_max", spool.events));
+        add(Cause::SpoolFills, format!("{} events, {fill}% of input.spool_max", spool.events));
     }
     let fill = percent(queue.events, queue.events_max).max(percent(queue.bytes, queue.bytes_max));
     if fill >= 50 {
-        add(Cause::QueueFills, format!("{} events, {fill} % of the limit", queue.events));
+        add(Cause::QueueFills, format!("{} events, {fill}% of the limit", queue.events));
     }
     if report.lag_seconds > LAG_SECONDS_MAX {
         let (partitions, seconds) = (report.partitions_lagging, report.lag_seconds);
         let why = format!(
-            "for {seconds} s; events of {partitions} partitions are queued, {} on disk; no minute of these partitions closes",
+            "for {seconds} s; events in {partitions} partitions are queued, of which {} are on disk; minutes in these partitions stay open",
             spool.events
         );
         add(Cause::NodeLags, why);
     }
-    // Coverage includes only recorded events.
+    // A lagging node is not reported for its coverage, because coverage includes only recorded events.
     let lags = report.lag_seconds > 0 || report.store_error.is_some();
     if let Some(share) = node.seen.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
         let why = format!(
-            "{:.1} % in the last minutes; the path to it loses events, it receives none, or it slept",
+            "{:.1}% in the last few minutes; events are being lost on the way to this node, none are being sent to it, or it was suspended",
             share * 100.0
         );
         add(Cause::NodeLoses, why);
@@ -122,7 +127,7 @@ fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<D
         let side = if offset_ms > 0 { "behind" } else { "ahead of" };
         let seconds = Duration::from_millis(offset_ms.unsigned_abs()).as_secs_f64();
         let why = format!(
-            "it is {seconds:.1} s {side} the store's; timestamps and age checks of this node are wrong by as much"
+            "it is {seconds:.1} s {side} the store's clock; timestamps and age checks on this node are off by the same amount"
         );
         add(Cause::Clock, why);
     }
@@ -138,7 +143,7 @@ fn find_in_input(node: &NodeReport) -> Vec<Diagnosis> {
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
     if let Some(other) = &report.unstamped_copies_at {
         let why = format!(
-            "this node and node {other} received the same lines within a second, and each stamps them with its own time of arrival"
+            "this node and node {other} received the same lines within a second, and each adds its own arrival time"
         );
         add(Cause::UnstampedCopies, why);
     }
@@ -154,7 +159,7 @@ fn find_in_input(node: &NodeReport) -> Vec<Diagnosis> {
     }
     if recent.overflowed > 0 {
         let why = format!(
-            "{} events in the last {seconds} s; there are more series than input.max_series_per_minute",
+            "{} events in the last {seconds} s; there were more series in a minute than input.max_series_per_minute",
             recent.overflowed
         );
         add(Cause::Overflow, why);
@@ -167,7 +172,7 @@ fn rejection(node: &NodeReport) -> Diagnosis {
     let share = percent(recent.rejected, recent.received);
     let cause = if rejects_much(node) { Cause::RejectsLines } else { Cause::RejectsFew };
     let counts = format!(
-        "{} of {} lines ({share} %) in the last {seconds} s",
+        "{} of {} lines ({share}%) in the last {seconds} s",
         recent.rejected, recent.received
     );
     let Some(most) = node.details.rejected.first() else {
@@ -176,7 +181,7 @@ fn rejection(node: &NodeReport) -> Diagnosis {
     let known = Rejection::labelled(&most.reason);
     let words = known.map_or_else(String::new, |reason| format!(", {reason}"));
     let (lines, reason, example) = (most.lines, &most.reason, &most.example);
-    let why = format!("{counts}; {lines} for {reason}{words}; the last of them begins: {example}");
+    let why = format!("{counts}; {lines} for {reason}{words}; the last one begins with: {example}");
     let found = Diagnosis::new(cause, why);
     match known {
         Some(reason) => found.remedy(reason.remedy()),
@@ -199,23 +204,26 @@ fn find_in_relay(relay: &RelayReport) -> Vec<Diagnosis> {
         }
         let example = match report.unsent.iter().find(|unsent| matches(&unsent.reason)) {
             Some(unsent) => {
-                let from = unsent.source.as_ref().map_or(String::new(), |it| format!(" from {it}"));
+                let from = unsent
+                    .source
+                    .as_ref()
+                    .map_or(String::new(), |source| format!(" from {source}"));
                 format!("{}: {:?}{from}", unsent.reason, unsent.line)
             }
-            None => "its log shows an example".to_owned(),
+            None => "see its log for an example".to_owned(),
         };
         let seconds = relay.process.recent_seconds;
         add(cause, format!("{lines} lines in the last {seconds} s; {example}"));
     }
     let to = &report.passthrough.to;
     if report.passthrough.is_loop {
-        add(Cause::RelayPassthroughLoop, format!("it sends them to {to}"));
+        add(Cause::RelayPassthroughLoop, format!("the lines come back after being sent to {to}"));
     }
     let down = report.to.iter().filter(|target| !target.up);
     let down: Vec<_> = down.map(|target| &*target.to).collect();
     if !down.is_empty() {
         let why = format!(
-            "{}: no address, refuses, or unreachable; the other nodes receive every event",
+            "{}: the name cannot be resolved, no process is listening, or the host is unreachable; the other nodes still receive every event",
             down.join(", ")
         );
         add(Cause::RelayNodeDown, why);
@@ -258,13 +266,13 @@ mod tests {
         findings::find_in_relays(&relay_status(String::new(), report))
     }
 
-    /// Asserts that a changed report has exactly this finding, with these words.
     #[track_caller]
     fn check(change: impl FnOnce(&mut RelayReport), id: &str, severity: Severity, words: &[&str]) {
         let mut changed = report();
         change(&mut changed);
         let found = find(changed);
-        let ids: Vec<_> = found.iter().map(|it| (it.cause.id(), it.cause.severity())).collect();
+        let ids: Vec<_> =
+            found.iter().map(|finding| (finding.cause.id(), finding.cause.severity())).collect();
         assert_eq!(ids, [(id, severity)]);
         let text = format!("{} {} {}", found[0].r#where, found[0].cause.what(), found[0].why);
         for word in ["relay east"].iter().chain(words) {
@@ -276,12 +284,12 @@ mod tests {
 
     fn unsent(reason: &str) -> Vec<UnsentReport> {
         let other = UnsentReport { reason: "other".to_owned(), ..UnsentReport::default() };
-        let meant = UnsentReport {
+        let matching = UnsentReport {
             reason: reason.to_owned(),
             source: Some("10.0.0.9:4242".to_owned()),
             line: "gorets:1|c".to_owned(),
         };
-        vec![meant, other]
+        vec![matching, other]
     }
 
     #[test]
@@ -332,7 +340,7 @@ mod tests {
             }),
             ("relay-node-down", Warning, "node-1:8094", |report| report.details.to[0].up = false),
             ("relay-passthrough-down", Warning, "none:", |report| {
-                report.details.passthrough.up = false
+                report.details.passthrough.up = false;
             }),
             ("name-taken", Warning, "", |report| report.process.name_taken = true),
         ] {

@@ -1,5 +1,5 @@
-//! Reports from nodes and relays, whose fields are described in `docs/openapi.json`. A report in the store may come from a
-//! different version or program, so [`Report::read`] reads it field by field and makes its texts short and printable.
+//! Reports from nodes and relays, whose fields are described in `docs/openapi.json`. As a report in the store may have any
+//! content, [`Report::read`] tolerates invalid fields and makes all texts short and printable.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::text::beginning;
 
 const TEXT_CHARS_MAX: usize = 200;
 const LISTED_MAX: usize = 16;
-/// The age at which a report's process counts as silent, having missed seven reports.
+/// The age of the last report at which a process counts as silent. By then, it has missed seven reports.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 
 pub(crate) type NodeReport = Report<NodeDetails>;
@@ -46,15 +46,15 @@ pub(crate) struct Seen {
 #[serde(default)]
 pub(crate) struct ProcessReport {
     pub(crate) name: String,
-    /// `name#number`.
+    /// The name and number of the process, as `name#number`.
     pub(crate) instance: String,
     pub(crate) version: String,
-    /// RFC 3339, by the process's clock.
+    /// The start time according to the process's own clock, in RFC 3339 format.
     pub(crate) started: String,
     pub(crate) uptime_seconds: u64,
     #[serde(deserialize_with = "rate")]
     pub(crate) received_per_second: f64,
-    /// The period covered by the recent totals: at most five minutes.
+    /// The length of the period covered by the recent totals: at most five minutes.
     pub(crate) recent_seconds: u64,
     pub(crate) sockets_failing: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -82,7 +82,7 @@ pub(crate) struct NodeDetails {
     /// How far the store's clock is ahead of the node's.
     pub(crate) clock_offset_ms: Option<i64>,
     pub(crate) coarse_stamps: Option<String>,
-    /// A sample of lines without a timestamp, for other nodes only.
+    /// A sample of lines without a timestamp, which other nodes compare with their own. It is not part of the status.
     pub(crate) unstamped: Option<Sample>,
     pub(crate) unstamped_copies_at: Option<String>,
     pub(crate) leftovers: Option<String>,
@@ -123,7 +123,6 @@ pub(crate) struct Spooled {
 #[serde(default)]
 pub(crate) struct OutputReport {
     pub(crate) name: String,
-    /// Without secrets.
     pub(crate) url: String,
     pub(crate) up: bool,
     pub(crate) last_error: Option<String>,
@@ -146,7 +145,6 @@ pub(crate) struct RelayDetails {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct TargetReport {
-    /// Without secrets.
     pub(crate) to: String,
     pub(crate) up: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -164,7 +162,7 @@ pub(crate) struct UnsentReport {
     pub(crate) line: String,
 }
 
-/// Declares totals, which are counts that only grow, and one gauge. `lost` lists the loss counts.
+/// Declares a struct with totals, which only grow, and one gauge, `level`. The totals listed after `lost` count losses.
 macro_rules! totals {
     ($name:ident { $($(#[doc = $doc:literal])* $count:ident,)* } level $level:ident lost $($lost:ident)*) => {
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,16 +195,16 @@ totals! {
         dropped,
         kernel_drops,
         forgotten,
-        /// Counted per minute and partition.
+        /// Minutes, counted per partition.
         unconfirmed,
         late,
         rounded,
         coinciding,
-        /// Counted per minute and series.
+        /// Counts that have been sealed, one per series per minute.
         sealed,
-        /// Counted per minute and partition, if sealed long after the minute ended.
+        /// Minutes that were sealed long after they ended, counted per partition.
         old_minutes_sealed,
-        /// Points, as are the next two.
+        /// The number of points, like the next two totals.
         sent,
         quarantined,
         discarded,
@@ -224,9 +222,8 @@ totals! {
         rejected,
         looped,
         passthrough_sent,
-        /// Because `passthrough.url` is `none:`.
+        /// Lines dropped because `passthrough.url` is `none:`.
         passthrough_discarded,
-        /// For any other reason.
         passthrough_dropped,
         kernel_drops,
     }
@@ -293,7 +290,7 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
         report.to_string()
     }
 
-    /// Reads a report from a different process. Fields that cannot be read keep their defaults.
+    /// Parses a report from a different process. Fields that cannot be parsed keep their defaults.
     pub(crate) fn read(text: &str, age: Duration) -> Self {
         let mut value: Value = serde_json::from_str(text).unwrap_or_default();
         fit(&mut value);
@@ -325,7 +322,7 @@ impl<R: Default + Serialize + DeserializeOwned> Report<R> {
     }
 }
 
-/// Returns a value as JSON without the fields that are `None`, since these are unknown.
+/// Converts a value to JSON. Fields that are `None` are left out, because their values are unknown.
 pub(super) fn known(value: &impl Serialize) -> Value {
     fn remove_nulls(value: &mut Value) {
         match value {
@@ -350,7 +347,7 @@ fn fit(value: &mut Value) {
             items.iter_mut().for_each(fit);
         }
         Value::Object(fields) => {
-            // The sample contains only numbers, and must be complete.
+            // The sample of unstamped lines must stay complete; it contains only numbers.
             let fields = fields.iter_mut().filter(|(name, _)| *name != "unstamped");
             fields.for_each(|(_, value)| fit(value));
         }

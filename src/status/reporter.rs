@@ -1,5 +1,5 @@
-//! [`NodeReporter`]: the task that writes a node's report to the store, and the [`History`] of totals from which rates are
-//! computed. It withdraws the report when the node shuts down; a node that dies becomes silent.
+//! [`NodeReporter`]: the task that writes a node's report to the store, and [`History`]: the past totals from which rates
+//! are computed. The task withdraws the report when the node shuts down. If the node dies instead, it is shown as silent.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -25,11 +25,10 @@ use crate::text::beginning;
 
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const REPORTED_WITHIN: Duration = Duration::from_secs(1);
-/// A worker without a heartbeat for this long is reported as stalled.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(15);
 const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const LOSSES_INTERVAL: Duration = Duration::from_secs(10);
-/// How far into a window the previous window's samples are compared. By then, every node has reported its sample.
+/// How long after the start of a window samples are compared, in milliseconds. By then, every node has reported its sample.
 const COMPARED_AFTER_MS: i64 = 2500;
 const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
 const REJECTED_MAX: usize = 5;
@@ -41,12 +40,12 @@ const RATED: Duration = Duration::from_secs(10);
 pub(crate) struct History<T> {
     began: Instant,
     started: DateTime<Utc>,
-    /// Oldest first.
+    /// The totals, oldest first, and when each was added.
     totals: VecDeque<(Instant, T)>,
 }
 
 impl<T: Copy + Default> History<T> {
-    /// Returns the history of a process that starts now and has counted nothing. `started` is the time by its clock.
+    /// Creates the history of a process that starts now, at `started` by its clock, with all totals at zero.
     pub(crate) fn new(started: DateTime<Utc>) -> Self {
         let began = Instant::now();
         Self { began, started, totals: [(began, T::default())].into() }
@@ -80,7 +79,7 @@ impl<T: Copy + Default> History<T> {
         earlier.map_or_else(Default::default, |(at, totals)| (at.elapsed(), *totals))
     }
 
-    /// Returns the report for a process named `name#number`, without counts.
+    /// Returns a report without counts for the process with this identity, which has the form `name#number`.
     pub(crate) fn process(&self, identity: &str) -> ProcessReport {
         ProcessReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),
@@ -101,7 +100,6 @@ pub(crate) struct NodeReporter {
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) outputs: Vec<(String, String)>,
-    /// Maximum number of events and bytes in memory.
     pub(crate) queue_max: [u64; 2],
     pub(crate) spool_max: u64,
     pub(crate) latest: Latest,
@@ -118,9 +116,9 @@ struct Counts {
 struct Memory {
     history: History<Counts>,
     lags_since: Option<Instant>,
-    /// The last window whose sample of unstamped lines was compared.
+    /// The last window whose sample of lines without a timestamp was compared with those of other nodes.
     compared: i64,
-    /// When a different node was last found to receive copies of these lines, and its name.
+    /// When a different node was last found to receive the same lines as this node, and the name of that node.
     copies_at: Option<(Instant, String)>,
     copies_log_due: Throttle,
 }
@@ -156,16 +154,16 @@ impl NodeReporter {
                     tracing::warn!("{}", Cause::NameTaken);
                 }
             }
-            if let Some(own) = unstamped {
-                self.compare(&mut memory, &own).await;
+            if let Some(sample) = unstamped {
+                self.compare(&mut memory, &sample).await;
             }
         }
-        // If the store does not respond, it drops the report after a few minutes.
+        // If the store is not responding, the report expires after a few minutes instead.
         let _ = timeout(REPORTED_WITHIN, registry.withdraw()).await;
     }
 
-    /// Finds a different node that receives the same lines without a timestamp. Runs once per window, after all nodes have
-    /// reported.
+    /// Checks whether another node is receiving the same unstamped lines. If so, logs a warning and remembers that node.
+    /// Runs once per window, after all nodes have reported their samples.
     async fn compare(&self, memory: &mut Memory, own: &Sample) {
         let into_ms = self.node.clock.store_now_ms().rem_euclid(WINDOW_MS);
         if memory.compared == own.window || into_ms < COMPARED_AFTER_MS {
@@ -178,9 +176,9 @@ impl NodeReporter {
         memory.compared = own.window;
         let identity = registry.identity();
         let others = reports.iter().filter(|report| report.identity != identity);
-        let common = |other: &Reported| {
-            let theirs = NodeReport::read(&other.text, other.ago).details.unstamped?.fit();
-            Some((own.common(&theirs)?, beginning(&other.name, 64)))
+        let common = |report: &Reported| {
+            let sample = NodeReport::read(&report.text, report.ago).details.unstamped?.fit();
+            Some((own.common(&sample)?, beginning(&report.name, 64)))
         };
         let Some((lines, other)) = others.filter_map(common).max() else {
             return;

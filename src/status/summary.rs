@@ -28,17 +28,18 @@ use crate::text::beginning;
 
 const SURVEYED_WITHIN: Duration = Duration::from_secs(6);
 const CURRENT_FOR: Duration = Duration::from_secs(1);
-/// A minute that is still not sealed this long after it should have closed is old.
+/// A minute counts as old if it is still not sealed this long after it should have closed.
 const OLD_AFTER: Duration = Duration::from_secs(300);
-/// The number of minutes whose coverage is compared, and of later ones left out because their events are still arriving.
+/// Number of minutes over which coverage is computed. They exclude the latest, whose events are still arriving.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
-/// With fewer events, a node's share is not meaningful.
+/// Minimum number of events for which coverage is reported. With fewer events, a node's share is not meaningful.
 const COVERED_MIN: u64 = 100;
-/// Bytes per event of an open minute, including its user, and per kept count with a 40-byte name (`docs/limits.md`).
+/// Bytes of Redis memory per event in an open minute, including its user (`docs/limits.md`).
 const EVENT_BYTES: f64 = 180.0;
+/// Bytes of Redis memory per sealed count of a series with a 40-byte name.
 const COUNT_BYTES: f64 = 120.0;
-/// Bytes per event in a node's log.
+/// Bytes of Redis memory per event if events are stored in logs (`store.layout`).
 const LOGGED_BYTES: f64 = 20.0;
 
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Observer {
     async fn observe(&self) -> Status {
         let now = Utc::now();
         let last = now.timestamp().div_euclid(60) - MINUTES_LEFT_OUT;
-        // The minutes before and after show which processes ran throughout.
+        // One extra minute before and one after show which processes ran throughout the minutes between them.
         let minutes: Vec<_> =
             (last - MINUTES - 1..=last).filter_map(Minute::from_epoch_minutes).collect();
         let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
@@ -77,7 +78,7 @@ impl Observer {
         let old_before = now_nanos.saturating_sub(i64::try_from(old_after).unwrap_or(i64::MAX));
         let survey = self.store.survey(&minutes, Minute::of_nanos(old_before));
         let seen = timeout(SURVEYED_WITHIN, survey).await.unwrap_or_else(|_elapsed| {
-            let why = StoreError::unavailable("no answer in time");
+            let why = StoreError::unavailable("no response in time");
             Surveyed::nothing(self.store.describe(), &why)
         });
         let own = self.own.as_ref().and_then(|latest| latest.borrow().clone());
@@ -140,7 +141,7 @@ pub(super) fn summarize(
     status
 }
 
-/// Returns the processes by name. This process's own report replaces the one in the store.
+/// Returns the reports of all processes, sorted by name. This process's own report replaces its older report in the store.
 fn processes<R: Default + Serialize + DeserializeOwned>(
     own: Option<Report<R>>,
     reported: &[Reported],
@@ -159,8 +160,9 @@ fn processes<R: Default + Serialize + DeserializeOwned>(
     processes
 }
 
-/// Relative to the node that saw the most of each minute, except the first and last. A minute counts if a process of the node
-/// ran throughout it, as shown by the minutes before and after, so that a node that was down is not reported as losing events.
+/// Returns the share of events that a node saw, relative to the node that saw the most events in each minute, or `None` if
+/// there were too few events. A minute is only included if one of the node's processes ran throughout, as shown by the
+/// minutes before and after it, so that a node that was down is not reported as losing events.
 fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
     let name = node.process.name.as_str();
     let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
@@ -175,7 +177,7 @@ fn coverage(node: &NodeReport, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -
         };
         let ran_throughout = |process: &String| {
             let saw = |minute: &Coverage| minute.get(process).is_some_and(|events| *events > 0);
-            // A minute without any events reveals nothing.
+            // A minute without any events does not show which processes ran.
             let saw_neighbors =
                 [before, after].iter().all(|minute| minute.is_empty() || saw(minute));
             node_name(process) == name && saw(coverage) && saw_neighbors
@@ -246,12 +248,12 @@ fn partitions(
         let output = outputs.iter().find(|output| output.name == name.as_str());
         let error = output.and_then(|output| output.last_error.as_deref());
         let is_gone = output.is_some_and(|output| output.url.is_empty());
-        let other = if is_gone { "no node has this output" } else { "it will be sent next" };
+        let reason = if is_gone { "no node has this output" } else { "it will be sent next" };
         OldestUnsent {
             minute: minute.shown(),
             age_seconds: age_ms.unsigned_abs() / 1000,
             output: name.to_string(),
-            why: error.unwrap_or(other).to_owned(),
+            why: error.unwrap_or(reason).to_owned(),
         }
     });
     let sum = |number: fn(&Backlog) -> u64| backlogs.iter().map(number).sum::<u64>();
@@ -301,7 +303,7 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeReport], seen: &Surveyed)
     (events * open * event_bytes + kept * COUNT_BYTES) as u64
 }
 
-/// Returns the unacknowledged losses by cause, in the order of the metrics. The record is sorted by minute.
+/// Returns the unacknowledged losses by cause, in the order of the metrics. `record` must be sorted by minute.
 fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
     let mut causes: BTreeMap<_, CauseStatus> = BTreeMap::new();
     for loss in record.iter().filter(|loss| loss.left() > 0) {
@@ -325,8 +327,8 @@ fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
 
 fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     let words = |loss: &CauseStatus| {
-        let what = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);
-        format!("{} {what} ({})", loss.amount, loss.cause)
+        let description = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);
+        format!("{} {description} ({})", loss.amount, loss.cause)
     };
     losses.map(words).collect::<Vec<_>>().join(", ")
 }
@@ -347,28 +349,28 @@ fn is_anything_lost(
         silent.filter(|(_, seen)| seen.silent).map(|(process, _)| process.name.as_str()).collect();
     let certain = amounts(losses.iter().filter(|loss| is_certain(loss)));
     let (answer, sentence) = if !certain.is_empty() {
-        let copy = if nodes.len() > 1 { ", unless another node had a copy" } else { "" };
+        let copy = if nodes.len() > 1 { ", unless another node received them" } else { "" };
         let sentence =
             format!("Yes: {certain}{copy}; eds loss lists them until they are acknowledged.");
         (Answer::Yes, sentence)
     } else if !is_known {
-        let sentence = "Not known: the store does not respond, and it has the reports of the nodes. The nodes queue events.";
+        let sentence = "Unknown: the store, which holds the node reports, is not responding. The nodes queue events.";
         (Answer::Unknown, sentence.to_owned())
     } else if nodes.is_empty() {
-        let sentence = "Not known: no node has reported in the last five minutes.";
+        let sentence = "Unknown: no node has reported in the last five minutes.";
         (Answer::Unknown, sentence.to_owned())
     } else if !silent.is_empty() {
-        (Answer::Unknown, format!("Not known: {} does not report.", silent.join(", ")))
+        (Answer::Unknown, format!("Unknown: no recent report from {}.", silent.join(", ")))
     } else if let Some(sentence) = rejected(nodes) {
         (Answer::Attention, sentence)
     } else if !losses.is_empty() {
         let amounts = amounts(losses.iter());
         let sentence = format!(
-            "Attention: {amounts}, which are in no point; some may be copies of published events."
+            "Attention: {amounts}, which are not in any point; some may be duplicates of published events."
         );
         (Answer::Attention, sentence)
     } else {
-        let sentence = "No: every received event is recorded, queued, or was rejected.";
+        let sentence = "No: every received event has been recorded, queued or rejected.";
         (Answer::No, sentence.to_owned())
     };
     Lost { answer, sentence }
@@ -384,6 +386,6 @@ fn rejected(nodes: &[NodeReport]) -> Option<String> {
     let names: Vec<_> = rejecting.iter().map(|node| node.process.name.as_str()).collect();
     let names = names.join(", ");
     Some(format!(
-        "Attention: {names} rejected {rejected} of {received} lines in the last minutes, mostly as {reason}. Rejected lines are not counted."
+        "Attention: {names} rejected {rejected} of {received} lines in the last few minutes; the most frequent reason is {reason}. Rejected lines are not counted."
     ))
 }

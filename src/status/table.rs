@@ -1,4 +1,4 @@
-//! The status as text, with the findings and their remedies first, and the page of a relay.
+//! Formats the status as text, with the findings and their remedies first, and the status page of a relay.
 
 use super::answer::{CauseStatus, OutputStatus, Status};
 use super::findings::find_in_relays;
@@ -29,18 +29,18 @@ fn indented(first: &str, text: &str, width: usize) -> Vec<String> {
     wrapped(first, text, &" ".repeat(first.len()), width)
 }
 
-/// Returns the status in lines of at most `width` characters, unless a word is longer.
+/// Returns the status as lines of at most `width` characters, unless a single word is longer.
 pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     let health = if status.healthy { "healthy" } else { "not healthy" };
     let mut lines = vec![format!("{health}, at {}", status.at)];
     let lost = &status.is_anything_lost.sentence;
-    lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
+    lines.extend(wrapped("Has anything been lost? ", lost, "  ", width));
     lines.extend(findings(&status.findings, width));
     lines.push(String::new());
     if status.partitions.by_state.is_some() || !status.nodes.is_empty() {
         lines.extend(nodes(&status.nodes));
     } else {
-        lines.push("nodes    unknown while Redis does not respond".to_owned());
+        lines.push("nodes    unknown while Redis is not responding".to_owned());
     }
     lines.push(String::new());
     if !status.relays.is_empty() {
@@ -52,14 +52,14 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
         lines.extend(indented("output   ", &self::output(output), width));
     }
     let Some(redis) = &status.redis else {
-        lines.push("store    the memory of the node".to_owned());
+        lines.push("store    this node's memory".to_owned());
         return lines;
     };
     for server in &redis.servers {
         lines.extend(indented("redis    ", &self::server(server), width));
     }
     if let Some(formula) = redis.memory_by_formula.filter(|bytes| *bytes > 0) {
-        lines.push(format!("         needs about {} by the formula", bytes(formula)));
+        lines.push(format!("         the current input needs about {}", bytes(formula)));
     }
     lines
 }
@@ -106,7 +106,7 @@ fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the table of processes. `cells` returns a row's remaining cells and the lines below it.
+/// Returns a table of processes. `cells` returns the cells that differ between nodes and relays, and the lines below a row.
 fn processes<R>(
     headings: [&str; 2],
     processes: &[Report<R>],
@@ -141,7 +141,7 @@ fn relays(relays: &[RelayReport], width: usize) -> Vec<String> {
             totals.passthrough_discarded,
             totals.looped,
         );
-        let text = format!("{}  listens at {}", relay.process.version, report.listen.join(", "));
+        let text = format!("{}  listening on {}", relay.process.version, report.listen.join(", "));
         let mut below = wrapped("  ", &text, "  ", width);
         let nodes = report.to.iter().map(|target| ("  to ", target));
         for (kind, target) in nodes.chain([("  passthrough ", &report.passthrough)]) {
@@ -185,23 +185,25 @@ fn nodes(nodes: &[NodeReport]) -> Vec<String> {
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
     let Some(minutes) = &status.partitions.by_state else {
-        return vec!["backlog  unknown while Redis does not respond".to_owned()];
+        return vec!["backlog  unknown while Redis is not responding".to_owned()];
     };
     let mut texts = vec![format!(
-        "{} open, {} being sealed, {} unsent: minutes, each of which counts in up to {} partitions",
+        "{} open, {} being sealed, {} unsent (minutes, each counted in up to {} partitions)",
         minutes.open, minutes.claimed, minutes.unsent, status.partitions.count
     )];
     if let Some(old) = &status.partitions.old {
         let done = match old.done_in_seconds {
-            Some(seconds) => format!("sealed in about {} at the present rate", span(seconds)),
-            None => "none of them is being sealed yet".to_owned(),
+            Some(seconds) => {
+                format!("all will be sealed in about {} at the current rate", span(seconds))
+            }
+            None => "none are being sealed yet".to_owned(),
         };
-        texts.push(format!("{} of the open ones are old: {done}", old.waiting));
+        texts.push(format!("{} of the open minutes are old: {done}", old.waiting));
     }
     if let Some(oldest) = &status.partitions.oldest_unsent {
         let age = span(oldest.age_seconds);
         texts.push(format!(
-            "oldest unsent: {} for {}, {age} old: {}",
+            "oldest unsent: {} for {}, which ended {age} ago: {}",
             oldest.minute, oldest.output, oldest.why
         ));
     }
@@ -213,12 +215,12 @@ fn output(output: &OutputStatus) -> String {
     let state = match output.up {
         Some(false) => "DOWN",
         Some(true) => "up",
-        None => "unknown whether up",
+        None => "state unknown",
     };
-    let url = if output.url.is_empty() { "on no node" } else { &output.url };
+    let url = if output.url.is_empty() { "not on any node" } else { &output.url };
     let backlog = match (output.unsent, output.quarantined) {
         (Some(unsent), Some(quarantined)) => format!("{unsent} unsent, {quarantined} quarantined"),
-        _ => "unknown how much is unsent or quarantined".to_owned(),
+        _ => "unsent and quarantined counts unknown".to_owned(),
     };
     format!("{}: {state}, {backlog}; {url}", output.name)
 }
@@ -238,7 +240,6 @@ fn server(server: &ServerSeen) -> String {
     format!("{address}: {version}, {role}, {used} of {most}, {aof}")
 }
 
-/// Returns a duration such as `3d4h` or `5m10s`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

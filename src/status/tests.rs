@@ -1,4 +1,4 @@
-//! Tests each finding, from a survey to its texts.
+//! Tests each finding, from the survey that causes it to its texts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn server() -> ServerFound {
     }
 }
 
-/// A survey, by default with two healthy nodes.
+/// The content of a survey; by default, with two healthy nodes.
 struct Seen {
     nodes: Vec<Reported>,
     servers: Vec<Result<ServerFound, StoreError>>,
@@ -102,7 +102,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Changes the report of the second node.
+    /// Returns the default survey after changing the report of the second node.
     fn with(change: impl FnOnce(&mut NodeReport)) -> Self {
         let mut changed = report();
         change(&mut changed);
@@ -111,7 +111,7 @@ impl Seen {
         seen
     }
 
-    /// Uses this loss record.
+    /// Returns the default survey with this loss record.
     fn with_losses(losses: &[(&str, u64)]) -> Self {
         let losses = losses.iter().map(|(key, amount)| Loss::of_key(key, *amount).unwrap());
         Self { losses: losses.collect(), ..Self::default() }
@@ -133,26 +133,26 @@ impl Seen {
         })
     }
 
-    fn with_backlog(lacks: OutputBacklog) -> Self {
+    fn with_backlog(backlog: OutputBacklog) -> Self {
         let mut seen = Self::default();
-        seen.backlog.outputs = [("default".parse().unwrap(), lacks)].into();
+        seen.backlog.outputs = [("default".parse().unwrap(), backlog)].into();
         seen
     }
 
     fn status(self) -> Status {
-        let away = self.servers.iter().find_map(|it| it.as_ref().err().cloned());
-        let all = |found| away.clone().map_or(Ok(found), Err);
+        let unreachable = self.servers.iter().find_map(|server| server.as_ref().err().cloned());
+        let all = |found| unreachable.clone().map_or(Ok(found), Err);
         let servers = self.servers.into_iter().map(|found| ServerSeen {
             address: "127.0.0.1:6379".to_owned(),
             error: found.as_ref().err().map(|error| error.clone().into()),
             found: found.ok(),
         });
         let surveyed = Surveyed {
-            reports: away.clone().map_or(Ok(self.nodes), Err),
+            reports: unreachable.clone().map_or(Ok(self.nodes), Err),
             relays: Ok(Vec::new()),
-            backlogs: away.clone().map_or(Ok(vec![self.backlog]), Err),
+            backlogs: unreachable.clone().map_or(Ok(vec![self.backlog]), Err),
             seen: all(self.coverage),
-            losses: away.clone().map_or(Ok(self.losses), Err),
+            losses: unreachable.clone().map_or(Ok(self.losses), Err),
             servers: servers.collect(),
             difference: self.difference,
             counts_max: 1_000_000,
@@ -161,11 +161,11 @@ impl Seen {
         summarize(now(), None, &expected(), surveyed)
     }
 
-    /// Asserts that this is the only finding.
+    /// Asserts that the only finding has this name, this severity and these words in its texts, and returns it.
     #[track_caller]
     fn finds(self, id: &str, severity: Severity, words: &[&str]) -> Diagnosis {
         let status = self.status();
-        let ids: Vec<_> = status.findings.iter().map(|it| it.cause.id()).collect();
+        let ids: Vec<_> = status.findings.iter().map(|finding| finding.cause.id()).collect();
         assert_eq!(ids, [id], "{:#?}", status.findings);
         assert_eq!(status.healthy, severity == Severity::Note);
         let finding = status.findings[0].clone();
@@ -212,14 +212,14 @@ fn unreachable_redis_is_the_only_finding() {
     for words in [
         "nodes    unknown",
         "backlog  unknown",
-        "default: unknown whether up, unknown how much is unsent",
+        "default: state unknown, unsent and quarantined counts unknown",
     ] {
         assert!(table.contains(words), "{words:?} is not in: {table}");
     }
     assert!(!table.contains("0 B"), "{table}");
     let json = status.to_json();
     assert!(!json.to_string().contains("null"), "unknown values are absent: {json}");
-    seen().finds("redis-down", Critical, &["Connection refused", "start it"]);
+    seen().finds("redis-down", Critical, &["Connection refused", "start Redis"]);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn read_only_redis_is_reported_with_its_cause() {
         (Cause::RedisReadOnly, &["something else"]),
     ] {
         let error = Diagnosis::new(cause, "ERR something else");
-        let seen = Seen::with_server(|it| it.refuses_writes = Some(error));
+        let seen = Seen::with_server(|server| server.refuses_writes = Some(error));
         seen.finds("redis-read-only", Critical, words);
     }
     let mut seen = Seen::default();
@@ -240,9 +240,9 @@ fn read_only_redis_is_reported_with_its_cause() {
     let error = Diagnosis::new(Cause::RedisDiskFails, error);
     seen.servers = vec![Err(StoreError::Unavailable(error))];
     seen.finds("redis-read-only", Critical, &["cannot write to its disk"]);
-    let seen = Seen::with_server(|it| {
-        it.role = "slave".to_owned();
-        it.unfit = Some(Diagnosis::new(Cause::RedisReplica, "the server is a replica"));
+    let seen = Seen::with_server(|server| {
+        server.role = "slave".to_owned();
+        server.unfit = Some(Diagnosis::new(Cause::RedisReplica, "the server is a replica"));
     });
     seen.finds("redis-read-only", Critical, &["is a replica", "set store.url to the master"]);
 }
@@ -254,33 +254,37 @@ fn memory_and_disk_of_redis_are_reported() {
             "redis-full",
             Critical,
             &["raise maxmemory"][..],
-            (|it| it.used_memory = it.maxmemory + 1) as fn(&mut ServerFound),
+            (|server| server.used_memory = server.maxmemory + 1) as fn(&mut ServerFound),
         ),
-        ("redis-fills", Warning, &["94 %", "raise maxmemory"], |it| {
-            it.used_memory = it.maxmemory / 100 * 95;
+        ("redis-fills", Warning, &["94%", "raise maxmemory"], |server| {
+            server.used_memory = server.maxmemory / 100 * 95;
         }),
-        ("redis-forgets", Warning, &["appendonly yes"], |it| it.persistence.aof = false),
-        ("redis-cannot-save", Warning, &["disk"], |it| it.persistence.last_save_ok = false),
-        ("redis-unfit", Critical, &["evict"], |it| {
-            it.unfit = Some(Diagnosis::new(Cause::RedisEvicts, "Redis may evict sets"));
+        ("redis-forgets", Warning, &["appendonly yes"], |server| server.persistence.aof = false),
+        ("redis-cannot-save", Warning, &["disk"], |server| server.persistence.last_save_ok = false),
+        ("redis-unfit", Critical, &["evict"], |server| {
+            server.unfit = Some(Diagnosis::new(Cause::RedisEvicts, "Redis may evict sets"));
         }),
-        ("redis-clock", Note, &["-2600 ms"], |it| it.clock_offset_ms = -2600),
+        ("redis-clock", Note, &["-2600 ms"], |server| server.clock_offset_ms = -2600),
     ] {
         Seen::with_server(change).finds(id, severity, words);
     }
-    let mut seen = Seen::with_server(|it| it.used_memory = it.maxmemory / 100 * 95);
+    let mut seen = Seen::with_server(|server| server.used_memory = server.maxmemory / 100 * 95);
     let mut busy = report();
     busy.details.recent.recorded = 6000;
     seen.nodes[1] = reported("b", &busy);
-    seen.finds("redis-fills", Warning, &["by docs/limits.md"]);
-    let seen = Seen::with_server(|it| (it.used_memory, it.maxmemory) = (1 << 40, 0));
+    seen.finds("redis-fills", Warning, &["formula in docs/limits.md"]);
+    let seen = Seen::with_server(|server| (server.used_memory, server.maxmemory) = (1 << 40, 0));
     assert!(seen.status().healthy, "there is no limit");
 }
 
 #[test]
 fn memory_store_is_a_note() {
     let seen = Seen { servers: Vec::new(), ..Seen::default() };
-    seen.finds("memory-store", Note, &["loses open minutes", "set store.url to a Redis"]);
+    seen.finds(
+        "memory-store",
+        Note,
+        &["open minutes are lost on exit", "set store.url to a Redis"],
+    );
 }
 
 #[test]
@@ -291,8 +295,8 @@ fn unreachable_output_is_reported_with_its_key() {
     let seen = Seen::with_output(("output is unavailable: connection refused", None));
     seen.finds("output-down", Critical, &["connection refused", "start the server"]);
     let mut seen = Seen::with_output(("timed out", None));
-    let lacks = OutputBacklog { unsent: 3, oldest: Some(minute(60)), quarantined: 0 };
-    seen.backlog.outputs = [("default".parse().unwrap(), lacks)].into();
+    let backlog = OutputBacklog { unsent: 3, oldest: Some(minute(60)), quarantined: 0 };
+    seen.backlog.outputs = [("default".parse().unwrap(), backlog)].into();
     let oldest = seen.status().partitions.oldest_unsent.unwrap();
     assert_eq!((oldest.why.as_str(), oldest.age_seconds), ("timed out", 59 * 60 + 30));
 }
@@ -304,22 +308,22 @@ fn worst_finding_comes_first() {
     lags.details.lag_seconds = 60;
     seen.nodes[0] = reported("a", &lags);
     let findings = seen.status().findings;
-    let ids: Vec<_> = findings.iter().map(|it| it.cause.id()).collect();
+    let ids: Vec<_> = findings.iter().map(|finding| finding.cause.id()).collect();
     assert_eq!(ids, ["output-down", "node-lags"]);
 }
 
 #[test]
 fn old_unsent_and_quarantined_counts_are_reported() {
-    let lacks =
+    let backlog =
         |ago, quarantined| OutputBacklog { unsent: 1, oldest: Some(minute(ago)), quarantined };
-    let seen = Seen::with_backlog(lacks(1, 0));
+    let seen = Seen::with_backlog(backlog(1, 0));
     assert!(seen.status().healthy, "it was over just now");
-    let seen = Seen::with_backlog(lacks(60, 0));
+    let seen = Seen::with_backlog(backlog(60, 0));
     seen.finds("unsent", Warning, &["eds outputs"]);
-    let seen = Seen::with_backlog(lacks(1, 1));
+    let seen = Seen::with_backlog(backlog(1, 1));
     seen.finds("quarantine", Warning, &["1 counts", "eds quarantine retry"]);
-    let seen = Seen::with_backlog(lacks(1, 10_000));
-    seen.finds("quarantine-full", Critical, &["50 %", "eds quarantine retry"]);
+    let seen = Seen::with_backlog(backlog(1, 10_000));
+    seen.finds("quarantine-full", Critical, &["50%", "eds quarantine retry"]);
 }
 
 #[test]
@@ -329,31 +333,35 @@ fn the_state_of_a_node_is_reported() {
             "stalled",
             Critical,
             &["listener 0"][..],
-            (|it| it.process.stalled = vec!["listener 0".to_owned()]) as fn(&mut NodeReport),
+            (|report| report.process.stalled = vec!["listener 0".to_owned()])
+                as fn(&mut NodeReport),
         ),
-        ("socket-fails", Critical, &["log"], |it| it.process.sockets_failing = 1),
-        ("node-cannot-record", Critical, &["cannot be used: x"], |it| {
-            it.details.store_error = Some("store cannot be used: x".to_owned());
+        ("socket-fails", Critical, &["log"], |report| report.process.sockets_failing = 1),
+        ("node-cannot-record", Critical, &["cannot be used: x"], |report| {
+            report.details.store_error = Some("store cannot be used: x".to_owned());
         }),
-        ("node-settings", Critical, &["flush.grace", "eds settings show"], |it| {
-            it.details.settings_error = Some("flush.grace = 5s, and this node 6s".to_owned());
+        ("node-settings", Critical, &["flush.grace", "eds settings show"], |report| {
+            report.details.settings_error =
+                Some("flush.grace = 5s, but this node uses 6s".to_owned());
         }),
-        ("node-lags", Warning, &["11 s"], |it| it.details.lag_seconds = 11),
-        ("queue-fills", Warning, &["50 %"], |it| {
-            (it.details.queue.events, it.details.queue.events_max) = (5, 10);
+        ("node-lags", Warning, &["11 s"], |report| report.details.lag_seconds = 11),
+        ("queue-fills", Warning, &["50%"], |report| {
+            (report.details.queue.events, report.details.queue.events_max) = (5, 10);
         }),
-        ("spool-fills", Critical, &["80 %"], |it| {
-            (it.details.spool.bytes, it.details.spool.bytes_max) = (8, 10);
+        ("spool-fills", Critical, &["80%"], |report| {
+            (report.details.spool.bytes, report.details.spool.bytes_max) = (8, 10);
         }),
-        ("name-taken", Warning, &["EDS_NODE"], |it| it.process.name_taken = true),
-        ("clock", Warning, &["2.5 s behind", "chronyc"], |it| {
-            it.details.clock_offset_ms = Some(2501);
+        ("name-taken", Warning, &["EDS_NODE"], |report| report.process.name_taken = true),
+        ("clock", Warning, &["2.5 s behind", "chronyc"], |report| {
+            report.details.clock_offset_ms = Some(2501);
         }),
-        ("clock", Warning, &["2.5 s ahead of"], |it| it.details.clock_offset_ms = Some(-2501)),
+        ("clock", Warning, &["2.5 s ahead of"], |report| {
+            report.details.clock_offset_ms = Some(-2501);
+        }),
     ] {
         Seen::with(change).finds(id, severity, words);
     }
-    assert!(Seen::with(|it| it.details.clock_offset_ms = Some(2500)).status().healthy);
+    assert!(Seen::with(|report| report.details.clock_offset_ms = Some(2500)).status().healthy);
     let mut seen = Seen::default();
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
@@ -366,17 +374,18 @@ fn the_state_of_a_node_is_reported() {
 
 #[test]
 fn copies_of_lines_without_a_timestamp_are_reported() {
-    let seen = Seen::with(|it| it.details.unstamped_copies_at = Some("a".to_owned()));
+    let seen = Seen::with(|report| report.details.unstamped_copies_at = Some("a".to_owned()));
     seen.finds("unstamped-copies", Warning, &["node b", "node a", "eds relay", "timestamp"]);
 }
 
 #[test]
 fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() {
     let with = |rounded, coinciding| {
-        Seen::with(|it| {
-            (it.details.recent.rounded, it.details.recent.coinciding) = (rounded, coinciding);
-            it.details.coarse_stamps =
-                Some("timestamps are whole milliseconds, as those of a=1".to_owned());
+        Seen::with(|report| {
+            (report.details.recent.rounded, report.details.recent.coinciding) =
+                (rounded, coinciding);
+            report.details.coarse_stamps =
+                Some("timestamps are whole milliseconds, for example in a=1".to_owned());
         })
     };
     with(1000, 10).finds("stamps-coincide", Warning, &["10 events", "whole milliseconds", "a=1"]);
@@ -387,15 +396,16 @@ fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() 
 #[test]
 fn old_minutes_are_counted_and_their_end_is_estimated() {
     let seen = |rate| {
-        let mut seen = Seen::with(|it| it.details.old_minutes_per_second = rate);
+        let mut seen = Seen::with(|report| report.details.old_minutes_per_second = rate);
         (seen.backlog.waiting, seen.backlog.old) = (1003, 1000);
         seen
     };
     let finding = seen(32.0).finds("old-minutes", Note, &["1000 minutes", "about 32 s"]);
     assert!(finding.remedy.contains("input.max_age"));
-    seen(0.0).finds("old-minutes", Note, &["none of them is being sealed"]);
+    seen(0.0).finds("old-minutes", Note, &["none are being sealed"]);
     let lines = super::lines(&seen(32.0).status(), 100).join("\n");
-    let words = "1000 of the open ones are old: sealed in about 32s at the present rate";
+    let words =
+        "1000 of the open minutes are old: all will be sealed in about 32s at the current rate";
     assert!(lines.contains(words), "{lines}");
 }
 
@@ -407,7 +417,7 @@ fn silent_node_and_absent_node_are_distinguished() {
         seen
     };
     assert_eq!(seen(15).status().is_anything_lost.answer, Answer::Unknown);
-    seen(15).finds("node-silent", Critical, &["node b", "15 s", "sleeps"]);
+    seen(15).finds("node-silent", Critical, &["node b", "15 s", "suspended"]);
     assert!(seen(14).status().healthy);
     let seen = Seen { nodes: Vec::new(), ..Seen::default() };
     seen.finds("no-node", Critical, &["store.prefix"]);
@@ -416,15 +426,15 @@ fn silent_node_and_absent_node_are_distinguished() {
 #[test]
 fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
     let minutes = |share| {
-        let of =
+        let coverage =
             |ago| (minute(ago), BTreeMap::from([("a".to_owned(), 1000), ("b".to_owned(), share)]));
-        (2..7).map(of).collect()
+        (2..7).map(coverage).collect()
     };
     let seen = |share| Seen { coverage: minutes(share), ..Seen::default() };
-    seen(980).finds("node-loses", Warning, &["node b", "98.0 %"]);
+    seen(980).finds("node-loses", Warning, &["node b", "98.0%"]);
     assert!(seen(995).status().healthy);
-    seen(0).finds("node-loses", Warning, &["0.0 %"]);
-    let mut young = Seen::with(|it| it.process.uptime_seconds = 60);
+    seen(0).finds("node-loses", Warning, &["0.0%"]);
+    let mut young = Seen::with(|report| report.process.uptime_seconds = 60);
     young.coverage = minutes(0);
     assert!(young.status().healthy, "it was not there yet");
 }
@@ -453,7 +463,7 @@ fn foreign_report_is_read_partially_and_escaped() {
     let mut seen = Seen::default();
     seen.nodes[1].text = "{".to_owned();
     seen.nodes[1].name = "\u{1b}]0;b".to_owned();
-    let finding = seen.finds("report-unreadable", Note, &["another version"]);
+    let finding = seen.finds("report-unreadable", Note, &["a different version"]);
     assert!(!finding.r#where.contains('\u{1b}'));
 }
 

@@ -1,9 +1,9 @@
-//! The stores of open minutes and of their counts, by the role of the caller.
+//! The stores of open minutes and of their counts, with a trait for each role of the caller.
 //!
-//! Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators [`Survey`] and the [`Registry`].
-//! With [`RedisStore`](redis::RedisStore), operators can also read, requeue and drop quarantined counts.
+//! Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators [`Survey`] and the
+//! [`Registry`]. With [`RedisStore`](redis::RedisStore), operators can also read, requeue and drop quarantined counts.
 //!
-//! The life of a series in a minute. After `sealed`, each output has its own state:
+//! The states of a series in a minute. After `sealed`, there is a separate state for each output:
 //!
 //! ```text
 //!         record      finished        compact        acknowledge
@@ -13,25 +13,23 @@
 //!                                                   ╰───────────────────────────╯
 //! ```
 //!
-//! A lapsed claim is taken over in any state. An event is late if its series has sealed counts: its minute is claimed once more,
-//! but no count changes. `tests/store_contract/life.rs` tests every transition in every state.
+//! In every state, a lapsed claim is taken over. An event is late if the counts of its series are already sealed: the minute
+//! is then claimed again, but no count changes. `tests/store_contract/life.rs` tests every transition in every state.
 //!
 //! A minute of a partition goes through these steps, each of which any node may perform:
 //!
 //! 1. [`admit`](Recording::admit) decides which series are recorded under their own names; those beyond the cap share the
 //!    overflow series. [`record`](Recording::record) adds users and events; repeating the call does not change anything.
-//! 2. [`claim`](Draining::claim) takes minutes that are finished and idle, each with a token and a lease. A lapsed claim is taken
-//!    over with a new token.
-//! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. With the last series, the claim ends, and
-//!    the node gets a claim per output to send the counts.
-//! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not acknowledged.
-//! 5. [`announce`](Draining::announce) tells the other nodes that the counts are about to be written, which closes the minute.
-//! 6. [`acknowledge`](Draining::acknowledge) marks counts as acknowledged, and ends the claim with the last of them.
-//!    [`extend`](Draining::extend) renews a lease, or lets it lapse sooner.
+//! 2. [`claim`](Draining::claim) takes finished and idle minutes, and lapsed claims, each with a new token and a lease.
+//! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. Once the last series is sealed, the
+//!    claim ends, and the node gets a claim for each output to send the counts.
+//! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not acknowledged yet.
+//! 5. [`announce`](Draining::announce) tells other nodes that the counts are about to be written, closing the minute.
+//! 6. [`acknowledge`](Draining::acknowledge) marks counts as acknowledged by the output. With the last of these counts, the
+//!    claim ends. Meanwhile, [`extend`](Draining::extend) renews the lease, or lets it lapse sooner.
 //!
-//! All nodes know which minutes are closed: they learn it from their [check-ins](Draining::check_in), and
-//! [attest](Draining::attest) to it if a store has lost data. Every step after a claim checks the token, so a node that slept
-//! through its lease cannot change anything.
+//! All nodes learn from [check-ins](Draining::check_in) which minutes are closed, and [attest](Draining::attest) this after
+//! a store has lost data. Every step after a claim checks the token, so a node that slept through its lease changes nothing.
 
 mod draining;
 pub mod memory;
@@ -62,19 +60,19 @@ pub(crate) use self::survey::{Persistence, ServerFound, ServerSeen};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 
-/// Why a call failed.
+/// The reason why a call to a store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The store is unreachable, slow, or not ready. The call may have taken effect.
+    /// The store is unreachable, slow or not ready. The call may have taken effect even so.
     #[error("store is unavailable: {}", .0.reason())]
     Unavailable(Diagnosis),
-    /// The store is out of memory. Draining still works, and frees memory.
+    /// The store is out of memory, so nothing can be recorded. Draining still works, and frees memory.
     #[error("store is full: {}", .0.reason())]
     Full(Diagnosis),
     /// The store does not serve this node until an operator intervenes.
     #[error("store cannot be used: {}", .0.reason())]
     Refused(Diagnosis),
-    /// The store has lost something this node has seen; the call had no effect. The node must [`attest`](Draining::attest) first.
+    /// The store lost data that this node knows. The call had no effect; the node must [`attest`](Draining::attest) first.
     #[error("the store lost data or was replaced")]
     Forgot,
     /// This node no longer holds the claim. The call had no effect.
@@ -82,11 +80,11 @@ pub enum StoreError {
     ClaimLost,
 }
 
-/// The result of a call.
+/// The result of a call to a store.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 impl StoreError {
-    /// Creates an error without a known cause.
+    /// Returns an [`Unavailable`](Self::Unavailable) error, for failures without a more specific cause.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable(Diagnosis::new(Cause::RedisDown, why))
     }
@@ -107,44 +105,41 @@ impl From<StoreError> for Diagnosis {
 
 /// A minute of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct Bucket {
-    /// The partition.
     pub partition: Partition,
-    /// The minute.
     pub minute: Minute,
 }
 
-/// How stores differ from each other.
+/// The properties in which stores differ from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether nodes share the store. If so, it may lose acknowledged events, and each call takes a while; otherwise the
-    /// store ends with the process.
+    /// Whether nodes share the store. If so, it may lose acknowledged events and is slow; if not, it ends with the process.
     pub is_remote: bool,
     /// Whether the store detects new users itself, so that recorders need not list them.
     pub finds_new_users: bool,
 }
 
 impl Capabilities {
-    /// The capabilities of a store that nodes share, and that recorders tell about new users.
+    /// The capabilities of a store that nodes share, and that relies on recorders to list new users.
     pub const SHARED: Self = Self { is_remote: true, finds_new_users: false };
-    /// The capabilities of this process's own memory.
+    /// The capabilities of a store in the memory of this process.
     pub const IN_PROCESS: Self = Self { is_remote: false, finds_new_users: true };
 }
 
-/// What the roles of a node have in common.
+/// The methods that the roles of a node have in common.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Checks that the store is available and usable for this node, for startup and readiness. Calls make their own checks.
+    /// Fails if the store is unavailable or not usable for this node. All other calls make their own checks as well.
     async fn check(&self) -> Result<()>;
 
-    /// Returns how this node's settings differ from the cluster-wide settings. If they do, the node may record events, but
-    /// must neither close minutes nor send counts.
+    /// Returns how the settings differ from the cluster-wide settings, or None. If they do, the node may only record events.
     async fn difference(&self) -> Result<Option<Diagnosis>> {
         Ok(None)
     }
 
     /// Returns a number that changes whenever the store may have lost acknowledged events, that is, with each connection. It
-    /// is 0 before the first connection, and for a store that never loses any.
+    /// is 0 before the first connection, and for a store that never loses events.
     fn generation(&self, _partition: Partition) -> u64 {
         0
     }
@@ -154,7 +149,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Capabilities::SHARED
     }
 
-    /// Returns the memory used by open minutes and unsent counts in this process, and its limit, in bytes; both 0 if shared.
+    /// Returns how many bytes open minutes and unsent counts use in this process, and the limit; 0 if nodes share the store.
     fn memory(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -164,25 +159,24 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         0
     }
 
-    /// Notes that no more events will be received. A store that ends with the process then stops closing unfinished minutes,
-    /// since their counts would be incomplete.
+    /// Notes that no more events will be received. A store that ends with the process then closes no unfinished minutes.
     fn stopping(&self) {}
 
-    /// Returns warnings for operators from the last calls. No events have been lost yet.
+    /// Returns warnings for operators about problems found by the last calls, none of which has caused a loss of events yet.
     fn warnings(&self) -> Vec<Diagnosis> {
         Vec::new()
     }
 
-    /// Searches for minutes and counts outside this node's partitions, for [`Store::warnings`]. Slow.
+    /// Searches partitions that this node does not have, and adds what it finds to [`Store::warnings`]. This is slow.
     async fn look_for_leftovers(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the store's address for the log, without secrets.
+    /// Returns the store's address without secrets, for the log.
     fn describe(&self) -> String;
 }
 
-/// All roles that a node uses.
+/// A store in all the roles that a node uses.
 pub trait NodeStore: Recording + Draining + Survey {}
 
 impl<T: Recording + Draining + Survey> NodeStore for T {}

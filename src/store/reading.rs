@@ -1,4 +1,4 @@
-//! Read access to counts: the [`CountReader`] role. Nodes can run without it.
+//! The [`CountReader`] role: read access to counts. A node can run without this role.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::event::{Minute, Partition};
 pub struct SeriesCounts {
     /// The canonical series.
     pub series: String,
-    /// Number of distinct users.
+    /// The number of distinct users.
     pub unique: u64,
-    /// Number of distinct events.
+    /// The number of distinct events.
     pub cumulative: u64,
 }
 
-/// The number of events in a minute that each node has seen, by node name. Processes with the same name are added up.
+/// The number of events in a minute that each node has seen, by node name; processes of the same name are added up.
 pub type Coverage = BTreeMap<String, u64>;
 
-/// Adds up the coverage of processes, whose names consist of the node's name and a number.
+/// Returns the coverage by node name, given how many events each process (a node's name, a `#` and a number) has seen.
 pub(super) fn by_name(processes: impl IntoIterator<Item = (String, u64)>) -> Coverage {
     let mut nodes = Coverage::new();
     for (process, events) in processes {
@@ -34,7 +34,7 @@ pub(super) fn by_name(processes: impl IntoIterator<Item = (String, u64)>) -> Cov
 /// A page of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page<T> {
-    /// An item may be on several pages, and an item that is added or removed between two pages may be on none.
+    /// The items on the page. An item may be on several pages, or on none if it is added or removed during the reading.
     pub items: Vec<T>,
     /// The cursor of the next page; `None` on the last page.
     pub next: Option<u64>,
@@ -54,7 +54,7 @@ impl<T> Page<T> {
 /// Reads counts without changing anything. Each call is small, so that none delays recording or draining.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {
-    /// Returns for each of up to a few hundred minutes the number of sealed series, or more if some are not sealed yet.
+    /// Returns the number of sealed series in each of a few hundred minutes at most. May include series not sealed yet.
     async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>>;
 
     /// Reads a page of the sealed counts of a minute. The first cursor is 0.
@@ -63,16 +63,16 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     /// Returns the coverage of each of these minutes, a few hundred at most.
     async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>>;
 
-    /// Returns minutes that may be open, newest first: up to `most` unclaimed, and `most` claimed with the latest deadlines.
+    /// Returns minutes that may be open, newest first: up to `most` unclaimed minutes, and up to `most` claimed minutes.
     async fn open_minutes(&self, partition: Partition, most: usize) -> Result<Vec<Minute>>;
 
     /// Reads a page of a minute's open series. The first cursor is 0.
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>>;
 
-    /// Returns the counts of a few hundred series, as of one instant. Omits series that are sealed or have no events.
+    /// Returns the current counts of these series, a few hundred at most. Omits series that are sealed or have no events.
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 
-    /// Returns why queries are currently rejected, if memory is reserved for events. Checks at most once per second.
+    /// Returns why queries are rejected to reserve memory for events, or None if they are not. Checks once a second at most.
     async fn shortage(&self) -> Result<Option<String>> {
         Ok(None)
     }

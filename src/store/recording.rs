@@ -5,21 +5,20 @@ use async_trait::async_trait;
 use super::{Bucket, Result, SeriesCounts, Store};
 use crate::event::{Batch, Group, Minute, Occurrence, Partition};
 
-/// Approximate maximum size of a request in bytes: 0.4 s over a 1 MB/s link, so that one command does not delay other partitions.
+/// The approximate maximum size of a request in bytes, which delays other partitions by 0.4 s on a 1 MB/s link.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 
 /// Events of one series in one minute that are to be recorded.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct RecordRequest<'a> {
-    /// The minute.
     pub minute: Minute,
     /// The canonical series under which the events are recorded.
     pub series: &'a str,
-    /// The original series of the events if `series` is the overflow series, where events of different series are distinct.
+    /// The original series if `series` is the overflow series, where events from different series are distinct.
     pub overflowed_from: Option<&'a str>,
-    /// The users that the store may not know yet; `None` if it [finds new users](super::Capabilities::finds_new_users).
+    /// Users that may be new to the store; `None` if it [finds new users](super::Capabilities::finds_new_users).
     pub new_users: Option<Vec<&'a str>>,
-    /// The events.
     pub occurrences: &'a [Occurrence],
     /// The batch that holds the users of `occurrences`.
     pub batch: &'a Batch,
@@ -45,7 +44,7 @@ impl<'a> RecordRequest<'a> {
 pub struct Seen {
     /// The minute.
     pub minute: Minute,
-    /// A total, so that repeating the request does not change anything.
+    /// The number of events. It is a total, so that repeating the request does not change anything.
     pub events: u64,
     /// Whether to restart the retention of this number.
     pub renew: bool,
@@ -54,11 +53,11 @@ pub struct Seen {
 /// Events of a partition, to be recorded in one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a> {
-    /// The store generation in which the series were admitted; 0 for any.
+    /// The store generation in which the series were admitted; 0 if the events may be recorded in any generation.
     pub generation: u64,
     /// The events.
     pub requests: &'a [RecordRequest<'a>],
-    /// The coverage of their minutes by this process.
+    /// How many events of these minutes this process has seen.
     pub seen: &'a [Seen],
 }
 
@@ -69,7 +68,7 @@ pub struct AdmitRequest<'a> {
     pub minute: Minute,
     /// The series, a few thousand at most.
     pub series: &'a [&'a str],
-    /// Maximum number of series per partition and minute, excluding the overflow series.
+    /// The maximum number of series per partition per minute, excluding the overflow series.
     pub series_max: u64,
     /// The series under which events of rejected series are recorded.
     pub overflow: &'a str,
@@ -80,7 +79,7 @@ pub struct AdmitRequest<'a> {
 pub enum Admission {
     /// The series is recorded under its own name.
     Admitted {
-        /// The number of its users; `None` if only the slow [`counts`](Recording::counts) can tell.
+        /// The number of users of the series; `None` if only the slow [`counts`](Recording::counts) can tell.
         users: Option<u64>,
     },
     /// The cap has been reached, so events of the series are recorded under the overflow series.
@@ -94,23 +93,23 @@ pub struct Admitted {
     pub overflow_users: Option<u64>,
     /// The number of events recorded in the minute so far, including duplicates. No series has more users than that.
     pub arrivals: u64,
-    /// In the order of the request.
+    /// The decision for each series, in the order of the request.
     pub series: Vec<Admission>,
 }
 
-/// Users of a series in a minute.
+/// The response to a query for users of a series in a minute.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeriesUsers {
-    /// The number of users.
+    /// The number of users of the series.
     pub count: u64,
-    /// Whether each of the requested users is among them.
+    /// For each of the users in the query, whether the series has this user.
     pub there: Vec<bool>,
 }
 
-/// The role of recorders.
+/// The role of recorders, which admit series and record events.
 #[async_trait]
 pub trait Recording: Store {
-    /// Admits or rejects series in a minute, up to the cap. Final, and the same for all nodes, within a generation.
+    /// Admits series in a minute until the cap is reached. Within a generation, each decision is final for all nodes.
     async fn admit(&self, partition: Partition, request: &AdmitRequest<'_>) -> Result<Admitted>;
 
     /// Returns the counts of all series in an open minute, for stores whose admission does not return users of a series.
@@ -121,7 +120,7 @@ pub trait Recording: Store {
     /// Returns the number of users of a series in a minute, and which of the given users are among them.
     async fn users(&self, bucket: Bucket, series: &str, users: &[&str]) -> Result<SeriesUsers>;
 
-    /// Records events, and returns how many had already been recorded: duplicates from any node, or events of the same user and
-    /// time. Does nothing if the generation is not that of the records, since that store may have admitted different series.
+    /// Records events, and returns how many had already been recorded, by any node, with the same user and time. Does
+    /// nothing if the generation of the store is not that of the records, because it may have admitted different series.
     async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64>;
 }

@@ -11,40 +11,40 @@ use super::{Backlog, Coverage, Result, Store, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 
-/// How long a node's last report is kept. Until then, a node that died, hangs or is cut off is shown as silent.
+/// How long a node's last report is kept. During this time, a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
 pub(super) const REPORT_BYTES_MAX: usize = 32_768;
-/// Maximum number of reports that are read, latest first.
+/// The maximum number of reports that are read, starting with the latest.
 pub(super) const REPORTS_MAX: usize = 256;
 
 /// The last report of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     pub(crate) name: String,
-    /// The process's name and number.
+    /// The node's name, a `#` and the number of the process.
     pub(crate) identity: String,
     pub(crate) version: String,
     /// The age of the report, according to the store's clock.
     pub(crate) ago: Duration,
-    /// The report, unchecked, at most 32 KiB.
+    /// The report as the process wrote it, at most 32 KiB. Its contents have not been checked.
     pub(crate) text: String,
 }
 
 /// How long a loss is kept after its last increase, acknowledged or not.
 pub const LOSS_KEPT: Duration = Duration::from_secs(30 * 86_400);
-/// Maximum number of losses that are recorded separately. Beyond that, the oldest are added up by cause.
+/// The maximum number of losses that are recorded separately. If there are more, the oldest are added up by cause.
 pub const LOSSES_MAX: usize = 1024;
 /// Used in place of the minute for losses that have been added up.
 const EARLIER: &str = "earlier";
 
-/// The loss of a process in a minute from one cause.
+/// The events or datagrams of a minute that a process lost from one cause.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
-    /// The minute; `None` for several.
+    /// The minute; `None` if losses in several minutes have been added up.
     pub minute: Option<Minute>,
     /// The cause, as in the metrics.
     pub cause: String,
-    /// The process's name and number; empty for several.
+    /// The process's name and number; empty if the losses of several processes have been added up.
     pub process: String,
     /// The number of events or datagrams.
     pub amount: u64,
@@ -53,7 +53,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// The key in the loss record, unique per minute, cause and process.
+    /// Returns the key of this loss in the loss record, which is unique per minute, cause and process.
     #[must_use]
     pub fn key(&self) -> String {
         let minute = self.minute.map(|minute| minute.to_string());
@@ -61,7 +61,7 @@ impl Loss {
         format!("{minute}|{}|{}", self.cause, self.process)
     }
 
-    /// Parses a key into an unacknowledged loss of this amount; `None` if it is not a key.
+    /// Returns an unacknowledged loss of this amount from a key in the loss record, or None if the key is malformed.
     #[must_use]
     pub fn of_key(key: &str, amount: u64) -> Option<Self> {
         let mut parts = key.splitn(3, '|');
@@ -79,13 +79,13 @@ impl Loss {
         })
     }
 
-    /// The part of the amount that has not been acknowledged.
+    /// Returns the part of the amount that has not been acknowledged.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.amount.saturating_sub(self.acknowledged)
     }
 
-    /// The name of the node or relay; empty for several.
+    /// Returns the name of the node or relay; empty if the losses of several processes have been added up.
     #[must_use]
     pub fn node(&self) -> &str {
         let name = self.process.rsplit_once('#').map(|(name, _)| name);
@@ -104,18 +104,18 @@ pub(crate) struct ServerSeen {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServerFound {
-    /// Name and version.
+    /// The name and version of the server, such as `Redis 7.4.1`.
     pub(crate) version: String,
-    /// `master` or `slave`.
+    /// The role as Redis reports it: `master` or `slave`.
     pub(crate) role: String,
-    /// Bytes used, as compared with `maxmemory`.
+    /// The memory in use that Redis compares with `maxmemory`, in bytes.
     pub(crate) used_memory: u64,
-    /// 0 if there is no limit.
+    /// The memory limit in bytes; 0 if there is none.
     pub(crate) maxmemory: u64,
     /// The `maxmemory-policy`.
     pub(crate) policy: String,
     pub(crate) persistence: Persistence,
-    /// How far the server's clock is ahead of this host's.
+    /// How far the server's clock is ahead of this host's clock, in ms.
     pub(crate) clock_offset_ms: i64,
     #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
     pub(crate) refuses_writes: Option<Diagnosis>,
@@ -139,7 +139,7 @@ fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok,
 /// The result of a survey.
 #[derive(Debug, Clone)]
 pub struct Surveyed {
-    /// Empty if the store is this process's memory.
+    /// The servers of the store; empty if the store is in this process's memory.
     pub(crate) servers: Vec<ServerSeen>,
     pub(crate) reports: Result<Vec<Reported>>,
     pub(crate) relays: Result<Vec<Reported>>,
@@ -147,7 +147,7 @@ pub struct Surveyed {
     /// The number of events that each process (`name#number`) has seen of each requested minute.
     pub(crate) seen: Result<BTreeMap<Minute, Coverage>>,
     pub(crate) losses: Result<Vec<Loss>>,
-    /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the format.
+    /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the keys.
     pub(crate) difference: Option<Diagnosis>,
     pub(crate) counts_max: u64,
     pub(crate) in_logs: bool,
@@ -170,7 +170,7 @@ impl Surveyed {
         }
     }
 
-    /// The result for a store without servers and other processes.
+    /// Returns the result for a store that has neither servers nor other processes.
     pub(super) const fn empty() -> Self {
         Self {
             servers: Vec::new(),
@@ -186,10 +186,10 @@ impl Surveyed {
     }
 }
 
-/// The reports and losses of all processes that share a store. By default, there are no other processes.
+/// The reports and losses of all processes that share a store. The default methods are for a store that is not shared.
 #[async_trait]
 pub trait Registry: Send + Sync + std::fmt::Debug {
-    /// The name of this process in the store: `name#number`.
+    /// Returns the name of this process in the store: `name#number`.
     fn identity(&self) -> &str;
 
     /// Stores this process's report for [`REPORT_KEPT`]. Returns whether another process reports under the same name.
@@ -197,7 +197,7 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
         Ok(false)
     }
 
-    /// Removes the report on an orderly exit of the process.
+    /// Removes this process's report. Called when the process exits in an orderly way.
     async fn withdraw(&self) -> Result<()> {
         Ok(())
     }
@@ -207,7 +207,7 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Adds these losses to the loss record; repeating the call does not change anything. Returns false if there is no record.
+    /// Adds these losses to the loss record; a repetition changes nothing. Returns false if the store has no loss record.
     async fn lose(&self, _losses: &[Loss]) -> Result<bool> {
         Ok(false)
     }
@@ -218,12 +218,12 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// Surveys of a store as a whole.
+/// The role of operators: surveys of a store as a whole.
 #[async_trait]
 pub trait Survey: Store {
     /// Returns the registry of the processes that share the store.
     fn registry(&self) -> Arc<dyn Registry>;
 
-    /// Surveys the whole store, including the coverage of these minutes and the number of waiting minutes before `old_before`.
+    /// Surveys the whole store, including the coverage of these minutes and how many minutes before `old_before` wait.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;
 }

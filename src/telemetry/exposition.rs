@@ -12,10 +12,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format for this `Accept` (RFC 9110): OpenMetrics if it is listed and the classic text is not preferred.
+    /// Returns the format for this `Accept` header: OpenMetrics if the header lists it and does not prefer the classic one.
     #[must_use]
     pub fn wanted(accept: &str) -> Self {
-        // Of the ranges that match the classic text, the most specific one determines its quality.
+        // The quality of the classic format is that of the most specific media range that matches it.
         let (mut open, mut classic) = (0.0, (0, 0.0));
         for range in accept.to_ascii_lowercase().split(',') {
             let mut parts = range.split(';').map(str::trim);
@@ -43,7 +43,7 @@ impl Format {
         if open > 0.0 && open >= classic.1 { Self::OpenMetrics } else { Self::Classic }
     }
 
-    /// Returns the media type.
+    /// Returns the value of the `Content-Type` header for this format.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// Converts OpenMetrics as written by `prometheus-client`: for each metric its help, its type and its samples.
+    /// Converts OpenMetrics text to this format. For each metric, the text must list the help, type and samples in order.
     pub(super) fn convert(self, text: String) -> String {
         if self == Self::OpenMetrics {
             return text;
@@ -72,7 +72,6 @@ impl Format {
                     "unknown" => ("", "untyped"),
                     kind => ("", kind),
                 };
-                // Writing to a string does not fail.
                 let _ =
                     write!(classic, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
             } else if !line.starts_with('#') {

@@ -1,4 +1,4 @@
-//! The metrics, in Prometheus' classic text format and in OpenMetrics.
+//! [`Metrics`]: a node's metrics, which are encoded in Prometheus' classic text format or in OpenMetrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::{Format, encode, family, one, registry};
+use super::{Format, encode, family, metric, registry};
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
 use crate::node::{LedgerTotals, Node};
 
 pub(crate) type OfOutput = [(&'static str, String); 1];
-/// A gauge without labels, absent while its value is unknown.
+/// A gauge without labels, which is absent while its value is unknown.
 type Known = Family<[(&'static str, String); 0], Gauge>;
 /// A gauge per output.
 pub type Gauges = Family<OfOutput, Gauge>;
 type Counters = Family<OfOutput, Counter>;
 
-/// Returns the label for an output's metrics.
+/// Returns the label that identifies an output in its metrics.
 #[must_use]
 pub fn of_output(name: &str) -> OfOutput {
     [("output", name.to_owned())]
@@ -46,7 +46,7 @@ macro_rules! metrics {
         node { $($metric:ident: $kind:ty $(= $new:expr)?, $help:literal;)* }
         output { $($output_metric:ident: $output_kind:ty $(= $output_new:expr)?, $output_help:literal;)* }
     ) => {
-        /// The metrics of a node that are not kept in [`Node`].
+        /// The metrics of a node, except for those kept in [`Node`].
         #[derive(Debug)]
         pub struct Metrics {
             $(#[doc = $help] pub $metric: $kind,)*
@@ -61,23 +61,23 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Returns the metrics of this node and its process, all zero.
+            /// Creates the metrics of this node, all zero, and registers them together with those of its process.
             #[must_use]
             pub fn new(node: Arc<Node>) -> Self {
                 let mut registry = registry();
-                let ours = registry.sub_registry_with_prefix("eds");
-                ours.register_collector(Box::new(NodeCollector(node)));
+                let eds = registry.sub_registry_with_prefix("eds");
+                eds.register_collector(Box::new(NodeCollector(node)));
                 $(
                     let $metric: $kind = new!($kind $(, $new)?);
-                    ours.register(stringify!($metric), $help, $metric.clone());
+                    eds.register(stringify!($metric), $help, $metric.clone());
                 )*
                 $(
                     let $output_metric: Family<OfOutput, $output_kind> =
                         new!(Family<OfOutput, $output_kind> $(, Family::new_with_constructor($output_new))?);
-                    ours.register(stringify!($output_metric), $output_help, $output_metric.clone());
+                    eds.register(stringify!($output_metric), $output_help, $output_metric.clone());
                 )*
                 let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
-                ours.register("build", "Version and commit of this node", Info::new(build));
+                eds.register("build", "Version and commit of this node", Info::new(build));
                 Self { $($metric,)* $($output_metric,)* registry }
             }
 
@@ -94,71 +94,71 @@ macro_rules! metrics {
     };
 }
 
-// A metric is named `eds_` followed by its field.
+// The name of each metric is `eds_` followed by the name of its field.
 metrics! {
     node {
         datagrams_received: Counter, "Datagrams read from the sockets";
-        receive_buffer_bytes: Gauge, "Total size of the receive buffers of the sockets, as granted by the kernel";
+        receive_buffer_bytes: Gauge, "Total size of the sockets' receive buffers, as granted by the kernel";
         kernel_drops: Counter, "Datagrams dropped by the kernel because a receive buffer was full or a checksum was wrong";
         kernel_drops_inherited: Gauge,
-            "Datagrams dropped by the kernel from inherited sockets before this node started; earlier nodes may have counted a part of them";
-        listeners_full: Gauge, "Receiving threads that do not read their Unix socket because the queue is full: its senders are blocked";
-        events_queued_max: Gauge, "Limit of events queued in memory (`input.queue_events`)";
-        queue_max_bytes: Gauge, "Limit of the memory of queued events (`input.queue_bytes`)";
+            "Datagrams dropped by the kernel on inherited sockets before this node started; earlier processes may have counted some of them";
+        listeners_full: Gauge, "Receiving threads that are not reading their Unix socket because the queue is full; senders to that socket block";
+        events_queued_max: Gauge, "Maximum number of events queued in memory (`input.queue_events`)";
+        queue_max_bytes: Gauge, "Maximum memory used by queued events (`input.queue_bytes`)";
         record_failures: Counter, "Failed attempts to record a batch, which are retried";
-        record_seconds: Histogram = latency(), "Time from the first attempt to record a batch until the store confirmed it, in seconds";
-        dedup_hits: Counter, "Events whose user the store already had, so that only the event was sent";
+        record_seconds: Histogram = latency(), "Time from the first attempt to record a batch until the store acknowledged it, in seconds";
+        dedup_hits: Counter, "Events whose user was already in the store, so that only the event was sent to it";
         events_repeated: Counter,
-            "Recorded events that the store already had: copies from other nodes and relays, equal events, and retries after a lost answer";
+            "Recorded events that the store already had: duplicates from other nodes and relays, identical events, and retries after a lost response";
         events_seen: Counter,
-            "Recorded events, each once per transaction: what this node has seen. Divided by recorded minus repeated events of all nodes, the share of events that reaches this node";
-        events_replayed: Counter, "Events recorded again because the store may have lost them";
-        replay_cut: Counter, "Batches that were not kept for the whole `store.replay_window` for lack of memory";
+            "Events that this node has seen: recorded events, not counting repeats within a transaction. Divided by the recorded minus the repeated events of all nodes, this is the share of all events that reached this node";
+        events_replayed: Counter, "Events re-recorded because the store may have lost them";
+        replay_cut: Counter, "Batches that could not be kept for the whole `store.replay_window` because memory was short";
         spool_written: Counter, "Events written to disk because memory was full";
-        spool_restored: Counter, "Events that an earlier process left on disk; they also count as received";
-        spool_damaged: Counter, "Damaged frames of events on disk";
+        spool_restored: Counter, "Events left on disk by an earlier process; they also count as received";
+        spool_damaged: Counter, "Damaged event frames found on disk";
         spool_read_failures: Counter, "Failed attempts to read events on disk, which are retried";
-        spool_bytes: Gauge, "Size of the files in `input.spool_dir`";
-        spool_max_bytes: Gauge, "Limit of the size of the files in `input.spool_dir` (`input.spool_max`); 0 without a spool";
-        claims: Counter, "Minutes of partitions that this node claimed";
-        claims_taken_over: Counter, "Claims of a minute whose earlier claim had lapsed";
-        claims_lost: Counter, "Claims that another node took over from this node during its work";
-        series_sealed: Counter, "Series of a minute whose counts this node sealed";
+        spool_bytes: Gauge, "Total size of the files in `input.spool_dir`";
+        spool_max_bytes: Gauge, "Maximum total size of the files in `input.spool_dir` (`input.spool_max`); 0 without a spool";
+        claims: Counter, "Minutes claimed by this node, counted per partition";
+        claims_taken_over: Counter, "Claims by this node on minutes whose previous claim had expired";
+        claims_lost: Counter, "Claims that another node took over while this node was working on them";
+        series_sealed: Counter, "Counts sealed by this node, one per series per minute";
         events_rounded: Counter,
-            "Recorded events with timestamps of whole milliseconds or seconds although `input.timestamp_precision` is finer";
-        events_coinciding: Counter, "Recorded events that follow two others with the same series, user and timestamp: they count as one";
-        old_seals: Counter, "Minutes of partitions that this node sealed more than flush.grace and five minutes after their end";
-        events_late: Counter, "Events that arrived after the counts of their minute and series were sealed";
-        self_metrics_dropped: Counters, "Points of this node's own metrics that the output did not accept or was not offered (`output.self_metrics`)";
+            "Recorded events with timestamps in whole milliseconds or seconds, although `input.timestamp_precision` is finer";
+        events_coinciding: Counter, "Recorded events that arrived after two others with the same series, user and timestamp; all of these count as one event";
+        old_seals: Counter, "Minutes that this node sealed more than flush.grace plus five minutes after they ended, counted per partition";
+        events_late: Counter, "Events that arrived after the counts for their minute and series had been sealed";
+        self_metrics_dropped: Counters, "Points with this node's own metrics (`output.self_metrics`) that were not sent to the output or not accepted by it";
         backlog_pending: Known,
-            "Minutes per partition that are not claimed, open minutes included. Absent, like the other backlog metrics, while the store does not respond";
-        backlog_claimed: Known, "Minutes per partition that any node has claimed to seal";
-        backlog_unsent: Gauges, "Minutes per partition that are sealed and not completely sent to the output, also of outputs that are no longer configured";
+            "Minutes not yet claimed, including open ones, counted per partition. Like the other backlog metrics, this one is absent while the store is not responding";
+        backlog_claimed: Known, "Minutes that any node has claimed for sealing, counted per partition";
+        backlog_unsent: Gauges, "Minutes that are sealed but not completely sent to the output, counted per partition; includes outputs that are no longer configured";
         oldest_unsent_minute_age_seconds: Family<OfOutput, Gauge<f64, AtomicU64>>,
-            "Time since the end of the oldest minute that the output does not have completely; 0 if it has all";
-        counts_quarantined: Gauges, "Counts in the quarantine of the output";
-        counts_quarantined_max: Gauge, "Limit of the counts in the quarantine of an output, in all partitions";
-        store_memory_bytes: Gauge, "Approximate memory of open minutes and unsent counts in this process; 0 if they are in Redis";
-        store_memory_max_bytes: Gauge, "Limit of this memory (`store.memory_max`); 0 if they are in Redis";
+            "Time since the end of the oldest minute not completely sent to the output, in seconds; 0 if there is none";
+        counts_quarantined: Gauges, "Counts in the output's quarantine";
+        counts_quarantined_max: Gauge, "Maximum number of counts in an output's quarantine, across all partitions";
+        store_memory_bytes: Gauge, "Approximate memory used by open minutes and unsent counts in this process; 0 if they are in Redis";
+        store_memory_max_bytes: Gauge, "Maximum memory used by open minutes and unsent counts in this process (`store.memory_max`); 0 if they are in Redis";
         http_connections: Gauge, "Open HTTP connections";
-        http_connections_max: Gauge, "Limit of open HTTP connections";
-        settings_differ: Gauge, "1 while this node's settings differ from the cluster-wide settings, so that it sends nothing";
-        query_computations: Counter, "Lists that this node computed for all nodes";
-        store_rollbacks: Counter, "Times that the store had returned to an earlier state or was replaced";
+        http_connections_max: Gauge, "Maximum number of open HTTP connections";
+        settings_differ: Gauge, "1 while this node's settings differ from the cluster-wide settings; it then does not close minutes or send counts";
+        query_computations: Counter, "Lists of the series with the highest counts that this node has computed";
+        store_rollbacks: Counter, "Number of times the store returned to an earlier state or was replaced";
         events_forgotten: Counter,
-            "Events that this node had recorded, that the store lost, and that cannot be recorded again; those of closed minutes are included although they are published";
+            "Events recorded by this node that the store lost and that cannot be re-recorded; includes events in closed minutes, although these have been published";
         publications_unconfirmed: Counter,
-            "Minutes of partitions that the store lost while their counts were written: an output may lack some of them";
+            "Minutes that the store lost while their counts were being written, counted per partition; an output may be missing some of these counts";
         store_up: Gauge, "1 while the store responds to this node and has room for events";
     }
     output {
-        points_sent: Counter, "Points that the output confirmed; a point that was written twice counts twice";
-        points_quarantined: Counter, "Points that the output refused and that are quarantined";
-        points_discarded: Counter, "Points that the output refused while the quarantine was full";
+        points_sent: Counter, "Points that the output acknowledged; a point written twice counts twice";
+        points_quarantined: Counter, "Points that the output rejected and that were quarantined";
+        points_discarded: Counter, "Points that the output rejected while the quarantine was full";
         write_failures: Counter, "Failed writes, which are retried";
         write_seconds: Histogram = latency, "Duration of writes, including failed ones, in seconds";
-        publish_delay_seconds: Histogram = delay, "Time from the end of a minute until the output had its last point from this node, in seconds";
-        output_up: Gauge, "1 while the output accepts the writes of this node";
+        publish_delay_seconds: Histogram = delay, "Time from the end of a minute until the output had received its last point from this node, in seconds";
+        output_up: Gauge, "1 while the output is accepting this node's writes";
     }
 }
 
@@ -171,7 +171,7 @@ fn delay() -> Histogram {
 }
 
 impl Metrics {
-    /// Removes the backlog, which is unknown until the store reports it again.
+    /// Removes the backlog metrics, whose values are unknown until the store reports the backlog again.
     pub fn forget_backlog(&self) {
         self.backlog_pending.clear();
         self.backlog_claimed.clear();
@@ -180,7 +180,7 @@ impl Metrics {
         self.oldest_unsent_minute_age_seconds.clear();
     }
 
-    /// Removes the backlog of an output that has been removed.
+    /// Removes the backlog metrics of an output that no longer exists.
     pub fn forget_output(&self, name: &str) {
         let label = &of_output(name);
         self.backlog_unsent.remove(label);
@@ -194,13 +194,13 @@ impl Metrics {
         dropped
     }
 
-    /// Returns all metrics as text.
+    /// Returns all metrics as text in this format.
     pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
         encode(&self.registry, format)
     }
 }
 
-/// Reads the node's ledger at a single moment per scrape, so that its numbers add up.
+/// Takes a single snapshot of the node's ledger per scrape, so that the numbers add up.
 #[derive(Debug)]
 struct NodeCollector(Arc<Node>);
 
@@ -213,28 +213,28 @@ impl Collector for NodeCollector {
         let lagging = node.partitions.lagging() as u64;
         for (name, help, count) in [
             ("events_received", "Events read from the sockets", totals.received),
-            ("events_recorded", "Events confirmed by the store", totals.recorded),
+            ("events_recorded", "Events acknowledged by the store", totals.recorded),
         ] {
-            one(to, name, help, &ConstCounter::new(count))?;
+            metric(to, name, help, &ConstCounter::new(count))?;
         }
         for (name, help, level) in [
-            ("events_queued", "Events that are not recorded yet", totals.queued),
-            ("events_spooled", "Queued events that are on disk only", totals.spooled),
+            ("events_queued", "Events not yet recorded", totals.queued),
+            ("events_spooled", "Queued events that are only on disk", totals.spooled),
             (
                 "queue_bytes",
-                "Memory of the queued events that are not on disk",
+                "Memory used by queued events that are not on disk",
                 totals.queued_bytes,
             ),
-            ("partitions_lagging", "Partitions whose events this node cannot record now", lagging),
-            ("listeners_failing", "Receiving threads that cannot read their socket now", failing),
+            ("partitions_lagging", "Partitions whose events this node cannot record", lagging),
+            ("listeners_failing", "Receiving threads that cannot read their socket", failing),
             ("name_taken", "1 while another process uses this node's name", name_taken),
         ] {
-            one(to, name, help, &ConstGauge::new(level))?;
+            metric(to, name, help, &ConstGauge::new(level))?;
         }
         let unacknowledged = LossCause::ALL.into_iter().zip(node.losses.unacknowledged());
         let unacknowledged = unacknowledged
             .map(|(cause, lost)| ([("reason", cause.label())], ConstGauge::new(lost)));
-        let help = "Lost events, lines or datagrams of all nodes and relays that no operator has acknowledged";
+        let help = "Losses on all nodes and relays that no operator has acknowledged, in events, lines, datagrams or minutes depending on the reason";
         family(to, "losses_unacknowledged", help, unacknowledged)?;
         // The gauge has no value until the store has reported its time.
         let help = "How far the store's clock is ahead of this node's, in seconds";
@@ -246,13 +246,13 @@ impl Collector for NodeCollector {
             let counts = counts.map(|(reason, n)| ([("reason", reason)], ConstCounter::new(n)));
             family(to, name, help, counts)
         };
-        let help = "Recorded events that count under an overflow series";
+        let help = "Recorded events counted under an overflow series";
         let overflowed = [("too_many_series", totals.overflowed)];
         by_reason("events_overflowed", help, &mut overflowed.into_iter())?;
-        let mut rejected = Rejection::ALL.iter().map(|it| it.label()).zip(totals.rejected);
-        by_reason("events_rejected", "Lines that are not counted", &mut rejected)?;
-        let mut dropped = LossCause::DROPPED.iter().map(|it| it.label()).zip(totals.dropped);
-        by_reason("events_dropped", "Events that were received and not kept", &mut dropped)
+        let mut rejected = Rejection::ALL.iter().map(|reason| reason.label()).zip(totals.rejected);
+        by_reason("events_rejected", "Lines rejected, by reason", &mut rejected)?;
+        let mut dropped = LossCause::DROPPED.iter().map(|cause| cause.label()).zip(totals.dropped);
+        by_reason("events_dropped", "Received events that were dropped, by reason", &mut dropped)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A process's metrics as text, and the parts shared with relay metrics. No decision in the program depends on a metric.
+//! The metrics of a node, and functions for encoding metrics as text. No decision in the program depends on a metric.
 
 mod exposition;
 mod metrics;
@@ -19,7 +19,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Returns a registry with the process metrics.
+/// Creates a registry that contains the metrics of this process.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
@@ -27,20 +27,19 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// Returns all metrics in a registry as text.
+/// Returns all metrics in a registry as text in this format.
 pub fn encode(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry)?;
     Ok(format.convert(text))
 }
 
-/// Returns a value for a gauge, capped at `i64::MAX`.
 pub(crate) fn gauge(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Encodes a metric with one sample.
-pub fn one(
+pub fn metric(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -49,7 +48,7 @@ pub fn one(
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-/// Encodes a metric with several samples, each with its labels.
+/// Encodes a metric with several samples, each with its own labels.
 pub fn family<'a, const LABELS: usize, M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,15 +1,15 @@
-//! A node's metrics as points, for operators who have a database but no Prometheus. A scrape produces one point in the
-//! measurement `eds` per set of labels: the labels and the node are its tags, and the metrics, without the `eds_` prefix, are
-//! its fields. Histogram buckets and build information are left out.
+//! Converts a node's metrics to points, for operators who have InfluxDB but no Prometheus. Each scrape produces one point in
+//! the measurement `eds` per set of labels. Its tags are the labels and the node, and its fields are the metrics, without
+//! the `eds_` prefix. Histogram buckets and build information are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// No measurement for counts has this name.
+/// The measurement for a node's own metrics. The measurements for counts never have this name.
 const MEASUREMENT: &str = "eds";
 
-/// Converts metrics in the classic format to line protocol. Names, labels and values need no escaping: `[A-Za-z0-9._-]+`.
+/// Converts metrics in the classic format to line protocol. Nothing needs escaping, as all texts match `[A-Za-z0-9._-]+`.
 #[must_use]
 pub fn points(metrics: &str, node: &str, at: SystemTime) -> Vec<String> {
     let mut points: BTreeMap<String, String> = BTreeMap::new();
@@ -25,7 +25,6 @@ pub fn points(metrics: &str, node: &str, at: SystemTime) -> Vec<String> {
         let mut tags = format!("node={node}");
         for label in labels.trim_end_matches('}').split(',') {
             if let Some((key, value)) = label.split_once('=') {
-                // Writing to a string does not fail.
                 let _ = write!(tags, ",{key}={}", value.trim_matches('"'));
             }
         }

@@ -1,4 +1,4 @@
-//! [`Process`]: process metrics from `/proc`, under the names used by all Prometheus clients.
+//! [`Process`]: process metrics from `/proc`, under the names that all Prometheus client libraries use.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,22 +9,22 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::one;
+use super::metric;
 
-/// Reads `/proc` once per scrape.
+/// Collects the metrics of this process by reading `/proc` once per scrape.
 #[derive(Debug)]
 pub(super) struct Process {
     started: SystemTime,
 }
 
 impl Default for Process {
-    /// A process that started now. `/proc/stat` has the start time, but `ProcSubset=pid` hides it.
+    /// Uses the current time as the start time: `ProcSubset=pid` (systemd) hides `/proc/stat`, which has the exact time.
     fn default() -> Self {
         Self { started: SystemTime::now() }
     }
 }
 
-/// Returns `RLIMIT_NOFILE`; `None` if it is unlimited or cannot be read.
+/// Returns the soft limit on open files (`RLIMIT_NOFILE`), or `None` if it is unlimited or cannot be read.
 #[must_use]
 pub fn open_files_max() -> Option<u64> {
     let limits = procfs::process::Process::myself().and_then(|process| process.limits());
@@ -39,31 +39,33 @@ impl Collector for Process {
         let to = &mut encoder;
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = ConstGauge::new(started.as_secs_f64());
-        let help = "Start time of the process, in seconds since the epoch";
-        one(to, "process_start_time_seconds", help, &started)?;
+        let help = "Start time of the process, in seconds since the Unix epoch";
+        metric(to, "process_start_time_seconds", help, &started)?;
         let process = procfs::process::Process::myself().ok();
         let stat = process.as_ref().and_then(|process| process.stat().ok());
         let files = process.and_then(|process| process.fd_count().ok()).map(|files| files as u64);
         if let Some(stat) = &stat {
-            #[expect(clippy::cast_precision_loss, reason = "hundredths of seconds, of centuries")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "exact to hundredths of seconds for centuries"
+            )]
             let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-            let help = "User and system CPU time of the process";
-            one(to, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
+            let help = "Total user and system CPU time of the process, in seconds";
+            metric(to, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
         }
         let stat = stat.as_ref();
         let resident = stat.map(|stat| stat.rss * procfs::page_size());
         let threads = stat.map(|stat| stat.num_threads.unsigned_abs());
         let virtual_bytes = stat.map(|stat| stat.vsize);
         for (name, help, value) in [
-            ("max_fds", "Limit of open file descriptors", open_files_max()),
-            ("open_fds", "Open file descriptors", files),
-            ("resident_memory_bytes", "Resident memory", resident),
-            ("virtual_memory_bytes", "Virtual memory", virtual_bytes),
-            ("threads", "Threads", threads),
+            ("max_fds", "Maximum number of open file descriptors", open_files_max()),
+            ("open_fds", "Number of open file descriptors", files),
+            ("resident_memory_bytes", "Resident memory size, in bytes", resident),
+            ("virtual_memory_bytes", "Virtual memory size, in bytes", virtual_bytes),
+            ("threads", "Number of threads", threads),
         ] {
-            // A value that cannot be read is left out.
             if let Some(value) = value {
-                one(to, &format!("process_{name}"), help, &ConstGauge::new(value))?;
+                metric(to, &format!("process_{name}"), help, &ConstGauge::new(value))?;
             }
         }
         Ok(())

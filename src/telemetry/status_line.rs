@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::metrics::{Metrics, of_output};
 use crate::node::{Node, lock};
 
-/// Returns the rate per second at which a total has grown.
+/// Returns how fast a total has grown per second, from `before` at the start of the elapsed time to `now`.
 #[must_use]
 pub fn per_second(now: u64, before: u64, elapsed: Duration) -> u128 {
     let growth = u128::from(now.saturating_sub(before));
     growth * 1000 / elapsed.as_millis().max(1)
 }
 
-/// Returns a function that produces the status line of a node with these outputs, given the time since its last call.
+/// Returns a function that produces the status line of a node. Its argument is the time since the last call, for rates.
 pub fn status_line(
     node: Arc<Node>,
     metrics: Arc<Metrics>,
@@ -34,9 +34,8 @@ pub fn status_line(
         }
         let dropped: u64 = now.dropped.iter().sum();
         if dropped > 0 {
-            let _ = write!(line, ", {dropped} dropped since the start");
+            let _ = write!(line, ", {dropped} dropped since startup");
         }
-        // The backlog is absent while it is unknown.
         if let Some(pending) = metrics.backlog_pending.get(&[]) {
             let _ = write!(line, "; {} open", pending.get());
             for output in &outputs {
@@ -44,12 +43,12 @@ pub fn status_line(
                     let _ = write!(line, ", {} unsent to {output}", unsent.get());
                 }
             }
-            line.push_str(" (minutes per partition)");
+            line.push_str(" (minutes, counted per partition)");
         }
         if metrics.store_up.get() == 0 {
             line.push_str("; the store is unavailable");
         } else if node.partitions.lagging() > 0 {
-            let _ = write!(line, "; lags in {} partitions", node.partitions.lagging());
+            let _ = write!(line, "; lagging in {} partitions", node.partitions.lagging());
         }
         let down = lock(&node.outputs_down);
         if !down.is_empty() {

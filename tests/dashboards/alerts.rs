@@ -1,4 +1,4 @@
-//! The alerts: Prometheus' own tool accepts them, and every metric and label that they name exists.
+//! Checks that promtool accepts the alerts, and that every metric and label that they use exists.
 
 use testing::prelude::*;
 
@@ -11,7 +11,7 @@ fn promtool(arguments: [&str; 2], file: &str) {
         .args(arguments)
         .arg(path(file))
         .output()
-        .expect("promtool, of Debian's package prometheus");
+        .expect("promtool from the Debian package prometheus");
     assert!(output.status.success(), "{file}: {output:?}");
 }
 
@@ -28,12 +28,15 @@ fn every_alert_is_tested_and_documented() {
     assert!(names.len() > 20);
     assert_eq!(names.len(), names.iter().collect::<BTreeSet<_>>().len());
     for key in ["severity", "summary", "action"] {
-        assert_eq!(texts(alerts, key).len(), names.len(), "each has a {key}");
+        assert_eq!(texts(alerts, key).len(), names.len(), "not every alert has a {key}");
     }
     let (tests, document) = (read("dashboards/alerts.test.yml"), read("docs/monitoring.md"));
     for name in names {
-        assert!(tests.contains(&format!("alertname=\"{name}\"")), "nothing tests {name}");
-        assert!(document.contains(&format!("`{name}`")), "docs/monitoring.md does not have {name}");
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} is not tested");
+        assert!(
+            document.contains(&format!("`{name}`")),
+            "{name} is missing from docs/monitoring.md"
+        );
     }
 }
 
@@ -48,7 +51,7 @@ fn every_metric_and_label_of_the_alerts_is_reported() {
     for file in ["dashboards/alerts.yml", "dashboards/alerts.test.yml"] {
         let text = read(file);
         for name in words(&text).filter(|word| word.starts_with("eds_")) {
-            assert!(written.metrics.contains(name), "{file}: nothing reports {name}");
+            assert!(written.metrics.contains(name), "{file}: no metric is named {name}");
             metrics += 1;
         }
         let named = text.split("$labels.").skip(1).filter_map(|rest| words(rest).next());
@@ -57,9 +60,9 @@ fn every_metric_and_label_of_the_alerts_is_reported() {
             lists.flat_map(words).collect::<Vec<_>>()
         });
         for label in named.chain(lists.into_iter().flatten()).filter(|label| !label.is_empty()) {
-            // Prometheus adds two labels.
+            // Prometheus adds these two labels.
             let known = ["job", "instance"].contains(&label) || written.labels.contains(label);
-            assert!(known, "{file}: nothing has the label {label}");
+            assert!(known, "{file}: no metric has the label {label}");
         }
     }
     assert!(metrics > 50);

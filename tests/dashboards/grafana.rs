@@ -1,4 +1,4 @@
-//! Grafana's dashboards: every query is run as Grafana would run it, and returns data.
+//! Runs every query of the Grafana dashboards as Grafana would, and checks that it returns data.
 
 use testing::prelude::*;
 
@@ -26,14 +26,16 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], |items| &items[..])
 }
 
-/// Returns the variables of a dashboard that have queries, by name.
+/// Returns the name and the query of each dashboard variable that has a query.
 fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
     let all = list(&dashboard["templating"], "list").iter();
     let asked = all.filter(|variable| variable["type"] == "query");
-    asked.map(|it| (it["name"].as_str().unwrap(), it["query"].as_str().unwrap())).collect()
+    asked
+        .map(|variable| (variable["name"].as_str().unwrap(), variable["query"].as_str().unwrap()))
+        .collect()
 }
 
-/// Replaces Grafana's macros and variables by values. A remaining one is a mistake.
+/// Replaces Grafana's macros and variables with values, and asserts that none is left.
 fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
     let [from, to] = world.range_ms;
     let mut query = query
@@ -45,14 +47,14 @@ fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> Stri
         query = query.replace(&format!("${name}"), value);
     }
     let is_left = |rest: &str| rest.starts_with(|c: char| c.is_alphabetic() || "_{".contains(c));
-    assert!(!query.split('$').skip(1).any(is_left), "{query} has a variable that is not there");
+    assert!(!query.split('$').skip(1).any(is_left), "{query} has an unknown variable");
     query
 }
 
-/// Returns an alternative of all values, as a query has a variable of several values.
+/// Returns all values as a regex alternation, in the way Grafana inserts a variable with multiple values.
 fn values_of(world: &World, query: &str, place: usize) -> Vec<String> {
     let values: Vec<_> = world.column(query, place).into_iter().collect();
-    assert!(!values.is_empty(), "{query} finds nothing");
+    assert!(!values.is_empty(), "{query} returns no values");
     values
 }
 
@@ -61,7 +63,7 @@ fn every_query_of_the_dashboards_succeeds() {
     let world = World::start();
     let written = Written::by(&world);
     for (file, dashboard) in dashboards() {
-        // The first variable is a divisor, so each of its values is tried.
+        // The first variable is a divisor, so try each of its values.
         let (first, rest) =
             variables(&dashboard).split_first().map(|(a, b)| (*a, b.to_vec())).unwrap();
         let is_tag_keys = first.1.starts_with("SHOW TAG KEYS");
@@ -86,14 +88,14 @@ fn every_query_of_the_dashboards_succeeds() {
                         row.as_array().unwrap()[1..].iter().any(|cell| !cell.is_null())
                     };
                     let rows = cells.filter(|row| has_value(row)).count();
-                    assert!(rows > 0, "{file}, {}: {query} finds nothing", panel["title"]);
+                    assert!(rows > 0, "{file}, {}: {query} returns no data", panel["title"]);
                 }
             }
         }
     }
 }
 
-/// One datasource, which the reader chooses, and whichever schema a current Grafana reads.
+/// Each dashboard has one data source, which the user selects, and a schema that current Grafana versions read.
 #[test]
 fn dashboards_have_a_datasource_variable_and_unique_ids() {
     let mut uids = Vec::new();
@@ -130,7 +132,7 @@ fn dashboards_have_a_datasource_variable_and_unique_ids() {
     assert_eq!(uids.len(), all, "{uids:?}");
 }
 
-/// The users of two minutes, or of two series, may be the same ones.
+/// Numbers of users must not be added, because the same users may occur in two minutes or two series.
 #[test]
 fn users_are_never_summed() {
     let mut panels_of_users = 0;
@@ -155,7 +157,8 @@ fn users_are_never_summed() {
 fn provisioned_files_are_mounted() {
     let compose = &yaml("docker-compose.yml")[0]["services"];
     let grafana = &compose["grafana"];
-    let mounts: Vec<_> = list(grafana, "volumes").iter().map(|it| it.as_str().unwrap()).collect();
+    let mounts: Vec<_> =
+        list(grafana, "volumes").iter().map(|mount| mount.as_str().unwrap()).collect();
     let mounted = |at: &str| {
         mounts.iter().any(|mount| {
             let mut parts = mount.split(':');
@@ -173,13 +176,13 @@ fn provisioned_files_are_mounted() {
     );
     let header = source["secureJsonData"]["httpHeaderValue1"].as_str().unwrap();
     let token = header.split("$__file{").nth(1).unwrap().trim_end_matches('}');
-    assert!(mounted(token), "{token} is in none of {mounts:?}");
+    assert!(mounted(token), "{token} is not mounted by {mounts:?}");
     let provider = &yaml(&format!("{provisioning}/dashboards/eds.yml"))[0]["providers"][0];
     let directory = provider["options"]["path"].as_str().unwrap();
-    assert!(mounted(directory), "{directory} is in none of {mounts:?}");
+    assert!(mounted(directory), "{directory} is not mounted by {mounts:?}");
     let from = grafana["environment"]["GF_PATHS_PROVISIONING"].as_str().unwrap();
     assert_eq!(from, format!("{directory}/provisioning"));
-    // Without them the dashboard of the nodes' health is empty.
+    // The health dashboard is empty without these metrics.
     let nodes = &yaml("docker-compose.yml")[0]["x-node-environment"];
     assert_eq!(nodes["EDS_OUTPUT__SELF_METRICS"], "1m");
 }

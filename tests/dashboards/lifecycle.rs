@@ -1,5 +1,4 @@
-//! Each alert with the series that a real node and a real relay report: it fires with its fault, as long as the fault lasts,
-//! and stops soon after it.
+//! Checks with the metrics of a real node and a real relay that each alert fires during its fault and stops soon afterwards.
 
 use std::fmt::Write as _;
 
@@ -8,23 +7,23 @@ use testing::prelude::*;
 use super::{path, texts, yaml};
 use crate::world::World;
 
-/// The fault begins after 30 minutes and lasts for two hours.
+/// The minutes in which a fault begins and ends, and the length of the test.
 const BEGINS: u32 = 30;
 const ENDS: u32 = 150;
 const LASTS_UNTIL: u32 = 210;
 
-/// How long after the fault nothing may be left of the alert.
+/// The time after the fault, in minutes, by which the alert must have stopped.
 const OVER_AFTER: u32 = 11;
 
-/// What happens to a series. Everything that has no fault stays as the run left it.
+/// How a fault changes a series. All other series keep the values that were scraped.
 enum Change {
-    /// A level, before and after the fault, and in it.
+    /// A gauge with one value before and after the fault, and a different value during the fault.
     Level(&'static str, &'static str),
-    /// A counter that rises once, when the fault begins.
+    /// A counter that increases once, when the fault begins.
     Rises,
-    /// A counter that rises each minute, by this outside the fault and by that in it.
+    /// The per-minute increase of a counter outside the fault, and during the fault.
     Rate(u32, u32),
-    /// There is no such series in the fault.
+    /// The series is missing during the fault.
     Missing,
 }
 use Change::{Level, Missing, Rate, Rises};
@@ -33,19 +32,19 @@ struct Fault {
     alert: &'static str,
     /// The minute in which the alert must fire.
     at: u32,
-    /// Job and instance, metric, labels, and the changes of the value.
-    series: &'static [(Of, &'static str, &'static str, Change)],
+    /// For each changed series, its source, metric and labels, and the change.
+    series: &'static [(Source, &'static str, &'static str, Change)],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum Source {
     Node,
     Other,
     Relay,
 }
-use Of::{Node, Other, Relay};
+use Source::{Node, Other, Relay};
 
-impl Of {
+impl Source {
     const fn labels(self) -> &'static str {
         match self {
             Node => "job=\"eds\", instance=\"node\"",
@@ -55,14 +54,14 @@ impl Of {
     }
 }
 
-/// An alert on what lasts fires still at the end of it.
+/// An alert for a lasting condition still fires at the end of the fault.
 const AT_THE_END: u32 = ENDS - 1;
-/// An alert on a single event has stopped by then.
+/// An alert for a single event fires right after the event.
 const AT_ONCE: u32 = BEGINS + 2;
 
 const fn lasts(
     alert: &'static str,
-    series: &'static [(Of, &'static str, &'static str, Change)],
+    series: &'static [(Source, &'static str, &'static str, Change)],
 ) -> Fault {
     let at = AT_THE_END;
     Fault { alert, at, series }
@@ -70,7 +69,7 @@ const fn lasts(
 
 const fn happens(
     alert: &'static str,
-    series: &'static [(Of, &'static str, &'static str, Change)],
+    series: &'static [(Source, &'static str, &'static str, Change)],
 ) -> Fault {
     let at = AT_ONCE;
     Fault { alert, at, series }
@@ -166,7 +165,7 @@ static FAULTS: &[Fault] = &[
 ];
 
 impl Change {
-    /// The values of a series in the notation of promtool, one a minute.
+    /// Returns the values of a series, one per minute, in promtool's notation.
     fn values(&self, from: &str) -> String {
         let [before, fault, after] = [BEGINS - 1, ENDS - BEGINS - 1, LASTS_UNTIL - ENDS];
         match self {
@@ -182,10 +181,10 @@ impl Change {
     }
 }
 
-/// The series of a run: metric and labels, and the value.
+/// The scraped value of each metric and labels.
 type Run = BTreeMap<(String, String), String>;
 
-/// Returns the series of a scrape that alerts use: metric, labels, value.
+/// Returns those series of a scrape that alerts use.
 fn series(scrape: &str, looked_at: &BTreeSet<&str>) -> Run {
     let samples = scrape.lines().filter(|line| !line.starts_with('#'));
     let series = samples.filter_map(|line| {
@@ -202,7 +201,7 @@ fn names_of(labels: &str) -> Vec<&str> {
     labels.collect()
 }
 
-/// Returns whether the run reports such a series, under any name of an output or node.
+/// Returns whether the run contains this series. The name of an output or a node may differ.
 fn is_reported(run: &Run, metric: &str, labels: &str) -> bool {
     let is_named = labels.starts_with("output=") || labels.starts_with("to=");
     run.keys().any(|(name, known)| {
@@ -210,34 +209,35 @@ fn is_reported(run: &Run, metric: &str, labels: &str) -> bool {
     })
 }
 
-/// A test of promtool: the series of the run, with the fault in it.
-fn unit_test(fault: &Fault, runs: &[(Of, Run)]) -> String {
+/// Returns a promtool test with the series of the runs, changed by the fault.
+fn unit_test(fault: &Fault, runs: &[(Source, Run)]) -> String {
     let mut text = format!("  - name: {}\n    interval: 1m\n    input_series:\n", fault.alert);
-    let mut add = |of: Of, metric: &str, labels: &str, values: &str| {
+    let mut add = |source: Source, metric: &str, labels: &str, values: &str| {
         let comma = if labels.is_empty() { "" } else { ", " };
-        let own = of.labels();
+        let own = source.labels();
         writeln!(
             text,
             "      - {{ series: '{metric}{{{own}{comma}{labels}}}', values: '{values}' }}"
         )
         .unwrap();
     };
-    for (of, run) in runs {
+    for (source, run) in runs {
         for ((metric, labels), value) in run {
             let mut changed = fault.series.iter();
-            let is_changed = changed.any(|it| it.0 == *of && it.1 == metric && it.2 == labels);
+            let is_changed = changed
+                .any(|change| change.0 == *source && change.1 == metric && change.2 == labels);
             if !is_changed {
-                add(*of, metric, labels, &format!("{value}+0x{LASTS_UNTIL}"));
+                add(*source, metric, labels, &format!("{value}+0x{LASTS_UNTIL}"));
             }
         }
     }
-    for (of, metric, labels, change) in fault.series {
-        let run = runs.iter().find(|(it, _)| it == of);
-        let run = &run.expect("each has a run").1;
+    for (source, metric, labels, change) in fault.series {
+        let run = runs.iter().find(|(candidate, _)| candidate == source);
+        let run = &run.expect("every source has a run").1;
         let known = *metric == "up" || is_reported(run, metric, labels);
-        assert!(known, "nothing reports {metric}{{{labels}}}");
+        assert!(known, "no run contains {metric}{{{labels}}}");
         let value = run.get(&((*metric).to_owned(), (*labels).to_owned()));
-        add(*of, metric, labels, &change.values(value.map_or("0", |it| it)));
+        add(*source, metric, labels, &change.values(value.map_or("0", |value| value)));
     }
     text.push_str("    promql_expr_test:\n");
     let firing = format!(
@@ -264,8 +264,7 @@ fn each_alert_fires_during_its_fault_and_resolves() {
     assert_eq!(named, tried);
 
     let world = World::start();
-    // The node has published minutes of yesterday, and reports its backlog periodically.
-    eventually("nothing waits", SOON, || {
+    eventually("nothing is queued or unsent", SOON, || {
         let scrape = world.node.get("/metrics").unwrap().body;
         let of_metric = |line: &&str| line.starts_with("eds_oldest_unsent_minute_age_seconds{");
         let ages: Vec<_> = scrape.lines().filter(of_metric).collect();
@@ -276,7 +275,7 @@ fn each_alert_fires_during_its_fault_and_resolves() {
     let words = expressions.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let looked_at: BTreeSet<_> = words.filter(|word| word.starts_with("eds_")).collect();
     let scrape =
-        |it: &crate::support::node::Node| series(&it.get("/metrics").unwrap().body, &looked_at);
+        |node: &crate::support::node::Node| series(&node.get("/metrics").unwrap().body, &looked_at);
     let node = scrape(&world.node);
     let runs = [(Node, node.clone()), (Other, node), (Relay, scrape(&world.relay))];
     let rules = path("dashboards/alerts.yml");
@@ -291,7 +290,7 @@ fn each_alert_fires_during_its_fault_and_resolves() {
         .args(["test", "rules"])
         .arg(&path)
         .output()
-        .expect("promtool, of Debian's package prometheus");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{output:?}");
+        .expect("promtool from the Debian package prometheus");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{output:?}");
 }

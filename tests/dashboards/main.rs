@@ -1,5 +1,4 @@
-//! Dashboards, the template and alerts, compared with the output and the metrics of a real node and a real relay. Every query
-//! of every panel is run by a real InfluxDB.
+//! Checks the dashboards, the template and the alerts against the points and metrics of a real node and a real relay.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,19 +21,19 @@ mod world;
 use serde::Deserialize as _;
 use testing::prelude::*;
 
-fn path(of: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn read(of: &str) -> String {
-    std::fs::read_to_string(path(of)).unwrap()
+fn read(name: &str) -> String {
+    std::fs::read_to_string(path(name)).unwrap()
 }
 
-fn yaml(of: &str) -> Vec<Value> {
-    let text = read(of);
+fn yaml(name: &str) -> Vec<Value> {
+    let text = read(name);
     let documents = serde_yaml_ng::Deserializer::from_str(&text);
     let value =
-        |document| Value::deserialize(document).unwrap_or_else(|error| panic!("{of}: {error}"));
+        |document| Value::deserialize(document).unwrap_or_else(|error| panic!("{name}: {error}"));
     documents.map(value).collect()
 }
 

@@ -1,10 +1,10 @@
-//! The names that a node and a relay write and report, for others to be held against.
+//! The names that a node and a relay write and report, which dashboards and alerts may use.
 
 use std::collections::BTreeSet;
 
 use crate::world::World;
 
-/// The names that `InfluxQL` and Flux give to computed columns.
+/// The names of computed columns in `InfluxQL` and Flux.
 const COMPUTED: [&str; 3] = ["sum", "max", "last"];
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Written {
             } else {
                 self.tags.contains(*name)
             };
-            assert!(known || is_alias, "nothing that eds writes is called {name:?}, in {query}");
+            assert!(known || is_alias, "eds writes nothing named {name:?}, which {query} uses");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A node's own metrics in an output (`output.self_metrics`).
+//! Tests that a node writes its own metrics to an output (`output.self_metrics`).
 
 use testing::prelude::*;
 
@@ -18,7 +18,7 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
     let named: BTreeSet<_> =
         metrics.map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned()).collect();
     assert_eq!(fields, named);
-    // The tag of each point names its node, and the two measurements of counts have only counts.
+    // Each point is tagged with its node, and the measurements of counts contain only counts.
     let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
     assert_eq!(nodes, BTreeSet::from(["eds-1".to_owned()]));
     let measurements = world.column("SHOW MEASUREMENTS", 0);

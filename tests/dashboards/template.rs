@@ -1,4 +1,4 @@
-//! InfluxDB's template: its Flux names only measurements, tags and fields that a node writes.
+//! Checks that the Flux code in the InfluxDB template uses only measurements, tags and fields that a node writes.
 
 use super::{texts, yaml};
 use crate::names::Written;
@@ -28,7 +28,7 @@ fn every_measurement_field_and_tag_of_the_template_is_written() {
     let written = Written::by(&World::start());
     let mut queries = 0;
     for document in yaml(FILE) {
-        // The buckets' names are InfluxDB's own.
+        // Queries of the buckets use names that are defined by InfluxDB.
         let queries_of_points = texts(&document, "query").into_iter();
         for flux in queries_of_points.filter(|flux| !flux.starts_with("buckets()")) {
             queries += 1;
@@ -36,7 +36,7 @@ fn every_measurement_field_and_tag_of_the_template_is_written() {
                 [("_measurement ==", &written.measurements), ("_field ==", &written.fields)]
             {
                 for name in quoted(flux, behind) {
-                    assert!(known.contains(name), "nothing writes {name}: {flux}");
+                    assert!(known.contains(name), "eds does not write {name}: {flux}");
                 }
             }
             let columns = flux
@@ -46,7 +46,10 @@ fn every_measurement_field_and_tag_of_the_template_is_written() {
             let lists = flux.split("columns: [").skip(1).filter_map(|rest| rest.split(']').next());
             let listed = lists.flat_map(|list| list.split('"').skip(1).step_by(2));
             for column in columns.chain(listed).filter(|name| !name.starts_with('_')) {
-                assert!(written.tags.contains(column), "nothing writes the tag {column}: {flux}");
+                assert!(
+                    written.tags.contains(column),
+                    "eds does not write the tag {column}: {flux}"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A node with events of today and of yesterday, a relay before it, and an InfluxDB with all points of the node.
+//! A relay, a node with events from today and yesterday, and an InfluxDB that contains all points of the node.
 
 use testing::prelude::*;
 
@@ -41,7 +41,7 @@ impl World {
             relay,
             range_ms: [now_ms - 60 * MINUTE_MS, now_ms + MINUTE_MS],
         };
-        // The node has written a point before it publishes anything, so that what grows is seen to grow.
+        // Wait for a point with the initial values, so that queries for increases return data.
         world.wait_for("SELECT count(\"events_received_total\") FROM \"eds\"", 1);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (mut points, minute) = (0, now_ms / MINUTE_MS * MINUTE_MS);
@@ -58,7 +58,7 @@ impl World {
             }
         }
         world.wait_for("SELECT count(\"value\") FROM \"unique_user_event\"", points);
-        // And two points since then.
+        // Then wait for two more points.
         let since =
             "SELECT count(\"points_sent_total\") FROM \"eds\" WHERE \"points_sent_total\" > 0";
         world.wait_for(since, 2);

@@ -1,11 +1,11 @@
-//! The service under the Redis user of `config/redis-acl.conf`: the rights suffice, and no right is unused.
+//! The permissions in `config/redis-acl.conf` are sufficient for a node, and it uses all of them.
 
 use crate::prelude::*;
 use crate::quarantine::{answer, make_room, poison, site};
 
 const PASSWORD: &str = "change-me";
 
-/// The words of the file behind the name of a user.
+/// Returns the ACL rules of a user in the file. `user` is the name followed by a space.
 pub(crate) fn rights_of(user: &str) -> impl Iterator<Item = &'static str> {
     let file = include_str!("../../config/redis-acl.conf");
     let mut lines = file.lines();
@@ -23,24 +23,24 @@ fn carried_out(redis: &RedisServer) -> BTreeSet<String> {
         .collect()
 }
 
-/// Queries every path, and one path while another node holds the lock of the counts.
+/// Queries every path, and one of them again while another node holds the lock for computing counts.
 fn look(redis: &RedisServer, node: &Node) {
     for path in ["minutes", "live", "series", "top", "top?list=1"] {
-        let answer = node.get(&format!("/api/v1/{path}")).expect("an answer");
+        let answer = node.get(&format!("/api/v1/{path}")).expect("the node responds");
         assert!([200, 410].contains(&answer.status), "{}", answer.body);
     }
     let mut connection = redis.connection();
     let mut run = |command: &str| {
         let words: Vec<_> = command.split(' ').collect();
         let command = redis::Cmd::new().arg(words).to_owned();
-        command.exec(&mut connection).expect("it is carried out");
+        command.exec(&mut connection).expect("the command succeeds");
     };
     run("SELECT 1");
     run("HSET {eds:mutex:look}:lock token 1 holder another until 9000000000000000");
-    let answer = node.get("/api/v1/series").expect("an answer");
+    let answer = node.get("/api/v1/series").expect("the node responds");
     assert_eq!(answer.status, 503, "{}", answer.body);
     run("DEL {eds:mutex:look}:lock");
-    wait_for("its turn was waited for", || carried_out(redis), |done| done.contains("psubscribe"));
+    wait_for("the node waits its turn", || carried_out(redis), |done| done.contains("psubscribe"));
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn shipped_acl_is_sufficient_and_minimal() {
     let carried_out: BTreeSet<_> =
         ["sets", "log"].iter().flat_map(|layout| used(&file, layout)).collect();
     let granted = rights_of("eds ").filter_map(|word| word.strip_prefix('+'));
-    let unused: Vec<_> = granted.filter(|it| !carried_out.contains(*it)).collect();
-    assert!(unused.is_empty(), "granted, but never used: {unused:?}");
+    let unused: Vec<_> = granted.filter(|command| !carried_out.contains(*command)).collect();
+    assert!(unused.is_empty(), "granted but never used: {unused:?}");
 }
 
-/// The commands that a node uses with this layout, none of which is refused.
+/// Returns the commands that a node uses with this layout, and asserts that Redis denies none of them.
 fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     let include = file.display().to_string();
     let redis = RedisServer::start_asked_by_admin(&["--include", &include]);
@@ -61,25 +61,24 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     let mut node = site.node("one", &[("store.username", "eds"), ("flush.grace", "1s")]);
     node.set("store.url", &format!("{}/1", site.redis.url()));
     node.set("store.layout", layout);
-    // So close to the number of users sent that the store is asked for the users.
+    // Close enough to the number of users sent that the node asks the store about users.
     node.set("input.max_users_per_series", "100");
     node.set_environment("EDS_STORE__PASSWORD", PASSWORD);
     node.run();
     let mut sender = Sender::paced_by(&node);
 
-    // Two minutes, with counts that are quarantined, listed and sent again, or dropped.
+    // Two minutes, whose refused counts are quarantined, listed and sent again.
     poison(&site, &node, &mut sender);
     assert_eq!(answer(&node, &["list"]).lines().count(), 2);
     let mut expected = make_room(&site, &sender);
     answer(&node, &["retry", "--all"]);
     site.wait_exact(&expected, SOON);
 
-    // A late event.
     let late = format!("event_type=login,product=shop value=late {}", SEED_MINUTE_NS + 9);
     sender.send_unrecorded(late.as_bytes());
     node.wait_count("eds_events_late_total", |late| late == 1);
 
-    // An output that is down, and is probed until it is up; minutes that fill while others close.
+    // The output goes down and is probed until it is back, while some minutes fill and others close.
     site.writes.set(Mode::Answer(503));
     let mut expectation = Sender::paced_by(&node);
     for datagram in load(2..6, 2000, 1, 50).datagrams() {
@@ -93,7 +92,6 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     expected.extend(expectation.expected.points());
     site.wait_exact(&expected, SOON);
 
-    // One more that is refused, and dropped.
     for event_type in ["search", "poison2"] {
         let at = SEED_MINUTE_NS + 7 * MINUTE_NS;
         expectation.send(format!("event_type={event_type},product=shop value=ann {at}"));
@@ -104,6 +102,6 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     assert!(node.terminate().success());
 
     let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);
-    assert!(refused.is_empty(), "Redis refused: {refused:?}");
+    assert!(refused.is_empty(), "denied by Redis: {refused:?}");
     carried_out(&site.redis)
 }

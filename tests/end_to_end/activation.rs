@@ -1,4 +1,4 @@
-//! Sockets that systemd's own tool passes to a node: which it takes, which it refuses, and the messages.
+//! Sockets passed to a node by `systemd-socket-activate`: which ones it uses or rejects, and what it logs.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use testing::process;
 use crate::prelude::*;
 use crate::support::node::untouched;
 
-/// The node, as `systemd-socket-activate` starts it: with these sockets, when something arrives at one of them.
+/// A node that `systemd-socket-activate` starts as soon as data arrives at one of its sockets.
 struct Activated {
     child: Child,
     log: tempfile::NamedTempFile,
@@ -30,7 +30,7 @@ impl Activated {
             .stdout(Stdio::null())
             .stderr(log.reopen().unwrap())
             .spawn()
-            .expect("systemd-socket-activate, of Debian's package systemd");
+            .expect("systemd-socket-activate (Debian package systemd) is installed");
         Self { child, log }
     }
 
@@ -53,7 +53,7 @@ fn free_address() -> SocketAddr {
 }
 
 fn send(to: SocketAddr, number: i64) {
-    eventually("somebody listens", SOON, || when(udp_socket(to).is_some(), to));
+    eventually("a process is listening", SOON, || when(udp_socket(to).is_some(), to));
     let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(line.as_bytes(), to).unwrap();
@@ -71,9 +71,9 @@ fn node_uses_inherited_sockets_and_binds_the_others() {
     let node = listening_on(&[bound, also_passed, passed]);
     let sockets = [passed, also_passed];
     let mut activated = Activated::start(&node, &["--datagram"], &sockets);
-    // The first starts it, and is not lost by that.
+    // The first datagram starts the node and must not be lost.
     send(passed, 0);
-    eventually("it answers", SOON, || node.get("/readyz"));
+    eventually("the node responds", SOON, || node.get("/readyz"));
     for (number, address) in (1..).zip([passed, also_passed, bound]) {
         send(address, number);
     }
@@ -92,14 +92,13 @@ fn inherited_unix_socket_remains_for_the_next_process() {
     node.listen_on(&[format!("unix:{}", path.display())]);
     let sender = UnixDatagram::unbound().unwrap();
     let mut activated = Activated::start(&node, &["--datagram"], &[path.display()]);
-    // The first starts it, and is not lost by that.
-    eventually("somebody listens", SOON, || sender.send_to(b"a=b value=u 1", &path));
-    eventually("it answers", SOON, || node.get("/readyz"));
+    eventually("a process is listening", SOON, || sender.send_to(b"a=b value=u 1", &path));
+    eventually("the node responds", SOON, || node.get("/readyz"));
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     process::signal(activated.child.id(), "TERM");
     let (status, log) = activated.wait_for_exit();
     assert!(status.success(), "{log}");
-    assert!(path.exists(), "it is the manager's");
+    assert!(path.exists(), "the socket file belongs to the service manager");
 }
 
 #[test]
@@ -126,20 +125,20 @@ fn missing_inherited_sockets_are_reported() {
     run("LISTEN_PID=none LISTEN_FDS=1");
 }
 
-/// A node does not spin, does not fill the log, and does not say that it takes events.
+/// The node neither spins nor floods its log, and it reports that it is not ready.
 #[test]
 fn failing_socket_is_reported_and_retried_rarely() {
     let mut node = Node::new("one", &[]);
     node.hold_socket();
     node.run();
     node.shut_down_held_socket();
-    node.wait_answer("/readyz", 503, "cannot read a socket");
+    node.wait_answer("/readyz", 503, "cannot read from a socket");
     assert_eq!(node.metrics().count("eds_listeners_failing"), 1);
     std::thread::sleep(std::time::Duration::from_secs(1));
-    let failures = node.log().matches("cannot read the socket").count();
+    let failures = node.log().matches("cannot read from this socket").count();
     assert_eq!(failures, 1, "{}", node.log());
     let read = node.metrics().count("eds_datagrams_received_total");
-    assert!(read < 100, "{read} datagrams that nobody sent");
+    assert!(read < 100, "{read} datagrams counted, but none were sent");
 }
 
 #[test]
@@ -155,7 +154,7 @@ fn node_listens_on_ipv4_and_ipv6() {
             let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
             from.send_to(line.as_bytes(), (to, port)).unwrap();
         }
-        eventually("both are recorded", SOON, || {
+        eventually("both events are recorded", SOON, || {
             let recorded = node.metrics().count("eds_events_recorded_total");
             when(recorded == 2, format!("{recorded} at {listen:?}"))
         });

@@ -1,4 +1,4 @@
-//! While InfluxDB is down Redis does not fill up, no event is lost, and retries are rare.
+//! While InfluxDB is down, Redis does not fill up, no events are lost, and retries are rare.
 
 use crate::prelude::*;
 
@@ -8,15 +8,15 @@ const BACK: Duration = Duration::from_secs(60);
 fn minutes_are_sealed_while_influxdb_is_unreachable() {
     let mut site = Site::start();
     let keys = [("flush.grace", "1s"), ("output.timeout", "1s"), ("store.partitions", "8")];
-    // At intervals of the same length the same node would come first each time, and the other learn nothing.
+    // With equal intervals, the same node would always be first, and the other would never see a failure.
     let other_interval = [&keys[..], &[("flush.interval", "170ms")]].concat();
     let nodes = [site.start_node("one", &keys), site.start_node("two", &other_interval)];
     let mut sender = Sender::to_all(&nodes);
 
     for (minute, mode) in (0..).zip([Mode::Refuse, Mode::Answer(503), Mode::Hang]) {
         if mode == Mode::Hang {
-            // Before a node has seen the output fail it has no reason to hold back.
-            eventually("both nodes know that InfluxDB is away", BACK, || {
+            // A node holds back only after it has seen the output fail.
+            eventually("both nodes report that InfluxDB is down", BACK, || {
                 let up = nodes.each_ref().map(|node| node.metrics().count("eds_output_up"));
                 when(up == [0, 0], format!("{up:?}"))
             });
@@ -27,7 +27,7 @@ fn minutes_are_sealed_while_influxdb_is_unreachable() {
         let load = load(minute..minute + 1, 10_000, 100, 500);
         sender.send_all(load.datagrams());
         let name = format!("20161204:{}:", 1118 + minute);
-        eventually(&format!("the sets become counts while InfluxDB is {mode:?}"), SOON, || {
+        eventually(&format!("all sets are sealed in mode {mode:?}"), SOON, || {
             let keys = site.redis.keys();
             let sets = site.sets();
             let counts = keys.iter().filter(|key| key.contains(&name) && key.ends_with("counts"));
@@ -35,8 +35,8 @@ fn minutes_are_sealed_while_influxdb_is_unreachable() {
             when(sets == 0 && counts == 8, format!("{sets} sets, {counts} hashes of counts"))
         });
         if mode == Mode::Hang {
-            // Each probe hangs until its time-out; a second one at a time would meet it.
-            eventually("it is probed again and again", BACK, || {
+            // Each probe hangs until it times out, so a concurrent second one would overlap with it.
+            eventually("InfluxDB is probed repeatedly", BACK, || {
                 let probes = site.writes.attempts().len() - writes_before;
                 when(probes >= 4, probes)
             });
@@ -44,15 +44,15 @@ fn minutes_are_sealed_while_influxdb_is_unreachable() {
     }
     assert!(site.writes.writes().iter().all(|write| !write.confirmed));
     let at_a_time = site.writes.take_under_way_max();
-    assert!(at_a_time <= 1, "{at_a_time} writes at a time while InfluxDB was away");
+    assert!(at_a_time <= 1, "{at_a_time} concurrent writes while InfluxDB was down");
 
     site.writes.set(Mode::Pass);
     site.wait_exact(&sender.expected.points(), BACK);
-    // Also the node that had no counts left to send, because the other was faster.
-    eventually("both nodes know that InfluxDB is back", BACK, || {
+    // This includes a node that has no counts left to send because the other was faster.
+    eventually("both nodes report that InfluxDB is back", BACK, || {
         let know = |node: &Node| {
             node.metrics().count("eds_output_up") == 1
-                && node.log().contains("the output accepts points again")
+                && node.log().contains("the output is accepting points again")
         };
         let know = nodes.each_ref().map(know);
         when(know == [true, true], format!("{know:?}"))

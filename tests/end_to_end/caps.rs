@@ -1,8 +1,8 @@
-//! Users beyond a cap are rejected by their reason, and every total stays exact.
+//! Events of users beyond the limit are rejected and counted, and every total stays exact.
 
 use crate::prelude::*;
 
-/// A node forgets the users of a series with the connection, and Redis does not count users in logs at once.
+/// A node forgets the users of a series when it reconnects, and Redis does not count users in logs right away.
 #[test]
 fn user_limit_holds_in_logs_across_reconnects() {
     const USERS_MAX: usize = 1000;
@@ -14,7 +14,7 @@ fn user_limit_holds_in_logs_across_reconnects() {
         ("input.max_users_per_series", "1000"),
         ("flush.grace", "2s"),
     ];
-    // While another node lags no minute is idle.
+    // While another node lags, no minute counts as idle.
     let lagging = "{eds:0}:lagging";
     let until = i64::MAX >> 22;
     site.redis.query::<()>(&["HSET", lagging, "other#1", &until.to_string()]);
@@ -37,7 +37,7 @@ fn user_limit_holds_in_logs_across_reconnects() {
         let lost = || node.log().matches("lost the connection to Redis").count();
         let before = lost();
         site.redis.query::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-        eventually("the node notices that", SOON, || when(lost() > before, node.log()));
+        eventually("the connection loss is noticed", SOON, || when(lost() > before, node.log()));
         let first = 1200 + 100 * round;
         send(first..first + 100);
     }

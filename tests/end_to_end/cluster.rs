@@ -1,4 +1,4 @@
-//! A Redis Cluster whose masters die, hang, lose confirmed data, or move their slots loses no event.
+//! No events are lost when masters of a Redis Cluster die, hang, lose acknowledged writes, or move their slots.
 
 use crate::failover::{
     BACK, Replicated, UnderLoad, assert_a_killed_master_costs_nothing, assert_exact,
@@ -6,20 +6,20 @@ use crate::failover::{
 };
 use crate::prelude::*;
 
-/// The first part of every partition's keys, `{eds:3}`, that a master holds.
+/// Returns the hash tags of the partitions that these keys belong to, such as `{eds:3}`.
 fn tags(keys: &[String]) -> BTreeSet<String> {
     let of_partitions = keys.iter().filter(|key| !key.starts_with("{eds:nodes}"));
     let tag = |key: &String| Some(format!("{}}}", key.strip_prefix('{')?.split('}').next()?));
     of_partitions.filter_map(tag).map(|tag| format!("{{{tag}")).collect()
 }
 
-/// The master with the settings, which is the hardest to do without.
+/// Kills the master that holds the settings, whose loss affects the nodes most.
 #[test]
 fn master_killed_under_load_loses_no_event() {
     assert_a_killed_master_costs_nothing(&mut OneOf::start());
 }
 
-/// It wakes up as if it were the master still, with connections on which commands wait for it.
+/// The old master wakes up still believing that it is the master, with commands waiting on its connections.
 #[test]
 fn master_replaced_while_it_hangs_loses_no_event() {
     let OneOf { cluster, index } = OneOf::start();
@@ -44,7 +44,6 @@ fn slots_moved_under_load_lose_no_event() {
         for slot in &split {
             cluster.begin_move(*slot, 0, 1, 4);
         }
-        // Both masters have keys of these slots during the move.
         let keys = |index: usize, slot: u16| {
             let slot = slot.to_string();
             cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
@@ -59,13 +58,12 @@ fn slots_moved_under_load_lose_no_event() {
             cluster.begin_move(*slot, 0, 2, 0);
             cluster.end_move(*slot, 0, 2);
         }
-        // And one comes back.
         cluster.begin_move(split[0], 1, 0, 2);
         cluster.end_move(split[0], 1, 0);
     });
 }
 
-/// The master of one part of the slots, to be cut off.
+/// A cluster, and the index of the master that a test cuts off or kills.
 struct OneOf {
     cluster: RedisCluster,
     index: usize,
@@ -110,7 +108,7 @@ fn hanging_master_does_not_delay_other_partitions() {
     let nodes = two_nodes(&site, &cluster.url(), &keys);
     let mut sender = Sender::to_all(&nodes);
     let minute = |number: i64| testing::load::load(number..number + 1, 5000, 60, 500);
-    // Which master has a series is read from the names of the keys.
+    // The names of the keys show which master holds a series.
     let mut master_of: BTreeMap<String, usize> = BTreeMap::new();
     let first: Vec<_> = minute(0).datagrams().collect();
     send(&mut sender, &first);
@@ -140,7 +138,7 @@ fn hanging_master_does_not_delay_other_partitions() {
         others.map(|(point, count)| (point.clone(), *count)).collect()
     };
     assert!(of_others(&expected).len() < expected.len());
-    eventually("the others' minutes are done", Duration::from_secs(45), || {
+    eventually("all series on the other masters are published", Duration::from_secs(45), || {
         compare(&of_others(&expected), &of_others(&site.points()))
     });
     assert!(count(&nodes, "eds_events_queued") > 0);

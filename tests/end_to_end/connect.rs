@@ -1,17 +1,17 @@
-//! `eds check --connect` tries each resource that a node uses, and reports each result; it changes nothing.
+//! `eds check --connect` tests every resource that a node uses and reports each result, without changing anything.
 
 use crate::prelude::*;
 
 fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
     let output = node.command(&[&["check"], arguments].concat());
-    let said = String::from_utf8(output.stdout.clone()).expect("UTF-8");
-    (output, said)
+    let stdout = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+    (output, stdout)
 }
 
 #[track_caller]
-fn line(said: &str, thing: &str) -> String {
-    let mut lines = said.lines().skip_while(|line| !line.contains(thing));
-    let line = lines.next().unwrap_or_else(|| panic!("{thing:?} is not in:\n{said}"));
+fn line(stdout: &str, subject: &str) -> String {
+    let mut lines = stdout.lines().skip_while(|line| !line.contains(subject));
+    let line = lines.next().unwrap_or_else(|| panic!("{subject:?} is not in:\n{stdout}"));
     let remedy = lines.next().filter(|line| line.trim().starts_with("do: "));
     format!("{line} {}", remedy.unwrap_or_default())
 }
@@ -26,12 +26,12 @@ fn check_prints_each_success_unless_quiet() {
         ("input.receive_buffer", "64KiB"),
     ];
     let mut node = site.node("one", &keys);
-    let (output, said) = check(&node, &["--connect"]);
-    assert!(output.status.success(), "{said}");
-    for thing in [
+    let (output, stdout) = check(&node, &["--connect"]);
+    assert!(output.status.success(), "{stdout}");
+    for subject in [
         "Redis at 127.0.0.1",
         "maxmemory-policy noeviction",
-        "the Redis user has all permissions",
+        "the Redis user has all required permissions",
         "output default: InfluxDB",
         "input.listen: 127.0.0.1",
         "http.listen: 127.0.0.1",
@@ -39,17 +39,17 @@ fn check_prints_each_success_unless_quiet() {
         "file descriptors",
         "input.receive_buffer",
     ] {
-        assert!(line(&said, thing).starts_with("ok "), "{said}");
+        assert!(line(&stdout, subject).starts_with("ok "), "{stdout}");
     }
-    assert_eq!(site.redis.keys(), [""; 0], "nothing is left in Redis");
-    let (output, said) = check(&node, &["--quiet"]);
-    assert!(output.status.success() && said.is_empty() && output.stderr.is_empty(), "{output:?}");
-    let (_, said) = check(&node, &["--connect", "--quiet"]);
-    assert!(!said.contains("ok "), "{said}");
+    assert_eq!(site.redis.keys(), [""; 0], "the check left keys in Redis");
+    let (output, stdout) = check(&node, &["--quiet"]);
+    assert!(output.status.success() && stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let (_, stdout) = check(&node, &["--connect", "--quiet"]);
+    assert!(!stdout.contains("ok "), "{stdout}");
     node.run();
-    let (output, said) = check(&node, &["--connect"]);
-    assert!(output.status.success(), "{said}");
-    assert!(line(&said, "input.listen").contains("is in use"), "{said}");
+    let (output, stdout) = check(&node, &["--connect"]);
+    assert!(output.status.success(), "{stdout}");
+    assert!(line(&stdout, "input.listen").contains("is in use"), "{stdout}");
 }
 
 #[test]
@@ -84,32 +84,32 @@ fn check_prints_each_problem_with_its_remedy() {
     node.set_environment("EDS_STORE__PASSWORD", "secret");
     node.set_environment("EDS_OUTPUT__PASSWORD", "wrong");
     node.listen_on(&["192.0.2.1:8094"]);
-    let (output, said) = check(&node, &["--connect", "--quiet"]);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    for (thing, words) in [
+    let (output, stdout) = check(&node, &["--connect", "--quiet"]);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    for (subject, words) in [
         (
-            "denies the configured user a permission",
+            "denies the configured user a required permission",
             &["PROBLEM", "smembers", "zpopmin", "config/redis-acl.conf"][..],
         ),
-        ("no append-only file", &["unwise", "`CONFIG SET appendonly yes`"]),
+        ("no append-only file", &["WARNING", "`CONFIG SET appendonly yes`"]),
         ("output default", &["PROBLEM", "401", "output.username and output.password_file"]),
         ("input.listen", &["PROBLEM", "192.0.2.1", "an address of this host"]),
-        ("input.receive_buffer", &["unwise", "net.core.rmem_max"]),
+        ("input.receive_buffer", &["WARNING", "net.core.rmem_max"]),
     ] {
-        let line = line(&said, thing);
+        let line = line(&stdout, subject);
         assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let (_, said) = check(&node, &["--connect"]);
-    assert!(line(&said, "allkeys-lru").contains("noeviction"), "{said}");
+    let (_, stdout) = check(&node, &["--connect"]);
+    assert!(line(&stdout, "allkeys-lru").contains("noeviction"), "{stdout}");
 
     let mut node =
         Node::new("one", &[("store.url", &format!("redis://127.0.0.1:{}", free_port()))]);
     node.set("output.url", &format!("http://127.0.0.1:{}", free_port()));
     node.set("output.org", "any");
     node.set("output.bucket", "any");
-    let (output, said) = check(&node, &["--connect"]);
+    let (output, stdout) = check(&node, &["--connect"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(line(&said, "Redis at").contains("start it"), "{said}");
-    assert!(line(&said, "output default").contains("start the server"), "{said}");
+    assert!(line(&stdout, "Redis at").contains("start Redis"), "{stdout}");
+    assert!(line(&stdout, "output default").contains("start the server"), "{stdout}");
 }

@@ -1,5 +1,4 @@
-//! Clients that open connections cost no events: descriptors, disk and health are free again as soon as a connection is known
-//! to be idle.
+//! Clients that hold many connections open cost neither events nor health checks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread::{self, JoinHandle};
@@ -13,7 +12,7 @@ fn damaged(node: &Node) -> Vec<String> {
     names.filter(|name| name.ends_with("damaged")).collect()
 }
 
-/// Limits the descriptors that a process may open; its open ones stay.
+/// Limits how many descriptors the process may open. Those already open stay open.
 fn limit(node: &Node, most: &str) {
     let mut command = Command::new("prlimit");
     command.args(["--pid", &node.pid().to_string()]);
@@ -21,44 +20,44 @@ fn limit(node: &Node, most: &str) {
     assert!(status.expect("prlimit is installed").success());
 }
 
-/// Issue: with descriptors used up by silent connections the spool dropped 248 014 of 300 000 events.
+/// Regression: silent connections used up all descriptors, and the spool dropped 248,014 of 300,000 events.
 #[test]
 fn silent_connections_affect_neither_events_nor_health() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = spooling(&site, "one", &[]);
     node.limit_descriptors(256);
     node.launch();
-    eventually("it answers", SOON, || node.get("/healthz"));
+    eventually("the node responds", SOON, || node.get("/healthz"));
     let mut sender = Sender::paced_by(&node);
     let mut silent: Vec<TcpStream> = Vec::new();
     for (number, datagram) in datagrams(3, 9000).iter().enumerate() {
         if number % 6 == 0 {
             let mut stream = TcpStream::connect(node.http()).unwrap();
-            // Some say nothing, some stop in the middle, some do not take their answer.
-            let said = [&b""[..], b"GET /heal", b"GET /metrics HTTP/1.1\r\n\r\n"][number / 6 % 3];
-            stream.write_all(said).unwrap();
+            // Some send nothing, some send half a request, and some never read the response.
+            let request =
+                [&b""[..], b"GET /heal", b"GET /metrics HTTP/1.1\r\n\r\n"][number / 6 % 3];
+            stream.write_all(request).unwrap();
             silent.push(stream);
         }
         sender.send_unpaced(datagram);
     }
     assert!(silent.len() >= 300, "{}", silent.len());
-    eventually("it is asked and answers", SOON, || node.get("/healthz"));
+    eventually("a new connection is served", SOON, || node.get("/healthz"));
     sender.wait_received();
     site.redis.restart();
     node.wait_ready();
     assert_drained(&site, &node, &sender);
     assert_eq!(damaged(&node), [""; 0]);
-    // None of them is kept.
     for mut stream in silent {
         stream.set_read_timeout(Some(SOON)).unwrap();
         let mut rest = Vec::new();
         let closed = stream.read_to_end(&mut rest);
-        let timed_out = closed.is_err_and(|it| it.kind() == ErrorKind::WouldBlock);
+        let timed_out = closed.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(!timed_out, "a silent connection is still open");
     }
 }
 
-/// The node has no descriptor left, first for segments to write, then for segments to read.
+/// The node runs out of descriptors, first for writing segments and later for reading them.
 #[test]
 fn spool_that_is_unreadable_for_a_while_loses_no_event() {
     let site = Site::start();
@@ -69,7 +68,7 @@ fn spool_that_is_unreadable_for_a_while_loses_no_event() {
     let mut sender = Sender::paced_by(&node);
     let datagrams = datagrams(2, 9000);
     let (first, second) = datagrams.split_at(datagrams.len() / 2);
-    // Redis takes nothing, and its connections stay.
+    // Redis refuses writes but keeps its connections open.
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     sender.send(&first[0]);
     node.wait_count("eds_record_failures_total", |failures| failures > 0);
@@ -77,18 +76,18 @@ fn spool_that_is_unreadable_for_a_while_loses_no_event() {
     for datagram in &first[1..] {
         sender.send_unpaced(datagram);
     }
-    let says = |what: &str| {
-        eventually("it says so", SOON, || {
+    let says = |words: &str| {
+        eventually("the error is logged", SOON, || {
             let log = node.log();
             let mut lines = log.lines();
-            let found = lines.any(|line| line.contains("ERROR") && line.contains(what));
-            when(found, format!("{what}: {}", log.len()))
+            let found = lines.any(|line| line.contains("ERROR") && line.contains(words));
+            when(found, format!("{words}: {}", log.len()))
         });
     };
     says("input.spool_dir");
     limit(&node, "20000:20000");
     sender.send_all(second);
-    eventually("it is on disk", SOON, || {
+    eventually("all spooled events are on disk", SOON, || {
         let metrics = node.metrics();
         let (written, spooled) =
             (metrics.count("eds_spool_written_total"), metrics.count("eds_events_spooled"));
@@ -113,23 +112,22 @@ fn silent_connection_is_closed_in_favour_of_a_new_one() {
     assert_eq!(answer.status, 200);
     for stream in &mut silent {
         stream.set_read_timeout(Some(SOON)).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "closed without a word");
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the node sent data before closing");
     }
-    // The log names the limit that is too small, and how to raise it.
     assert!(node.log().contains("LimitNOFILE"), "{}", node.log());
 }
 
-/// Connections that never finish anything, and that are opened again as soon as they are closed, until this is dropped.
+/// Connections that never complete a request and reconnect when they are closed, until this is dropped.
 struct Slow {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<usize>>,
 }
 
-/// The first bytes of a slow client, and the bytes that it adds later.
+/// For each kind of slow client, the bytes it sends first and those it keeps sending.
 const SLOW: [(&[u8], &[u8]); 4] = [
     (b"", b""),
     (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: ", b"y"),
-    // It takes its answer in small pieces.
+    // Reads the response in small pieces.
     (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
     (b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", b"y"),
 ];
@@ -167,10 +165,10 @@ impl Slow {
         Self { stop, thread }
     }
 
-    /// Stops, and returns the number of connections that were opened again.
+    /// Stops the clients and returns how many times they reconnected.
     fn stop(mut self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it is stopped once");
+        let thread = self.thread.take().expect("not stopped before");
         thread.join().unwrap()
     }
 }
@@ -181,8 +179,7 @@ impl Drop for Slow {
     }
 }
 
-/// Asks 50 times, ten times a second, whatever became of the times before. All are answered within the time that a probe of
-/// Kubernetes may take, doubled for a busy machine.
+/// Sends 50 health probes, ten per second, and asserts that each succeeds within 10 s.
 #[track_caller]
 fn assert_probes_are_answered(server: SocketAddr) {
     const WITHIN: Duration = Duration::from_secs(10);
@@ -214,7 +211,7 @@ fn assert_probes_are_answered(server: SocketAddr) {
 #[test]
 fn reconnecting_slow_clients_do_not_starve_health() {
     let node = assert_slow_connections_do_not_starve_health(Node::new("one", &[]));
-    assert_contains(&node.log(), ["all HTTP connections are taken"]);
+    assert_contains(&node.log(), ["all HTTP connections are in use"]);
 }
 
 #[test]
@@ -228,11 +225,11 @@ fn assert_slow_connections_do_not_starve_health(mut program: Node) -> Node {
     let slow = Slow::start(program.http(), 900);
     assert_probes_are_answered(program.http());
     let reopened = slow.stop();
-    assert!(reopened > 900, "only {reopened} came again: the test tests little");
+    assert!(reopened > 900, "only {reopened} reconnects, too few for this test");
     program
 }
 
-/// Each waits for the store for 3 s, and more than the connections would hold all of them.
+/// Each request waits for the store for 3 s, and together they would occupy all connections.
 #[test]
 fn requests_waiting_for_the_store_do_not_starve_health() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! Which share of the events each node saw: a path that loses some is seen without any other tool.
+//! The share of events that each node has seen reveals a lossy path without any other tool.
 
 use loadgen::{Options, Summary};
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 const EVENTS: u64 = 30_000;
 
-/// Returns the options of a load in this minute after that of the seed, to a Unix socket, with this share of copies lost.
+/// Returns the options for a load in the `minute`th minute after the seed's, with the share `lost` of the copies dropped.
 fn options(path: &Path, seed: u64, minute: i64, lost: f64) -> Options {
     Options {
         to: vec![format!("unix:{}", path.display())],
@@ -29,19 +29,19 @@ fn send(options: &Options) -> Summary {
     loadgen::run_from(options, std::io::empty(), rules).unwrap()
 }
 
-/// The minutes of the answer: events of all, and of each node with its share, which must be that of its events.
+/// Returns the events of each minute, in total and per node, after checking the share of each node.
 fn coverage(node: &Node) -> Vec<(u64, Vec<(String, u64)>)> {
     let path = "/api/v1/coverage?from=2016-12-04T18:38:00Z&to=2016-12-04T18:48:00Z";
     let answer = node.json(path);
     let minute = |minute: &Value| {
         let all = minute["events"].as_u64().unwrap();
-        let share = |of: &Value| {
-            let events = of["events"].as_u64().unwrap();
+        let share = |entry: &Value| {
+            let events = entry["events"].as_u64().unwrap();
             #[expect(clippy::cast_precision_loss, reason = "small numbers")]
             let share = events as f64 / all as f64;
-            let told = of["share"].as_f64().unwrap();
-            assert!((told - share).abs() < 1e-9, "{told}, not {share}");
-            (of["node"].as_str().unwrap().to_owned(), events)
+            let told = entry["share"].as_f64().unwrap();
+            assert!((told - share).abs() < 1e-9, "share is {told}, expected {share}");
+            (entry["node"].as_str().unwrap().to_owned(), events)
         };
         let nodes = minute["nodes"].as_array().unwrap();
         (all, nodes.iter().map(share).collect())
@@ -85,32 +85,32 @@ fn coverage_shows_each_event_lost_on_a_path() {
     assert!(share.contains(&(100 * lossy[1])), "{lossy:?}");
     wait_recorded(&nodes, lossy);
     if !has_logs() {
-        // The divisor of the alert. With logs copies are found when the minute is sealed.
+        // The alert divides by this difference. With logs, copies are found only when the minute is sealed.
         let recorded = count(&nodes, "eds_events_recorded_total");
         let repeated = count(&nodes, "eds_events_repeated_total");
         assert_eq!(recorded - repeated, EVENTS);
     }
 
-    // A process that takes the place of another counts from nothing, under the same name.
+    // A restarted process counts from zero under the same name.
     nodes[1].kill();
     assert_eq!(send(&options(&paths[0], seed, 1, 0.0)).events, EVENTS);
     nodes[1].run();
     assert_eq!(send_both(2, 0.0), [EVENTS; 2]);
     wait_recorded(&nodes, [3 * EVENTS, EVENTS]);
-    assert_eq!(coverage(&nodes[0]), [], "nothing is closed");
+    assert_eq!(coverage(&nodes[0]), [], "no minute has been closed yet");
 
     for node in &mut nodes {
         assert!(node.terminate().success());
         node.set("flush.grace", "300ms");
     }
     nodes[0].apply_settings();
-    let of = |seen: [u64; 2]| vec![("a".to_owned(), seen[0]), ("b".to_owned(), seen[1])];
-    let expected = [lossy, [EVENTS, 0], [EVENTS; 2]].map(|seen| (EVENTS, of(seen)));
+    let by_node = |seen: [u64; 2]| vec![("a".to_owned(), seen[0]), ("b".to_owned(), seen[1])];
+    let expected = [lossy, [EVENTS, 0], [EVENTS; 2]].map(|seen| (EVENTS, by_node(seen)));
     for node in &mut nodes {
         node.run();
-        eventually("the closed minutes are told", SOON, || {
+        eventually("the closed minutes are reported", SOON, || {
             let told = coverage(node);
-            when(told == expected, format!("{told:?}, not {expected:?}"))
+            when(told == expected, format!("{told:?}, expected {expected:?}"))
         });
     }
 }

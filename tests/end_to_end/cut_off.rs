@@ -1,9 +1,9 @@
-//! A node that Redis cannot be reached from while its peers go on, and connections on which answers crawl.
+//! A node that cannot reach Redis while its peers can, and connections on which responses are slow.
 
 use crate::failover::assert_all_recorded;
 use crate::prelude::*;
 
-/// The lease of the tests, and the time of a take-over.
+/// The lease used in tests plus the time that a takeover takes.
 const TAKEN_OVER: Duration = Duration::from_secs(10);
 const BACK: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ fn node_cut_off_from_redis_delays_no_minute_and_loses_no_event() {
         sender.expected.points()
     };
 
-    // It has claims when it is cut off: of counts that no node can send.
+    // The node has claims when it is cut off: for counts that no node can send.
     site.writes.set(Mode::Refuse);
     send(load(0, 10_000));
     cut_off.wait_count("eds_claims_total", |claims| claims > 0);
@@ -42,8 +42,7 @@ fn node_cut_off_from_redis_delays_no_minute_and_loses_no_event() {
     site.wait_exact(&expected, TAKEN_OVER + Duration::from_secs(2));
     cut_off.wait_answer("/readyz", 503, "");
 
-    // Events that reach only this node wait until the connection is open: in a new minute they are counted, in a minute that
-    // the others have published they are counted as late.
+    // Events that only this node has wait for Redis: those in a new minute count, those in a published one are late.
     let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Expected::default());
     for datagram in load(2, 3000).datagrams() {
         own_minute.send(&datagram);
@@ -62,7 +61,7 @@ fn node_cut_off_from_redis_delays_no_minute_and_loses_no_event() {
     expected.extend(own_minute.expected.points());
     site.wait_exact(&expected, BACK);
     let all = [&others[0], &others[1], &cut_off];
-    eventually("what is late is counted", BACK, || {
+    eventually("the late events are counted", BACK, || {
         let late = count(all, "eds_events_late_total");
         when(late >= 300, late)
     });
@@ -91,7 +90,7 @@ fn slow_answers_lose_no_event() {
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let mut sender = Sender::to_all(&nodes);
     let ms = Duration::from_millis;
-    // The last one is too slow for any answer to be whole in time.
+    // The last one is too slow to deliver any response before the timeout.
     let last = Traffic::Trickle(1, ms(500));
     let ways = [Traffic::Delay(ms(50)), Traffic::Trickle(20, ms(1)), last];
     for (minute, way) in (0_i64..).zip(ways) {
@@ -106,7 +105,7 @@ fn slow_answers_lose_no_event() {
     proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);
     wait_count(&nodes, "eds_partitions_lagging", |lagging| lagging == 0);
-    // Events that were recorded before a connection was dropped are recorded again, and may find their minute published.
+    // Events recorded just before a connection was lost are recorded again, possibly after their minute was published.
     let [late, replayed] =
         ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");

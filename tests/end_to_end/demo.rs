@@ -1,4 +1,4 @@
-//! `eds demo` shows the service at once, without any installation.
+//! `eds demo` shows the service in action without any setup.
 
 use std::fs::{self, File};
 
@@ -18,8 +18,8 @@ fn demo_prints_its_six_counts() {
         .spawn()
         .unwrap();
     let status = process::wait(&mut demo, SOON);
-    let said = fs::read_to_string(stdout).unwrap();
-    assert!(status.success(), "{status}\n{said}");
+    let output = fs::read_to_string(stdout).unwrap();
+    assert!(status.success(), "{status}\n{output}");
 
     let number = |line: &str| {
         let (key, value) = line.split_once(" value=")?;
@@ -27,11 +27,11 @@ fn demo_prints_its_six_counts() {
             key.get(key.find("unique_user_event").or(key.find("cumulative_user_event"))?..)?;
         Some((key.to_owned(), value.split(' ').next()?.parse().ok()?))
     };
-    let numbers: BTreeMap<String, u64> = said.lines().filter_map(number).collect();
+    let numbers: BTreeMap<String, u64> = output.lines().filter_map(number).collect();
     let both = |(series, unique, cumulative)| {
         let [of_users, of_events] =
-            ["unique", "cumulative"].map(|what| format!("{what}_user_event,{series}"));
+            ["unique", "cumulative"].map(|kind| format!("{kind}_user_event,{series}"));
         [(of_users, unique), (of_events, cumulative)]
     };
-    assert_eq!(numbers, COUNTS.into_iter().flat_map(both).collect(), "{said}");
+    assert_eq!(numbers, COUNTS.into_iter().flat_map(both).collect(), "{output}");
 }

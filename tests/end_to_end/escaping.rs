@@ -1,8 +1,8 @@
-//! All kinds of names come out of InfluxDB unchanged, and a series of InfluxDB is the same series here.
+//! Names of all kinds round-trip through InfluxDB unchanged, and its series keys are parsed as the same series.
 
 use crate::prelude::*;
 
-/// What names are made of, hostile parts more often than not.
+/// The parts that random names consist of. Most of them are hostile.
 const PARTS: &[&str] = &[
     ",", "=", " ", "\"", "'", "\\", "\r", "\t", "\u{7f}", "\\n", "#", "{eds:0}", ":", "|", "%s",
     "é", "日本", "🦀", "e\u{301}", "\u{202e}", "a", "b", "1i", "true", "_", "value", "\u{0}", "*",
@@ -13,11 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Found = BTreeMap<BTreeMap<String, String>, [u64; 2]>;
 
-/// `Ok` when both are the same; otherwise some of the differences.
+/// Returns `Ok` if both are equal, and otherwise some of the differences.
 fn compare(found: &Found, expected: &Found) -> Result<(), String> {
-    let only = |one: &Found, other: &Found| -> Vec<String> {
-        let one = one.iter().filter(|(tags, counts)| other.get(*tags) != Some(counts));
-        one.take(5).map(|one| format!("{one:?}")).collect()
+    let only = |left: &Found, right: &Found| -> Vec<String> {
+        let missing = left.iter().filter(|(tags, counts)| right.get(*tags) != Some(counts));
+        missing.take(5).map(|entry| format!("{entry:?}")).collect()
     };
     let (more, less) = (only(found, expected), only(expected, found));
     when(found == expected, format!("{} series: found {more:#?}, expected {less:#?}", found.len()))
@@ -27,7 +27,7 @@ fn escaped(name: &str) -> String {
     name.replace(',', r"\,").replace('=', r"\=").replace(' ', r"\ ")
 }
 
-/// Whether line protocol can carry a name at all, and all servers read it in the same way.
+/// Whether line protocol can represent the name and all servers parse it the same way.
 fn is_representable(name: &str) -> bool {
     let ambiguous = [r"\,", r"\=", r"\ "].iter().any(|pair| name.contains(pair));
     !name.is_empty() && !name.contains(char::is_control) && !name.ends_with('\\') && !ambiguous
@@ -38,7 +38,7 @@ fn name(random: &mut SmallRng) -> String {
     (0..parts).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
 }
 
-/// Returns a name for a key. A final backslash would escape the equals sign, and make the tag a measurement.
+/// Returns a random tag key. It never ends with a backslash, which would escape the equals sign.
 fn key(random: &mut SmallRng) -> String {
     let name = name(random);
     if name.ends_with('\\') { name + "k" } else { name }
@@ -69,7 +69,7 @@ fn found(site: &Site, minute_ns: i64) -> Found {
             let tags = series["tags"].as_object().unwrap().iter();
             let tags = tags.map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()));
             let tags: BTreeMap<_, _> = tags.filter(|(_, value)| !value.is_empty()).collect();
-            // A question that meets the first write may know none of its tags, and have many series as one.
+            // A query during the first write may not see the tags yet and merge many series into one.
             let [point] = &series["values"].as_array().unwrap()[..] else {
                 continue;
             };
@@ -83,7 +83,7 @@ fn found(site: &Site, minute_ns: i64) -> Found {
 fn names_round_trip_through_influxdb() {
     let mut random = SmallRng::seed_from_u64(seed());
     let site = Site::start();
-    // What InfluxDB writes as the key of a series begins with the measurement of the point.
+    // The series keys that InfluxDB prints begin with the measurement.
     let keys = [("flush.grace", "2s"), ("input.measurement_tag", "")];
     let node = site.start_node("one", &keys);
     let mut lines = Vec::new();
@@ -93,11 +93,11 @@ fn names_round_trip_through_influxdb() {
         let tags: BTreeMap<String, String> =
             (0..random.random_range(1..4)).map(|_| (key(&mut random), name(&mut random))).collect();
         let user = name(&mut random);
-        // Twice with the same user, so that the two numbers differ.
+        // Two events of the same user, so that the two counts differ.
         for at in [2 * at, 2 * at + 1] {
             let line = line(&tags, &user, SEED_MINUTE_NS + at);
             let names = || tags.iter().flat_map(|(key, value)| [key, value]);
-            // A comment is no event, indented or not.
+            // Comments, indented or not, are not events.
             if !line.trim_ascii_start().starts_with('#') {
                 let is_reserved = tags.contains_key("value");
                 if names().all(|name| is_representable(name))
@@ -122,11 +122,11 @@ fn names_round_trip_through_influxdb() {
         .into_iter()
         .map(|(tags, (users, events))| (tags, [users.len() as u64, events]))
         .collect();
-    eventually("InfluxDB has every name as it was meant", PATIENCE, || {
+    eventually("InfluxDB has every name unchanged", PATIENCE, || {
         compare(&found(&site, SEED_MINUTE_NS), &expected)
     });
 
-    // And back: what InfluxDB writes as the key of a series is a line for us, and means that series.
+    // In reverse, a node parses the series keys that InfluxDB prints as the same series.
     let keys = site.query("SHOW SERIES FROM unique_user_event");
     let keys = keys[0]["values"].as_array().unwrap();
     assert_eq!(keys.len(), expected.len());
@@ -143,5 +143,5 @@ fn names_round_trip_through_influxdb() {
     assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     let measurements = site.query("SHOW MEASUREMENTS");
     let names = measurements[0]["values"].as_array().unwrap();
-    assert_eq!(names.len(), 3, "those of counts, and that of probes: {names:?}");
+    assert_eq!(names.len(), 3, "expected two for counts and one for probes: {names:?}");
 }

@@ -1,16 +1,16 @@
-//! A load that continues during faults of Redis, for the tests of Cluster and Sentinel.
+//! A load that continues while Redis fails over, for the Cluster and Sentinel tests.
 
 use crate::prelude::*;
 
-/// Longer than a promotion and the sender's waits, so that no minute is closed before all of it was sent.
+/// Longer than a promotion plus the pauses of the sender, so that no minute closes before all its events are sent.
 pub(crate) const GRACE: &str = "8s";
-/// For time-outs, a promotion, pauses between attempts, and the grace.
+/// Allows for timeouts, a promotion, pauses between attempts, and the grace.
 pub(crate) const BACK: Duration = Duration::from_secs(120);
 
-/// The load is slow enough to last through a promotion.
+/// Slow enough for the load to last through a promotion.
 const EVENTS_PER_SECOND: u32 = 20_000;
 
-/// How many events a test of a failover sends: `FAILOVER_EVENTS`, or enough for every day.
+/// How many events a failover test sends. `FAILOVER_EVENTS` overrides the default.
 pub(crate) fn failover_events() -> u64 {
     let events = std::env::var("FAILOVER_EVENTS");
     events.map_or(200_000, |events| events.parse().expect("a whole number"))
@@ -20,7 +20,7 @@ pub(crate) fn load(events: u64) -> Plan {
     testing::load::load(0..3, events, 100, 2000)
 }
 
-/// InfluxDB, and no Redis: the nodes are configured for another one.
+/// A site without a Redis server, since the nodes are configured for another one.
 pub(crate) fn site() -> Site {
     Site::only(InfluxServer::start())
 }
@@ -54,7 +54,7 @@ fn lines(datagram: &[u8]) -> usize {
 #[track_caller]
 pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     for node in nodes {
-        eventually("everything received is recorded", SOON, || {
+        eventually("all received events are recorded", SOON, || {
             let metrics = node.metrics();
             metrics.assert_ledger_adds_up();
             let [received, recorded] = ["eds_events_received_total", "eds_events_recorded_total"]
@@ -64,7 +64,7 @@ pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     }
 }
 
-/// Two nodes and a load for them, a quarter of which they have.
+/// Two nodes, which have received a quarter of a load, and the rest of that load.
 pub(crate) struct UnderLoad {
     site: Site,
     pub(crate) nodes: [Node; 2],
@@ -87,11 +87,11 @@ impl UnderLoad {
         Self { site, nodes, sender, rest }
     }
 
-    /// Sends the remaining load during this fault, and waits until all counts are exact.
+    /// Sends the rest of the load during `fault` and waits until all counts are exact.
     #[track_caller]
-    pub(crate) fn assert_exact_in_spite_of(&mut self, what: impl FnOnce() + Send) {
+    pub(crate) fn assert_exact_in_spite_of(&mut self, fault: impl FnOnce() + Send) {
         thread::scope(|scope| {
-            scope.spawn(what);
+            scope.spawn(fault);
             send(&mut self.sender, &self.rest);
         });
         assert_exact(&self.site, &self.nodes, &self.sender);
@@ -123,7 +123,7 @@ pub(crate) trait Replicated: Send + Sync {
     fn wait_promoted(&self);
 }
 
-/// A master confirms events for two seconds that its replica does not get, and dies.
+/// For two seconds, a master acknowledges events that its replica does not get. Then the master dies.
 #[track_caller]
 pub(crate) fn assert_recorded_again_behind_a_cut_link(redis: &mut dyn Replicated) {
     let site = site();

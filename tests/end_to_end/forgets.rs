@@ -1,11 +1,10 @@
-//! A Redis that loses data: an old snapshot, a truncated log, a replica with a lag, an empty server. Published points keep
-//! their values, and losses are reported.
+//! When Redis loses data, published points keep their values, and the losses are reported.
 
 use std::fs::File;
 
 use crate::prelude::*;
 
-/// Long enough to report the lost data to Redis, and to close the remaining minutes.
+/// Leaves the nodes enough time to report lost data to Redis before the minutes close.
 const GRACE: (&str, &str) = ("flush.grace", "3s");
 const NO_REPLAY: (&str, &str) = ("store.replay_window", "0s");
 
@@ -14,7 +13,7 @@ fn load(events: u64, minute: i64) -> Vec<Vec<u8>> {
     load.datagrams().collect()
 }
 
-/// Two nodes on a Redis that loses data, and the sender to both.
+/// Nodes on a Redis server that loses data, and the sender to them.
 struct Losing {
     site: Site,
     nodes: Vec<Node>,
@@ -33,7 +32,7 @@ impl Losing {
         self.nodes.iter().for_each(Node::wait_recorded);
     }
 
-    /// Sends a minute. Returns what `save` returns in the middle of it.
+    /// Sends a minute of events, calls `save` halfway through, and returns its result.
     fn send_and_save<S>(&mut self, save: impl FnOnce(&RedisServer) -> S) -> S {
         let datagrams = load(3000, 0);
         let (before, after) = datagrams.split_at(datagrams.len() / 2);
@@ -58,7 +57,7 @@ impl Losing {
             node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
             let log = node.log();
             let logged: Vec<_> =
-                log.lines().filter(|line| line.contains("the store forgot")).collect();
+                log.lines().filter(|line| line.contains("the store lost acknowledged")).collect();
             assert!(!logged.is_empty(), "{log}");
             for line in logged {
                 assert!(line.contains("ERROR") && line.contains("from="), "{line}");
@@ -66,14 +65,14 @@ impl Losing {
         }
     }
 
-    /// Sends an event of the closed minute, with a new user, so that it would change every number.
+    /// Sends an event of the closed minute with a new user, which would change both counts.
     fn send_late(&mut self) {
         let at = SEED_MINUTE_NS + 1;
         self.sender.send_unrecorded(format!("event_type=type-1,product=product-1 value=late {at}"));
         self.nodes.iter().for_each(Node::wait_recorded);
     }
 
-    /// Waits until Redis has nothing to do: the points are as they were, and never had another value.
+    /// Waits until no minute is left in Redis, and asserts that no point has ever changed its value.
     fn assert_unchanged(&self) {
         eventually("no minute is left", SOON, || {
             let is_left = |key: &String| key.ends_with(":minutes") || key.contains(":claims");
@@ -84,7 +83,7 @@ impl Losing {
         self.wait_exact();
     }
 
-    /// Waits for the reports of lost data, and checks that a late event changes no published point.
+    /// Waits until the lost data is reported, and asserts that a late event changes no published point.
     fn assert_reported_and_unchanged(&mut self) {
         self.wait_reported();
         self.send_late();
@@ -99,9 +98,9 @@ fn save(redis: &RedisServer) {
 fn wait_stamped(redis: &RedisServer) {
     let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
     let now_ms = seconds * 1000 + micros / 1000;
-    // Without the witnesses of a clock that was ahead.
+    // Excludes witnesses that were written while the clock was ahead.
     let looked_at = now_ms + 1..now_ms + 60_000;
-    eventually("all partitions are looked at", SOON, || {
+    eventually("all witnesses are recent", SOON, || {
         let keys = redis.keys().into_iter();
         let clocks: Vec<u64> = keys
             .filter(|key| key.ends_with(":witness"))
@@ -121,12 +120,11 @@ fn rollback_to_a_snapshot_changes_no_published_point() {
     losing.wait_exact();
     losing.restart_redis();
     losing.assert_reported_and_unchanged();
-    // Half of the events are lost, and no node can record them again. All events since the last stamp in Redis count as lost.
+    // Half of the events are gone for good, but all events since the last stamp in Redis count as lost.
     let forgotten = losing.nodes[0].metrics().count("eds_events_forgotten_total");
     assert!((1400..=3000).contains(&forgotten), "{forgotten}");
-    // Each minute's by the node that closes it, whichever that is.
+    // The late events of a minute are counted by the node that closes it.
     wait_count(&losing.nodes, "eds_events_late_total", |late| late > 0);
-    // The nodes keep working.
     losing.send(&load(1000, 1));
     losing.wait_exact();
 }
@@ -139,7 +137,7 @@ fn truncated_append_only_file_changes_no_published_point() {
     let file = append_only_file(&losing.site.redis);
     let recorded = file.metadata().unwrap().len();
     losing.wait_exact();
-    // It is counted as late, kept for replay, and comes again to a Redis that has forgotten the counts.
+    // This event is late and kept for replay, so it is sent again after Redis has lost the counts.
     losing.send_late();
     losing.assert_unchanged();
     losing.site.redis.kill();
@@ -162,7 +160,7 @@ fn empty_redis_changes_no_published_point() {
     let mut losing = Losing::start(Site::start(), &[("store.replay_window", "60s")]);
     losing.send(&load(3000, 0));
     losing.wait_exact();
-    // No connection is lost by this.
+    // Connections survive this.
     let _: String = losing.site.redis.query(&["FLUSHALL"]);
     losing.assert_reported_and_unchanged();
     assert_contains(&losing.nodes[0].log(), ["from=\"the beginning\""]);
@@ -172,11 +170,11 @@ fn empty_redis_changes_no_published_point() {
 fn stale_replica_changes_no_published_point() {
     let mut losing = Losing::start(Site::start(), &[NO_REPLAY]);
     let stale = RedisServer::start(&[]);
-    // Makes the first a replica of the second for as long as it copies the data.
+    // Makes `to` a replica of `from` until it has copied the data.
     let copy = |to: &RedisServer, from: &RedisServer| {
         let (host, port) = (from.address().ip().to_string(), from.address().port().to_string());
         let _: String = to.query(&["REPLICAOF", &host, &port]);
-        eventually("the data is there", SOON, || {
+        eventually("the data has been copied", SOON, || {
             let keys: u64 = to.query(&["DBSIZE"]);
             let info: String = to.query(&["INFO", "replication"]);
             when(keys >= 20 && info.contains("master_link_status:up"), format!("{keys}: {info}"))
@@ -206,7 +204,7 @@ fn witness_on_disk_survives_a_power_cut_of_node_and_redis() {
     losing.nodes[0].wait_count("eds_events_late_total", |late| late > 0);
 }
 
-/// Redis' clock is set back by this many seconds, and the events recorded under the earlier time are lost.
+/// Sets the clock of Redis back by `seconds`. The events recorded after that are then lost.
 fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &str) {
     let clock = Clock::ahead_by(0);
     let redis = RedisServer::start_with_clock(&clock, &[]);
@@ -227,13 +225,13 @@ fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &s
         let forgotten = node.metrics().count("eds_events_forgotten_total");
         assert!((2600..=3000).contains(&forgotten), "{forgotten}");
         let log = node.log();
-        let line = log.lines().find(|line| line.contains("the store forgot"));
+        let line = log.lines().find(|line| line.contains("the store lost acknowledged"));
         let time = |name: &str| {
             let value = line.unwrap().split_once(&format!(" {name}="));
             let value = value.unwrap().1.trim_start_matches('"');
             humantime::parse_rfc3339(&value[..24]).unwrap()
         };
-        // By the clock as Redis has it now.
+        // Both times are given by the current clock of Redis.
         let (from, to) = (time("from"), time("to"));
         assert!(from <= to && to <= clock.now(), "{line:?}");
         let minute = Duration::from_secs(60);
@@ -251,13 +249,12 @@ fn rollback_is_detected_with_the_clock_of_redis_an_hour_back() {
     a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "log");
 }
 
-/// Kills the node that writes a minute when InfluxDB has it, before it can confirm it, and restores Redis to a snapshot of
-/// the middle of that minute. Returns the other node, and the sender with the expected counts.
+/// Kills a node between a write and its confirmation, and rolls Redis back. Returns the other node and the sender.
 pub(crate) fn kill_writer_and_redis(site: Site, layout: &str) -> (Site, Node, Sender) {
     let keys =
         [NO_REPLAY, ("store.layout", layout), ("store.partitions", "1"), ("flush.grace", "5s")];
     let mut losing = Losing::start(site, &keys);
-    // InfluxDB takes the points, and no node gets the confirmation.
+    // InfluxDB accepts the points, but no node receives its response.
     losing.site.writes.set(Mode::TakeAndHang);
     losing.send_and_save(save);
     losing.wait_exact();
@@ -275,14 +272,14 @@ fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str
     losing.wait_reported();
     losing.assert_unchanged();
     let other = &losing.nodes[0];
-    // The minute was claimed again, with only half of its events.
+    // The minute is claimed again, with only half of its events.
     other.wait_count("eds_events_late_total", |late| late > 0);
     // No node knows whether all points were written.
     let log = other.log();
-    let told = |line: &&str| line.contains("ERROR") && line.contains("an output may lack");
+    let told = |line: &&str| line.contains("ERROR") && line.contains("an output may be missing");
     assert_eq!(log.lines().filter(told).count(), 1, "{log}");
     assert_eq!(other.metrics().count("eds_publications_unconfirmed_total"), 1);
-    // The other node keeps working: the node that is gone delays no minute.
+    // The dead node delays no minute of the other one.
     let expected = std::mem::take(&mut losing.sender.expected);
     losing.sender = Sender::paced_by(&losing.nodes[0]);
     losing.sender.expected = expected;

@@ -1,4 +1,4 @@
-//! Redis at maxmemory: counts are sent, events wait in the nodes, and no minute is closed before they are recorded.
+//! While Redis is at maxmemory, counts are sent, events wait on the nodes, and no minute closes before they are recorded.
 
 use crate::prelude::*;
 
@@ -17,11 +17,11 @@ fn full_redis_loses_no_event_and_is_drained() {
         sender.send_all(datagrams);
     };
 
-    // A minute that is closed and cannot be sent, and a minute that still fills.
+    // One minute is closed but cannot be sent, and another is still filling.
     site.writes.set(Mode::Refuse);
     send(&mut sender, &load(0).datagrams().collect::<Vec<_>>());
     wait_for(
-        "the first minute becomes counts",
+        "the first minute is sealed",
         || site.sets(),
         |&sets| sets == 0 && count("eds_series_sealed_total") == 100,
     );
@@ -29,24 +29,24 @@ fn full_redis_loses_no_event_and_is_drained() {
     let second: Vec<_> = load(1).datagrams().collect();
     let (before, during) = second.split_at(second.len() / 3);
     send(&mut sender, before);
-    wait_for("a third is recorded", || count("eds_events_queued"), |&queued| queued == 0);
+    wait_for("the second minute has begun", || count("eds_events_queued"), |&queued| queued == 0);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let full = Instant::now();
     send(&mut sender, during);
     site.writes.set(Mode::Pass);
     site.wait_exact(&first_minute, BACK);
-    // A node that comes now has nothing to record, and closes nothing either.
+    // A node that starts now has nothing to record, but must not close any minute either.
     let mut idle = site.node("idle", &keys);
     idle.launch();
     for node in nodes.iter().chain([&idle]) {
-        eventually("it says what is wrong and how to fix it", SOON, || {
+        eventually("the node reports the cause and the remedy", SOON, || {
             let answer = node.get("/readyz").map_err(|error| error.to_string())?;
             let says = answer.body.contains("raise maxmemory");
             let up = node.metrics().count("eds_store_up");
             when(answer.status == 503 && says && up == 0, format!("{answer:?}"))
         });
     }
-    eventually("more than the grace is over, and what follows trouble", SOON, || {
+    eventually("five times the grace has passed", SOON, || {
         when(full.elapsed() > 5 * GRACE, "not yet")
     });
     for node in &nodes {
@@ -62,7 +62,7 @@ fn full_redis_loses_no_event_and_is_drained() {
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     idle.wait_ready();
     for node in nodes.iter().chain([&idle]) {
-        eventually("it is ready again", SOON, || {
+        eventually("the node is ready again", SOON, || {
             let answer = node.get("/readyz").map_err(|error| error.to_string())?;
             let up = node.metrics().count("eds_store_up");
             when(answer.status == 200 && up == 1, format!("{answer:?}"))

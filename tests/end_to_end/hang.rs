@@ -1,5 +1,4 @@
-//! A node whose recording hangs while all its other work continues: the others wait for its events long before the recording
-//! fails.
+//! While the recording of a node hangs but its other work continues, the other nodes wait for its events.
 
 use event_data_service::store::redis::scripts;
 
@@ -46,14 +45,13 @@ impl Hanging {
         }
     }
 
-    /// A minute of which both nodes record an event, and the hanging node has two more, the last of which waits behind the
-    /// first.
+    /// Sends one event to both nodes and two to the hanging one: the first of them hangs, and the second waits behind it.
     fn hang(&mut self, hangs: usize, minute: i64) {
         let recorded = |node: &Node| node.metrics().count("eds_events_recorded_total");
         let before = self.nodes.each_ref().map(|(node, _)| recorded(node));
         self.send("both", minute, &[0, 1]);
         for ((node, _), before) in self.nodes.iter().zip(before) {
-            eventually("both have recorded it", SOON, || {
+            eventually("both nodes have recorded the event", SOON, || {
                 when(recorded(node) > before, recorded(node))
             });
         }
@@ -84,7 +82,7 @@ fn two_hanging_nodes_of_one_name_close_no_minute_early_and_are_reported() {
         hanging.hang(turn, minute);
     }
     for (node, _) in &hanging.nodes {
-        eventually("the double name is reported", SOON, || {
+        eventually("the duplicate name is reported", SOON, || {
             let answer = node.get("/readyz").unwrap();
             let warned = node.log().contains("WARN another process uses the same name");
             let shown = answer.status == 200 && answer.body.contains("uses the same name");

@@ -1,4 +1,4 @@
-//! `eds healthy`, the health check of a container.
+//! `eds healthy`, the health check for containers.
 
 use crate::prelude::*;
 
@@ -15,11 +15,11 @@ fn healthy_succeeds_while_the_node_is_ready() {
     assert_eq!(asked.status.code(), Some(0), "{asked:?}");
 
     redis.kill();
-    wait_for("it is not healthy", || ask(node.http()), |asked| asked.status.code() == Some(1));
+    wait_for("the health check fails", || ask(node.http()), |asked| asked.status.code() == Some(1));
     let asked = ask(node.http());
-    let (said, error) = (asked.stdout, asked.stderr);
-    let said = String::from_utf8(said).unwrap();
-    assert!(said.contains("store"), "{said}");
+    let (stdout, error) = (asked.stdout, asked.stderr);
+    let stdout = String::from_utf8(stdout).unwrap();
+    assert!(stdout.contains("store"), "{stdout}");
     let error = String::from_utf8(error).unwrap();
     assert!(error.contains("is not ready"), "{error}");
 
@@ -27,5 +27,5 @@ fn healthy_succeeds_while_the_node_is_ready() {
     let asked = ask(node.http());
     assert_eq!(asked.status.code(), Some(1), "{asked:?}");
     let error = String::from_utf8(asked.stderr).unwrap();
-    assert!(error.contains("does not answer: "), "{error}");
+    assert!(error.contains("is not responding: "), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Nothing that arrives can bring a node down, make it grow, or unbalance its ledger.
+//! No input can crash a node, make its memory grow without bound, or unbalance its ledger.
 
 use influxdb_line_protocol::parse_lines;
 use rand::Rng;
@@ -6,14 +6,14 @@ use testing::process::resident_kib;
 
 use crate::prelude::*;
 
-/// Set this to send another number of datagrams than [`DATAGRAMS`]: `.ci/nightly` sends millions.
+/// The environment variable that overrides [`DATAGRAMS`]. `.ci/nightly` sends millions.
 const DATAGRAMS_VARIABLE: &str = "EDS_TEST_HOSTILE_DATAGRAMS";
 const DATAGRAMS: u64 = 200_000;
-/// They are small, so more of them fit into a socket's buffer than of full ones.
+/// The datagrams are small, so a socket buffer holds more of them than usual.
 const DATAGRAMS_AHEAD_MAX: u64 = 400;
-/// After this share everything that has a bound has reached it.
+/// After the first fifth of the datagrams, everything with a bound has reached it.
 const WARM_UP_SHARE: u64 = 5;
-/// Allocators keep some of the freed memory.
+/// Allows for freed memory that the allocator keeps.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
 
 #[test]
@@ -49,23 +49,23 @@ fn random_and_mutated_datagrams_are_harmless() {
 
     node.wait_recorded();
     let metrics = node.metrics();
-    for (what, name) in
+    for (kind, name) in
         [("good", "eds_events_recorded_total"), ("bad", "eds_events_rejected_total")]
     {
         let events = metrics.count(name);
-        assert!(events > count / 20, "only {events} {what} events: the test tests little");
+        assert!(events > count / 20, "only {events} {kind} events, too few for this test");
     }
     let end_kib = resident_kib(node.pid());
     eprintln!("{warm_kib} KiB resident after a part of the datagrams, {end_kib} KiB at the end");
     assert!(end_kib < warm_kib + GROWTH_KIB_MAX, "grew from {warm_kib} to {end_kib} KiB");
 
-    // The minutes that have ended; lines without a timestamp are in the present one.
-    eventually("the minutes are written", SOON, || {
+    // Only minutes that have ended: lines without a timestamp belong to the current one.
+    eventually("the ended minutes are written", SOON, || {
         let metrics = node.metrics();
         let claimed = metrics.count("eds_backlog_unsent");
         when(metrics.count("eds_points_sent_total") > 1000 && claimed == 0, claimed)
     });
-    // InfluxDB takes all points, and they are line protocol for other parsers, too.
+    // InfluxDB accepts all points, and another parser also reads them as line protocol.
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     assert_eq!(metrics.count("eds_points_discarded_total"), 0);
@@ -85,7 +85,6 @@ fn kernel_drops_are_counted_exactly() {
     let node = Node::start("stopped", &[("input.receive_buffer", "64KiB")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for round in 1..=3 {
-        // While it is stopped its socket fills up.
         node.signal("STOP");
         for datagram in load(0..1, 15 * DATAGRAMS, 50, 500).datagrams() {
             socket.send_to(&datagram, node.udp()).unwrap();
@@ -103,7 +102,7 @@ fn kernel_drops_are_counted_exactly() {
     node.metrics().assert_ledger_adds_up();
 }
 
-/// Bytes of every kind: noise, lines that were good once, and now and then good ones.
+/// Returns noise, mutated lines, or now and then valid lines.
 pub(crate) fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
     let length_max = if random.random_ratio(1, 1000) { 60_000 } else { 120 };
     match random.random_range(0..10) {
@@ -130,10 +129,9 @@ pub(crate) fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
 }
 
 fn good_lines(random: &mut SmallRng) -> Vec<u8> {
-    let now_ns = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_nanos();
+    let now_ns = std::time::UNIX_EPOCH.elapsed().expect("the clock is after 1970").as_nanos();
     let lines: Vec<_> = (0..random.random_range(1..4))
         .map(|_| {
-            // In minutes that have ended.
             let at = now_ns - random.random_range(60_000_000_000..180_000_000_000);
             let [series, user] = [random.random_range(0..20), random.random_range(0..500)];
             match random.random_range(0..4) {

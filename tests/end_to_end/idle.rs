@@ -1,4 +1,4 @@
-//! Connections that were idle, and that the other side has ended, cost no answer.
+//! Queries succeed even if the other side has closed idle connections.
 
 use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     "/api/v1/coverage",
 ];
 
-/// Two nodes that were asked before, and then rest but for their rounds.
+/// Starts two nodes that have answered queries and are now idle except for their periodic work.
 fn asked(site: &Site, url: &str) -> [Node; 2] {
     let keys = [("store.url", url), ("flush.grace", "300ms")];
     let nodes = ["one", "two"].map(|name| site.start_node(name, &keys));
@@ -22,7 +22,7 @@ fn asked(site: &Site, url: &str) -> [Node; 2] {
     nodes
 }
 
-/// What each of 30 queries answers that is no answer.
+/// Sends 30 queries and returns the failed responses.
 fn failures(nodes: &[Node; 2]) -> Vec<String> {
     let all = (0..30).map(|number| (&nodes[number % 2], PATHS[number / 2 % PATHS.len()]));
     let answers = all.map(|(node, path)| (path, node.get(path).expect("a node answers")));

@@ -1,11 +1,11 @@
-//! A node that dies at the worst moment takes nothing with it: the other finishes its work within a lease.
+//! A node that dies at the worst moment loses nothing: another finishes its work soon after the lease expires.
 
 use event_data_service::store::redis::scripts;
 
 use crate::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(5);
-/// What may pass on top of the lease of a dead node until all is published.
+/// How long publishing may take after the lease of a dead node has expired.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 
 struct Moment {
@@ -27,7 +27,7 @@ fn node_killed_while_compacting_is_replaced() {
     killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, false);
 }
 
-/// Its logs are cut and not counted, or counted and sealed in part.
+/// The node dies after it has cut the logs, or after it has sealed some of their counts.
 #[test]
 fn node_killed_while_counting_logs_is_replaced() {
     for (script, n) in [(scripts()["cut.lua"], 1), (scripts()["seal.lua"], 2)] {
@@ -41,11 +41,11 @@ fn node_killed_between_write_and_acknowledgement_is_replaced() {
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, true);
 }
 
-/// A node dies at this moment of its work, while another one lives, before or after a write was confirmed.
+/// Kills one of two nodes at `moment`. `is_written` tells whether a write has been confirmed by then.
 fn killed_at(moment: &Moment, is_written: bool) {
-    /// Many times what one compaction takes.
+    /// Enough series for many compactions.
     const SERIES: u32 = 1500;
-    /// The other node may be the first to claim, by chance; then there are other minutes to try it with.
+    /// If the other node happens to claim the minutes first, the test tries again with later ones.
     const ROUNDS_MAX: i64 = 5;
 
     let site = Site::start();
@@ -100,7 +100,7 @@ fn node_suspended_beyond_its_lease_changes_nothing() {
     let site = Site::start();
     let keys = [("store.partitions", "1"), ("flush.max_hold", "10m")];
     let proxy = RedisProxy::start(site.redis.address());
-    // It trusts its connection however long an answer takes, so only the token can tell it.
+    // With this timeout the node keeps its connection, so only the fencing token tells it that it is too late.
     let through_proxy = [
         ("store.url", &*proxy.url()),
         ("store.response_timeout", "1m"),
@@ -154,7 +154,7 @@ fn node_killed_repeatedly_under_load_loses_no_event_of_the_other() {
                 dying.kill();
                 dying.launch();
             }
-            // It dies for the last time when it has had its chance to claim.
+            // The node has time to claim minutes before it is killed for the last time.
             thread::sleep(Duration::from_millis(random.random_range(200..1500)));
             dying.kill();
         });

@@ -1,10 +1,10 @@
-//! A loss stays known, even when its process ends, until an operator acknowledges it.
+//! A loss is remembered, even after its process ends, until an operator acknowledges it.
 
 use crate::prelude::*;
 use crate::queries::check_schema;
 use crate::status::{site, status};
 
-/// Waits until `eds status` has this answer, with these words, to the question whether anything is lost.
+/// Waits until `eds status` answers with `answer` and `words` whether anything is lost. Returns the status.
 #[track_caller]
 pub(crate) fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
     eventually(&format!("the answer is {answer}"), SOON, || {
@@ -39,7 +39,7 @@ fn send(node: &Node, events: i64) {
 
 #[track_caller]
 fn wait_metric(node: &Node, cause: &str, amount: u64) {
-    eventually("the metric says so", SOON, || {
+    eventually("the metric has the expected value", SOON, || {
         let metrics = node.metrics();
         let seen = metrics.count_of("eds_losses_unacknowledged", &[("reason", cause)]);
         when(seen == amount, seen)
@@ -58,9 +58,9 @@ fn loss_survives_the_node_until_it_is_acknowledged() {
     site.redis.restart();
     let amount = format!("{dropped} events dropped (queue_full)");
     wait_answer(&node, "yes", &amount);
-    assert_eq!(node.terminate().code(), Some(3), "the stop says it, too");
+    assert_eq!(node.terminate().code(), Some(3), "the exit code reports the loss, too");
 
-    // Another process of the name, and no process at all, know it as well.
+    // The loss is known while no node is running, and after a restart.
     wait_answer(&node, "yes", &amount);
     node.run();
     let lost = wait_answer(&node, "yes", &amount);
@@ -89,7 +89,7 @@ fn loss_survives_the_node_until_it_is_acknowledged() {
     assert_eq!(body["losses"][0]["acknowledged"], dropped, "{body}");
 }
 
-/// The disk keeps the losses of a node while Redis is down, for the next process.
+/// While Redis is down, a node keeps its losses on disk for its next process.
 #[test]
 fn loss_of_a_process_without_redis_is_recorded_by_the_next_one() {
     let mut site = site();
@@ -101,10 +101,10 @@ fn loss_of_a_process_without_redis_is_recorded_by_the_next_one() {
     ];
     let mut node = crate::spool::spooling(&site, "one", &keys);
     node.launch();
-    eventually("it answers", SOON, || node.get("/healthz"));
+    eventually("the node responds", SOON, || node.get("/healthz"));
     send(&node, 10_000);
     let kept = node.spool().join("losses.json");
-    let dropped = eventually("the disk has all that is dropped", SOON, || {
+    let dropped = eventually("all losses are on disk", SOON, || {
         let text = std::fs::read(&kept).map_err(|error| error.to_string())?;
         let entries: Vec<(String, u64)> = serde_json::from_slice(&text).unwrap();
         let kept: u64 = entries.iter().map(|(_, amount)| amount).sum();
@@ -116,9 +116,9 @@ fn loss_of_a_process_without_redis_is_recorded_by_the_next_one() {
     node.run();
     let lost = wait_answer(&node, "yes", "events dropped (spool_full)");
     let causes = lost["losses"].as_array().unwrap().iter();
-    let amount: u64 = causes.map(|it| it["amount"].as_u64().unwrap()).sum();
+    let amount: u64 = causes.map(|cause| cause["amount"].as_u64().unwrap()).sum();
     assert_eq!(amount, dropped, "{lost}");
-    eventually("the disk need not have it any more", SOON, || when(!kept.exists(), "it is there"));
+    eventually("the file is deleted", SOON, || when(!kept.exists(), "it still exists"));
     assert_eq!(node.metrics().count("eds_events_dropped_total"), 0);
 }
 

@@ -1,9 +1,9 @@
-//! The promises of the service, held against the real binary with real servers: every test starts its own.
+//! End-to-end tests of the real binary against real servers, which every test starts for itself.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test ends where something is not as it must be"
+    reason = "a failed expectation must fail the test"
 )]
 
 #[path = "../support/mod.rs"]

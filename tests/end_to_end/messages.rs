@@ -1,4 +1,4 @@
-//! Messages of a node and of commands about faults: each names its subject, and no cause twice.
+//! Error messages of nodes and commands name their subject, and each cause only once.
 
 use crate::prelude::*;
 

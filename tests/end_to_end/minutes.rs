@@ -1,8 +1,8 @@
-//! Minutes do not mix, do not close while they fill, and do not wait for each other.
+//! Minutes do not mix, do not close while they are filling, and do not wait for each other.
 
 use crate::prelude::*;
 
-/// A hundred nodes may poll one Redis.
+/// A hundred nodes may poll one Redis server.
 #[test]
 fn idle_node_sends_few_commands_until_an_event_arrives() {
     let site = Site::start();
@@ -16,9 +16,9 @@ fn idle_node_sends_few_commands_until_an_event_arrives() {
         let (_, count) = stats.split_once("total_commands_processed:").unwrap();
         count.lines().next().unwrap().trim().parse().unwrap()
     };
-    // So long that all periodic work is in it.
+    // Long enough to include all periodic work.
     let over = Duration::from_secs(31);
-    eventually("the node is at rest", 3 * over, || {
+    eventually("the node is idle", 3 * over, || {
         let before = commands();
         thread::sleep(over);
         let rate = (commands() - before) / over.as_secs();
@@ -39,7 +39,7 @@ fn recent_minute_is_published_in_time_while_an_archive_is_replayed_with_logs() {
     publishes_the_present_minute_before_old_ones("log");
 }
 
-/// Replays 6,000 minutes, each with one event, while the present minute has events, too.
+/// Replays 6,000 minutes with one event each while the current minute also receives events.
 fn publishes_the_present_minute_before_old_ones(layout: &str) {
     const OLD_MINUTES: i64 = 6000;
     let site = Site::start_at_second(50);
@@ -68,18 +68,18 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
         sender.send(lines.join("\n").as_bytes());
     }
 
-    let of = |event_type: &str| {
+    let query = |event_type: &str| {
         format!("SELECT count(value) FROM cumulative_user_event WHERE event_type = '{event_type}'")
     };
-    // Long, for a busy machine; scripts/torture asserts how late it may be.
+    // Generous, for busy machines. `scripts/torture` asserts how late the minute may be.
     let within = Duration::from_secs(240);
-    eventually("the present minute is published", within, || {
-        when(!site.query(&of("present")).is_empty(), "not yet")
+    eventually("the current minute is published", within, || {
+        when(!site.query(&query("present")).is_empty(), "not yet")
     });
 
     let old = || nodes[0].json("/api/v1/status")["partitions"]["old"].take();
     let waiting = old()["waiting"].as_u64();
-    assert!(waiting > Some(1000), "old minutes came first: {waiting:?} are left");
+    assert!(waiting > Some(1000), "old minutes were published first: {waiting:?} are left");
     wait_for("the end of the archive is estimated", old, |old| {
         old["done_in_seconds"].as_u64() > Some(0)
     });

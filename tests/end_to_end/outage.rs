@@ -1,4 +1,4 @@
-//! Half an hour without Redis, without InfluxDB, without both, in fast minutes: the events' own time continues.
+//! Half an hour of event time without Redis, without InfluxDB, and without both.
 
 use crate::failover::assert_all_recorded;
 use crate::prelude::*;
@@ -6,7 +6,7 @@ use crate::prelude::*;
 const MINUTES: i64 = 31;
 const EVENTS: u64 = 62_000;
 const GRACE: Duration = Duration::from_secs(3);
-/// For the pauses between attempts and the grace, and everything that waited.
+/// Allows for the pauses between attempts, the grace, and the backlog.
 const BACK: Duration = Duration::from_secs(120);
 
 fn half_hour(number: i64) -> Plan {
@@ -30,7 +30,7 @@ fn half_an_hour_without_redis_influxdb_or_both_loses_no_event() {
         let mut send = |datagrams: &[Vec<u8>]| {
             sender.send_all(datagrams);
         };
-        // Every minute has begun before Redis goes away, and looks idle when it comes back.
+        // Every minute has some events before Redis stops, and looks idle when Redis is back.
         let datagrams: Vec<_> = half_hour(number).datagrams().collect();
         let (before, during) = datagrams.split_at(datagrams.len() / 20);
         send(before);
@@ -43,14 +43,14 @@ fn half_an_hour_without_redis_influxdb_or_both_loses_no_event() {
         if redis {
             assert!(nodes[0].metrics().count("eds_events_queued") >= EVENTS * 9 / 10);
         } else {
-            eventually("the sets become counts", BACK, || {
+            eventually("all sets are sealed", BACK, || {
                 let sets = site.sets();
                 let queued = count(&nodes, "eds_events_queued");
                 when(sets + usize::try_from(queued).unwrap() == 0, format!("{sets} sets"))
             });
         }
         if redis {
-            eventually("the grace would be over", SOON, || {
+            eventually("twice the grace has passed", SOON, || {
                 when(stopped.elapsed() > 2 * GRACE, "not yet")
             });
             site.redis.restart();
@@ -60,14 +60,14 @@ fn half_an_hour_without_redis_influxdb_or_both_loses_no_event() {
     }
     assert_all_recorded(&nodes);
     assert_eq!(count(&nodes, "eds_events_dropped_total"), 0);
-    // Events that were recorded just before Redis stopped are recorded again, and may find their minute published.
+    // Events recorded just before Redis stopped are recorded again, possibly after their minute was published.
     let [late, replayed] =
         ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");
     site.assert_clean();
 }
 
-/// With room for some events only, the others are dropped and counted, and the kept events are published exactly.
+/// Events beyond the queue are dropped and counted, and the others are published exactly.
 #[test]
 fn events_beyond_a_short_queue_are_counted_during_an_outage() {
     const QUEUE: u64 = 20_000;
@@ -76,7 +76,7 @@ fn events_beyond_a_short_queue_are_counted_during_an_outage() {
     let nodes = [site.start_node("one", &keys)];
     site.redis.stop();
     let mut sender = Sender::to_all(&nodes);
-    // No event is sent twice, so that the published events can be compared with the ledger.
+    // All events differ, so that the published ones can be compared with the ledger.
     for number in 0..EVENTS {
         let minute = i64::try_from(number).unwrap() % MINUTES;
         let at = SEED_MINUTE_NS + minute * MINUTE_NS + i64::try_from(number).unwrap();
@@ -90,19 +90,19 @@ fn events_beyond_a_short_queue_are_counted_during_an_outage() {
     );
     assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE * 9 / 10..=QUEUE).contains(&queued), "{queued}");
-    // The log has the drops while the node runs, and later drops once a minute.
-    eventually("the log says so", SOON, || {
+    // The node logs the first drops while it is running, and further drops once a minute.
+    eventually("the drops are logged", SOON, || {
         let log = nodes[0].log();
         let mut lines = log.lines().filter(|line| line.contains("ERROR"));
-        let said = lines.find(|line| line.contains("queue_full") && line.contains("amount="));
-        when(said.is_some_and(|line| line.contains("input.spool_dir")), format!("{said:?}"))
+        let reported = lines.find(|line| line.contains("queue_full") && line.contains("amount="));
+        when(reported.is_some_and(|line| line.contains("input.spool_dir")), format!("{reported:?}"))
     });
     site.redis.restart();
-    eventually("what was kept is published", BACK, || {
+    eventually("the queued events are published", BACK, || {
         let points = site.points();
         for measurement in ["unique_user_event", "cumulative_user_event"] {
-            let of = points.iter().filter(|(point, _)| point.measurement == measurement);
-            let published: u64 = of.map(|(_, count)| count).sum();
+            let counts = points.iter().filter(|(point, _)| point.measurement == measurement);
+            let published: u64 = counts.map(|(_, count)| count).sum();
             if published != queued {
                 return Err(format!("{published} of {queued} {measurement}"));
             }

@@ -1,5 +1,4 @@
-//! A database that takes writes and loses the answers, refuses many requests, sends `Retry-After`, or refuses one minute: every
-//! point gets its value, one value, and retries are rare.
+//! Faulty databases: every point is written with exactly one value, and retries are rare.
 
 use crate::prelude::*;
 use crate::quarantine::answer;
@@ -33,7 +32,7 @@ fn points_with_a_lost_answer_are_written_again_with_the_same_value() {
         let before = site.writes.writes().len();
         site.writes.set(mode);
         sender.send_all(load(minute, 15_000).datagrams());
-        eventually("the database takes the same again and again", BACK, || {
+        eventually("the database receives the same points repeatedly", BACK, || {
             let taken = taken(&site.writes.writes()[before..]);
             let most = taken.values().max().copied().unwrap_or_default();
             when(most >= 3, format!("{mode:?}: {most} times"))
@@ -41,7 +40,7 @@ fn points_with_a_lost_answer_are_written_again_with_the_same_value() {
         assert!(site.writes.writes()[before..].iter().all(|write| !write.confirmed));
         site.writes.set(Mode::Pass);
         site.wait_exact(&sender.expected.points(), BACK);
-        eventually("all is confirmed", BACK, || {
+        eventually("all writes are confirmed", BACK, || {
             let claimed = nodes[0].metrics().count("eds_backlog_unsent");
             when(claimed == 0, claimed)
         });
@@ -60,7 +59,7 @@ fn refusals_and_lost_answers_lose_no_point() {
     let (mut lost, mut refused) = (0, 0);
     while lost < 3 || refused < 6 {
         sender.send_all(load(minutes, 5_000).datagrams());
-        // A minute is not sent again once it may be closed, so each round begins another.
+        // A minute may be closed after its round, so each round uses a new one.
         eventually("the minute is closed", SOON, || when(site.sets() == 0, site.sets()));
         minutes += 1;
         let writes = site.writes.writes();
@@ -85,16 +84,16 @@ fn retry_after_is_honoured() {
         let before = site.writes.attempts().len();
         site.writes.set(Mode::AnswerLater(status, ASKED_SECS));
         sender.send_all(load(minute, 10_000).datagrams());
-        eventually("it is tried again", BACK, || {
+        eventually("the writes are retried", BACK, || {
             let tried = site.writes.attempts().len() - before;
             when(tried >= 5, tried)
         });
         site.writes.set(Mode::Pass);
-        // Of three writes in a row two are by the same node. Without the header it would wait a second or two.
+        // Of three consecutive writes, two are by the same node. Without the header, it would wait a second or two.
         let tried = &site.writes.attempts()[before..];
         for three in tried.windows(3).filter(|three| !three[2].confirmed) {
             let gap = three[2].at - three[0].at;
-            assert!(gap >= asked, "{status}: two writes of a node within {gap:?}");
+            assert!(gap >= asked, "{status}: two writes by one node within {gap:?}");
         }
         site.wait_exact(&sender.expected.points(), BACK);
     }
@@ -102,7 +101,7 @@ fn retry_after_is_honoured() {
     site.assert_clean();
 }
 
-/// Another client wrote strings in place of numbers, in the same week: the database takes no numbers with them.
+/// Another client has written strings in the same week, so the database refuses numbers for that week.
 #[test]
 fn minute_refused_by_a_type_conflict_is_quarantined_alone() {
     const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;
@@ -122,7 +121,7 @@ fn minute_refused_by_a_type_conflict_is_quarantined_alone() {
     expected.retain(|point, _| {
         point.minute_start_ns < SEED_MINUTE_NS + WEEK_NS || point.measurement != "unique_user_event"
     });
-    eventually("all others are written", SOON, || {
+    eventually("all other points are written", SOON, || {
         let mut found = site.points();
         found.retain(|point, _| point.minute_start_ns != words);
         testing::points::compare(&expected, &found)
@@ -131,7 +130,7 @@ fn minute_refused_by_a_type_conflict_is_quarantined_alone() {
     assert_eq!(table.lines().count(), 6, "{table}");
     assert!(table.contains("field type conflict"), "{table}");
 
-    // The type stays as long as the week's shard does: it has to go, and be filled again.
+    // The field type is fixed until the week's shard is dropped.
     let shards: Value = serde_json::from_str(&site.command("SHOW SHARDS")).unwrap();
     let shards = shards["results"][0]["series"][0]["values"].as_array().unwrap().clone();
     let of_the_week = shards.iter().find(|shard| shard[4] == "2016-12-05T00:00:00Z");

@@ -1,16 +1,15 @@
-//! Several databases at different speeds: one that is down delays neither sealing nor the others, refused counts concern one
-//! database only; and a database is added and removed while the cluster runs.
+//! Several outputs: one that is down or refuses counts affects no other, and outputs can be added and removed.
 
 use crate::prelude::*;
 
-/// A minute closes 2 s after its last event, and nodes poll every 200 ms.
+/// Minutes close 2 s after their last event, and nodes poll every 200 ms.
 const IN_TIME: Duration = Duration::from_secs(6);
 const BACK: Duration = Duration::from_secs(60);
 
-/// Has the node write to the site's database, and to these others besides.
+/// Makes the node write to the site's database and to the databases of `others`.
 pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Site)]) {
     let url = site.writes.url();
-    let urls: Vec<_> = others.iter().map(|(_, other)| other.writes.url()).collect();
+    let urls: Vec<_> = others.iter().map(|(_, backup)| backup.writes.url()).collect();
     let here = [("default", url.as_str())].into_iter();
     let there = others.iter().zip(&urls);
     let all = here.chain(there.map(|((name, _), url)| (*name, url.as_str())));
@@ -25,7 +24,9 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Site)]
 
 fn send(sender: &mut Sender, minute: i64) -> Points {
     let start = SEED_MINUTE_NS + minute * MINUTE_NS;
-    let line = |it| format!("event_type=t{},product=p value=u{} {}", it % 20, it % 70, start + it);
+    let line = |number| {
+        format!("event_type=t{},product=p value=u{} {}", number % 20, number % 70, start + number)
+    };
     sender.send_all((0..200).map(line));
     let mut points = sender.expected.points();
     points.retain(|point, _| point.minute_start_ns == start);
@@ -41,11 +42,11 @@ fn has(points: &Points, expected: &Points) -> Result<(), String> {
 fn unreachable_output_delays_no_other_and_catches_up() {
     const MINUTES: i64 = 8;
     let site = Site::start();
-    let mut other = Site::only(InfluxServer::start());
+    let mut backup = Site::only(InfluxServer::start());
     let keys = [("store.partitions", "8")];
     let mut nodes = ["one", "two"].map(|name| site.node(name, &keys));
     for node in &mut nodes {
-        set_outputs(node, &site, &[("backup", &other)]);
+        set_outputs(node, &site, &[("backup", &backup)]);
         node.run();
     }
     let [one, two] = &nodes;
@@ -53,27 +54,25 @@ fn unreachable_output_delays_no_other_and_catches_up() {
     let took = |sender: &mut Sender, minute: i64| {
         let expected = send(sender, minute);
         let sent = Instant::now();
-        eventually("the minute is in the one that is there", IN_TIME, || {
-            has(&site.points(), &expected)
-        });
+        eventually("the working output has the minute", IN_TIME, || has(&site.points(), &expected));
         sent.elapsed()
     };
     let before = (0..3).map(|minute| took(&mut sender, minute));
     let before = before.max().unwrap();
-    other.writes.set(Mode::Hang);
+    backup.writes.set(Mode::Hang);
     let during = (3..3 + MINUTES).map(|minute| took(&mut sender, minute));
     let during = during.max().unwrap();
     assert!(during < before + Duration::from_secs(2), "{before:?} {during:?}");
-    assert_eq!(site.sets(), 0, "all is sealed");
-    eventually("what the one lacks is told, and nothing else", SOON, || {
+    assert_eq!(site.sets(), 0, "some sets are not sealed");
+    eventually("only the failing output has unsent counts", SOON, || {
         let unsent = |output| one.count_of_output("eds_backlog_unsent", output);
         let (here, there) = (unsent("default"), unsent("backup"));
         let partitions = 8 * MINUTES.unsigned_abs();
         when(here == 0 && (1..=partitions).contains(&there), (here, there))
             .map_err(|seen| format!("{seen:?}"))
     });
-    // One of them may have sealed all minutes, and so sent them, too.
-    eventually("whoever tried knows which is away", SOON, || {
+    // One node may have sealed, and therefore sent, all minutes.
+    eventually("a node reports that the backup is down", SOON, || {
         let up = [one, two].map(|node| {
             ["default", "backup"].map(|output| node.count_of_output("eds_output_up", output))
         });
@@ -83,12 +82,12 @@ fn unreachable_output_delays_no_other_and_catches_up() {
     });
     let ready = one.get("/readyz").unwrap();
     assert_eq!(ready.status, 200);
-    let warning = "output backup: accepts no points";
+    let warning = "output backup: is not accepting points";
     assert!(ready.body.contains(warning), "{}", ready.body);
 
-    other.writes.set(Mode::Pass);
+    backup.writes.set(Mode::Pass);
     let expected = sender.expected.points();
-    other.wait_exact(&expected, BACK);
+    backup.wait_exact(&expected, BACK);
     site.wait_exact(&expected, SOON);
     assert_eq!(count([one, two], "eds_events_late_total"), 0);
     site.assert_clean();
@@ -98,9 +97,9 @@ fn unreachable_output_delays_no_other_and_catches_up() {
 fn counts_refused_by_one_output_are_quarantined_for_it_only() {
     const VALUES_MAX: usize = 4;
     let site = Site::start();
-    let other = Site::only(InfluxServer::start_with_tag_limit(VALUES_MAX));
+    let backup = Site::only(InfluxServer::start_with_tag_limit(VALUES_MAX));
     let mut node = site.node("one", &[]);
-    set_outputs(&mut node, &site, &[("backup", &other)]);
+    set_outputs(&mut node, &site, &[("backup", &backup)]);
     node.run();
     let mut sender = Sender::paced_by(&node);
     for value in 0..=VALUES_MAX {
@@ -108,13 +107,13 @@ fn counts_refused_by_one_output_are_quarantined_for_it_only() {
         sender.send(format!("event_type=t{value} value=ann {at}"));
         sender.wait_received();
         let named = format!("event_type=t{value}");
-        eventually("the minute is in the database that takes all", SOON, || {
+        eventually("the unlimited database has the minute", SOON, || {
             let points = site.points();
-            when(points.keys().any(|it| it.series == named), points.len())
+            when(points.keys().any(|point| point.series == named), points.len())
         });
     }
     wait_for(
-        "the other one refuses the last",
+        "the limited database refuses the last series",
         || node.count_of_output("eds_counts_quarantined", "backup"),
         |&refused| refused == 1,
     );
@@ -124,27 +123,27 @@ fn counts_refused_by_one_output_are_quarantined_for_it_only() {
     node.says(&["quarantine", "list", "--output", "default"], 0, "nothing is quarantined");
     let of_backup = ["quarantine", "list", "--output", "backup"];
     node.says(&of_backup, 0, "event_type=t4");
-    let (code, said) = node.command_text(&["outputs", "list"]);
+    let (code, stdout) = node.command_text(&["outputs", "list"]);
     let lines: Vec<Vec<&str>> =
-        said.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(lines[1], ["backup", "0", "-", "1", "yes"], "{said}");
-    assert_eq!(lines[2], ["default", "0", "-", "0", "yes"], "{said}");
+        stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(code, Some(0), "{stdout}");
+    assert_eq!(lines[1], ["backup", "0", "-", "1", "yes"], "{stdout}");
+    assert_eq!(lines[2], ["default", "0", "-", "0", "yes"], "{stdout}");
 
     let of_t0 = "unique_user_event, cumulative_user_event WHERE event_type = 't0'";
-    other.command(&format!("DROP SERIES FROM {of_t0}"));
+    backup.command(&format!("DROP SERIES FROM {of_t0}"));
     node.says(&["quarantine", "retry", "--all", "--output", "backup"], 0, "");
     let mut expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     expected.retain(|point, _| point.series != "event_type=t0");
-    other.wait_exact(&expected, SOON);
+    backup.wait_exact(&expected, SOON);
     site.assert_clean();
 }
 
 #[test]
 fn output_is_added_and_removed_node_by_node() {
     let site = Site::start();
-    let mut other = Site::only(InfluxServer::start());
+    let mut backup = Site::only(InfluxServer::start());
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &[]));
     let mut sender = Sender::to_all([&one, &two]);
     let restart = |one: &mut Node, two: &mut Node, others: &[(&str, &Site)]| {
@@ -160,14 +159,14 @@ fn output_is_added_and_removed_node_by_node() {
     let mut here = send(&mut sender, 0);
     site.wait_exact(&here, SOON);
 
-    restart(&mut one, &mut two, &[("backup", &other)]);
+    restart(&mut one, &mut two, &[("backup", &backup)]);
     sender = Sender::to_all([&one, &two]);
     let added = send(&mut sender, 1);
     here.extend(added.clone());
     site.wait_exact(&here, SOON);
-    other.wait_exact(&added, SOON);
+    backup.wait_exact(&added, SOON);
 
-    other.writes.set(Mode::Refuse);
+    backup.writes.set(Mode::Refuse);
     here.extend(send(&mut sender, 2));
     site.wait_exact(&here, SOON);
     one.says(&["outputs", "drop", "backup"], 1, "is configured here");
@@ -176,43 +175,42 @@ fn output_is_added_and_removed_node_by_node() {
     here.extend(send(&mut sender, 3));
     site.wait_exact(&here, SOON);
 
-    // Waiting counts are reported, and kept.
     wait_for(
-        "its metric tells",
+        "the metric shows unsent counts",
         || one.count_of_output("eds_backlog_unsent", "backup"),
         |&unsent| unsent > 0,
     );
-    one.wait_log("WARN there are unsent or quarantined counts of outputs that are not configured on this node");
+    one.wait_log("WARN the store has unsent or quarantined counts for outputs that are not configured on this node");
     let line = || {
-        let said = one.says(&["outputs", "list"], 0, "");
-        let line = said.lines().find(|line| line.starts_with("backup "));
+        let stdout = one.says(&["outputs", "list"], 0, "");
+        let line = stdout.lines().find(|line| line.starts_with("backup "));
         line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
-    let waiting = line().expect("it is listed");
+    let waiting = line().expect("the output is listed");
     assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
     one.says(&["outputs", "drop", "bakcup"], 2, "Did you mean backup");
     one.says(&["outputs", "drop", "backup"], 0, "20 unsent counts");
     assert_eq!(line(), None);
-    eventually("its metric is gone", SOON, || {
+    eventually("the metric is gone", SOON, || {
         let metrics = one.metrics();
         let unsent = metrics.count_of("eds_backlog_unsent", &[("output", "backup")]);
         when(unsent == 0, unsent)
     });
-    other.writes.set(Mode::Pass);
+    backup.writes.set(Mode::Pass);
     site.wait_exact(&here, SOON);
-    other.wait_exact(&added, SOON);
+    backup.wait_exact(&added, SOON);
     site.assert_clean();
 }
 
-/// All events are sent before the process ends, to the slowest output, too.
+/// The node sends all points to every output, even the slowest, before it exits.
 #[test]
 fn a_stop_with_a_memory_store_waits_for_every_output() {
     let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
-    let mut other = Site::only(InfluxServer::start());
+    let mut backup = Site::only(InfluxServer::start());
     let mut node = site.node("one", &[("store.url", "memory:"), ("input.drain_timeout", "50s")]);
-    set_outputs(&mut node, &site, &[("backup", &other)]);
+    set_outputs(&mut node, &site, &[("backup", &backup)]);
     node.run();
-    other.writes.set(Mode::Answer(503));
+    backup.writes.set(Mode::Answer(503));
     let mut sender = Sender::paced_by(&node);
     for user in 0..5 {
         sender.send(format!("event_type=a value=u{user} {SEED_MINUTE_NS}"));
@@ -222,10 +220,10 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     site.wait_exact(&expected, SOON);
     node.signal("TERM");
     node.wait_log("draining");
-    wait_for("it goes on trying", || other.writes.writes().len(), |&tried| tried >= 3);
-    other.writes.set(Mode::Pass);
+    wait_for("the node keeps retrying", || backup.writes.writes().len(), |&tried| tried >= 3);
+    backup.writes.set(Mode::Pass);
     assert_eq!(node.wait_for_exit(BACK).code(), Some(0));
-    compare(&expected, &other.points()).unwrap();
+    compare(&expected, &backup.points()).unwrap();
     compare(&expected, &site.points()).unwrap();
 }
 
@@ -236,14 +234,14 @@ fn probe_uses_its_configured_measurement() {
         ("health-of.eds", &[("output.probe_measurement", "health-of.eds")]),
     ] {
         let site = Site::start();
-        let of = |influxql: &str| -> Vec<String> {
+        let first_column = |influxql: &str| -> Vec<String> {
             let series = site.query(influxql);
-            let rows = series.iter().flat_map(|it| it["values"].as_array().unwrap());
+            let rows = series.iter().flat_map(|table| table["values"].as_array().unwrap());
             rows.map(|row| row[0].as_str().unwrap().to_owned()).collect()
         };
         let node = site.start_node("one", keys);
-        eventually("it is known at the start whether points are taken", SOON, || {
-            let found = of("SHOW MEASUREMENTS");
+        eventually("the output is probed at startup", SOON, || {
+            let found = first_column("SHOW MEASUREMENTS");
             when(found == [name], found.join(", "))
         });
         let mut sender = Sender::paced_by(&node);
@@ -251,9 +249,9 @@ fn probe_uses_its_configured_measurement() {
         site.wait_exact(&sender.expected.points(), SOON);
         let mut all = [name, "cumulative_user_event", "unique_user_event"];
         all.sort_unstable();
-        assert_eq!(of("SHOW MEASUREMENTS"), all);
+        assert_eq!(first_column("SHOW MEASUREMENTS"), all);
         for counts in ["cumulative_user_event", "unique_user_event"] {
-            let tags = of(&format!("SHOW TAG KEYS FROM {counts}"));
+            let tags = first_column(&format!("SHOW TAG KEYS FROM {counts}"));
             assert_eq!(tags, ["event_type", "product"]);
             let query = format!("SELECT count(value) FROM {counts}");
             assert_eq!(site.query(&query)[0]["values"][0][1], 1, "of {counts}");

@@ -1,20 +1,20 @@
-//! Another number of partitions for a running cluster.
+//! Changing the number of partitions of a running cluster.
 
 use chrono::{DateTime, Utc};
 
 use crate::prelude::*;
 use crate::upgrade::EndsWith;
 
-/// Events are stamped as they are sent.
+/// Settings for events that are stamped when they are sent.
 const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "4s"),
     ("flush.max_hold", "10m"),
     ("input.max_age", "1h"),
     ("input.max_future", "0s"),
 ];
-/// From the command until the change.
+/// The time from the command to the change.
 const TIME_TO_RESTART: Duration = Duration::from_secs(20);
-/// The second of a minute at which a test begins: its work before the command fits, also on a busy machine.
+/// The second of a minute at which a test starts. It leaves time for the work before the command on a busy machine.
 const AT_SECOND: i64 = 25;
 const PAST_A_MINUTE: Duration = Duration::from_secs(120);
 
@@ -29,10 +29,10 @@ fn a_minute_after(now: DateTime<Utc>, time: Duration) -> DateTime<Utc> {
 
 #[track_caller]
 fn wait_until(clock: &Clock, at: DateTime<Utc>) {
-    eventually("it is later", PAST_A_MINUTE, || when(now(clock) > at, at));
+    eventually("the time has come", PAST_A_MINUTE, || when(now(clock) > at, at));
 }
 
-/// Sends one event after the other to all of these nodes; none while there are none.
+/// Sends events one by one to all of these nodes, and pauses while there are none.
 struct Load {
     ended: AtomicBool,
     to: Mutex<Vec<SocketAddr>>,
@@ -97,17 +97,13 @@ fn number_of_partitions_changes_in_a_running_cluster() {
         prepare(&mut [&mut *one, &mut *two], from);
         one.says(&["settings", "apply"], 0, "store.partitions: 32 → 48");
         for node in [&*one, &*two] {
-            node.wait_answer(
-                "/readyz",
-                200,
-                "into store.partitions = 48, and this node divides them into 32",
-            );
+            node.wait_answer("/readyz", 200, "use store.partitions = 48, but this node uses 32");
         }
         for node in [&mut *one, &mut *two] {
             assert_eq!(node.terminate().code(), Some(0));
             node.run();
         }
-        assert!(now(clock) < from, "the test was too slow to mean anything");
+        assert!(now(clock) < from, "the test was too slow");
         wait_until(clock, from + Duration::from_secs(10));
         drop(ends);
         loading.join().unwrap()
@@ -121,7 +117,6 @@ fn number_of_partitions_changes_in_a_running_cluster() {
     site.wait_redis_clean();
 }
 
-/// It was stopped during the change, and had a spool.
 #[test]
 fn node_suspended_during_a_change_keeps_its_events_until_restarted() {
     let site = Site::start_at_second(AT_SECOND);
@@ -140,7 +135,7 @@ fn node_suspended_during_a_change_keeps_its_events_until_restarted() {
         one.signal("STOP");
         prepare(&mut [&mut one, &mut two], from);
         two.says(&["settings", "apply"], 0, "");
-        // The kernel buffers little for the stopped node, and nothing for a node that restarts.
+        // The kernel buffers little for a suspended node and nothing for a restarting one.
         let both = std::mem::take(&mut *load.to.lock().unwrap());
         assert_eq!(two.terminate().code(), Some(0));
         two.run();
@@ -148,8 +143,8 @@ fn node_suspended_during_a_change_keeps_its_events_until_restarted() {
         wait_until(clock, from + Duration::from_secs(1));
         one.signal("CONT");
         one.wait_answer("/readyz", 503, "restart it with the new configuration");
-        // The kernel's buffer has no room for more, and no other node gets the next events.
-        eventually("it has taken what the kernel kept for it", SOON, || {
+        // The kernel's buffer must have room, since no other node gets the next events.
+        eventually("the node has read its socket buffer", SOON, || {
             let socket = udp_socket(one.udp()).expect("the node has a socket");
             when(socket.unread_bytes == 0, socket.unread_bytes)
         });
@@ -157,7 +152,7 @@ fn node_suspended_during_a_change_keeps_its_events_until_restarted() {
         one.wait_count("eds_events_queued", |queued| queued > 500);
         drop(ends);
         let expected = loading.join().unwrap();
-        eventually("it has received all", SOON, || {
+        eventually("the node has received all events", SOON, || {
             let received = one.metrics().count("eds_events_received_total");
             thread::sleep(Duration::from_millis(300));
             let after = one.metrics().count("eds_events_received_total");
@@ -186,14 +181,13 @@ fn leftovers_of_another_number_of_partitions_are_reported_and_sent_after_a_rever
         sender.send(line.as_bytes());
     }
     assert_eq!(node.terminate().code(), Some(0));
-    // The settings are deleted.
     site.redis.query::<u64>(&["DEL", "eds:settings"]);
     for (key, value) in [("store.partitions", "4"), ("flush.grace", "300ms")] {
         node.set(key, value);
     }
     node.run();
-    let words = "Redis has unsent data of another number of partitions, which no node sends";
-    eventually("it says so", SOON, || {
+    let words = "Redis has unsent data that was stored with a different number of partitions, so no node sends it";
+    eventually("the leftovers are reported", SOON, || {
         let answer = node.get("/readyz").unwrap();
         let says = answer.body.contains(words) && node.log().contains(words);
         when(answer.status == 200 && says, answer.body)

@@ -1,4 +1,4 @@
-//! After a power cut all nodes start at the same time, and no node knows the events that the others have on disk.
+//! After a power cut, all nodes start at once, and none knows which events the others have on disk.
 
 use crate::prelude::*;
 use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
@@ -25,11 +25,11 @@ fn first_node_waits_for_a_node_with_events_on_disk() {
         sender.send(datagram);
     }
     sender.wait_received();
-    eventually("the minute is seen to have all of them", SOON, || {
+    eventually("all events of the minute are recorded and seen", SOON, || {
         let queued = first.metrics().count("eds_events_queued");
-        let values = |what: &str| -> Vec<String> {
+        let values = |suffix: &str| -> Vec<String> {
             let keys = site.redis.keys();
-            let key = keys.iter().find(|key| key.ends_with(what));
+            let key = keys.iter().find(|key| key.ends_with(suffix));
             key.map_or(vec![], |key| site.redis.query(&["HVALS", key]))
         };
         let (arrivals, idle) = (values(":arrivals"), values(":idle"));
@@ -48,7 +48,7 @@ fn first_node_waits_for_a_node_with_events_on_disk() {
     sender.wait_received();
     first.kill();
     assert!(other.terminate().success());
-    // How long there is no power: long enough for the minute to look idle.
+    // The power cut lasts long enough for the minute to look idle.
     thread::sleep(GRACE);
 
     site.redis.restart();

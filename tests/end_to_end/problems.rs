@@ -6,14 +6,14 @@ use std::net::Shutdown;
 use crate::prelude::*;
 use crate::queries::{PROBLEM, check_schema};
 
-/// Returns the head, in lower case, and the body of a node's answer to these bytes.
+/// Sends these bytes to a node and returns the lower-case head and the body of the response.
 fn exchange(node: &Node, request: &[u8]) -> (String, String) {
     let mut stream = TcpStream::connect(node.http()).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a complete response");
     (head.to_ascii_lowercase(), body.to_owned())
 }
 
@@ -53,8 +53,8 @@ fn invalid_queries_get_the_documented_problem() {
     ] {
         let shown = &request[..request.len().min(60)];
         let (head, body) = exchange(&node, request.as_bytes());
-        let said = head.split(' ').nth(1);
-        assert_eq!(said, Some(&*status.to_string()), "{shown:?}: {head}");
+        let code = head.split(' ').nth(1);
+        assert_eq!(code, Some(&*status.to_string()), "{shown:?}: {head}");
         let kind = format!("content-type: {PROBLEM}");
         assert!(head.contains(&kind), "{shown:?}: {head}");
         let length = format!("content-length: {}", body.len());
@@ -71,14 +71,13 @@ fn invalid_queries_get_the_documented_problem() {
         provoked.insert(status.to_string());
     }
     assert_eq!(provoked, described.keys().cloned().collect());
-    // Every path documents these answers.
     for (path, question) in file["paths"].as_object().unwrap() {
         for status in ["405", "414", "421", "431"] {
             let reference = &question["get"]["responses"][status]["$ref"];
             assert_eq!(*reference, format!("#/components/responses/{status}"), "{path}");
         }
     }
-    // Two requests in one go: the answer of the first is as it is without the second.
+    // With two pipelined requests, the response to the first is the same as without the second.
     let two = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nwhat is this\r\n\r\n";
     let (head, body) = exchange(&node, two);
     let is_ok = head.starts_with("http/1.1 200 ") && body.starts_with("ok\n");
@@ -86,7 +85,7 @@ fn invalid_queries_get_the_documented_problem() {
     assert_eq!(node.get("/healthz").unwrap().status, 200);
 }
 
-/// A foreign page whose name resolves to this host cannot read the answers of a node or relay.
+/// A web page whose host name is rebound to this host cannot read responses of a node or relay.
 #[test]
 fn request_with_another_host_is_refused() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -111,15 +110,15 @@ fn request_with_another_host_is_refused() {
                 let request =
                     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                 let (head, body) = exchange(program, request.as_bytes());
-                let said = head.split(' ').nth(1);
-                assert_eq!(said, Some(&*status.to_string()), "{path} of {host}: {body}");
+                let code = head.split(' ').nth(1);
+                assert_eq!(code, Some(&*status.to_string()), "{path} of {host}: {body}");
                 assert!(status == 200 || body.contains("http.hosts"), "{body}");
             }
         }
     }
 }
 
-/// A client may close its side of a connection once it has asked, as `nc -N` does.
+/// A client may shut down its sending side after its request, as `nc -N` does.
 #[test]
 fn half_closed_request_is_answered() {
     let site = Site::start();

@@ -1,9 +1,8 @@
-//! Counts that the database refuses are quarantined with its message, alone; and come out as they were when it has been
-//! fixed.
+//! Refused counts, and no others, are quarantined with the message of the database, and sent unchanged after the fix.
 
 use crate::prelude::*;
 
-/// The number of values of a tag that the database takes: [`KNOWN`].
+/// How many values of a tag the database accepts. [`KNOWN`] uses all of them.
 const VALUES_MAX: usize = 4;
 const KNOWN: [&str; VALUES_MAX] = ["login", "logout", "search", "passing"];
 
@@ -38,7 +37,7 @@ fn without(mut points: Points, event_type: &str) -> Points {
     points
 }
 
-/// Fills the database, and sends a minute in whose batch one series finds no room there.
+/// Fills the database up to its limit, and sends a minute in which one series exceeds it.
 pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     for event_type in KNOWN {
         send(sender, event_type, 0);
@@ -52,7 +51,7 @@ pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 2);
 }
 
-/// Makes room in the database. Returns the points that it must hold when the poison has been sent again.
+/// Makes room in the database. Returns the points that it must hold after a retry.
 pub(crate) fn make_room(site: &Site, sender: &Sender) -> Points {
     site.command(
         "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 'passing'",
@@ -83,7 +82,7 @@ fn refused_counts_are_quarantined_alone_and_sent_after_the_fix() {
     let message = listed["message"].as_str().expect("the server's message");
     assert!(message.contains("event_type") && shown.contains(message), "{shown}");
 
-    // Sent again before it is fixed, it is quarantined again, and nothing else is harmed.
+    // A retry before the fix quarantines the series again and affects nothing else.
     answer(&node, &[&["retry"], &selection[..]].concat());
     node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 4);
     site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
@@ -102,8 +101,8 @@ fn dropped_counts_are_printed_and_removed() {
     let node = site.start_node("one", &[]);
     let mut sender = Sender::paced_by(&node);
     poison(&site, &node, &mut sender);
-    let other = quarantine(&node, &["drop", "--minute", "20161204:1118"]);
-    assert_eq!(other.status.code(), Some(1), "nothing of that minute");
+    let refused = quarantine(&node, &["drop", "--minute", "20161204:1118"]);
+    assert_eq!(refused.status.code(), Some(1), "nothing of that minute is quarantined");
     let dropped = answer(&node, &["drop", "--minute", "20161204:1119"]);
     assert_contains(&dropped, ["event_type=poison,product=shop", "max-values-per-tag"]);
     assert_eq!(answer(&node, &["list"]), "");

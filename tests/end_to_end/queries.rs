@@ -1,10 +1,10 @@
-//! The answers of nodes to queries: exact counts, and lists that all nodes share.
+//! Query responses of nodes: exact counts, and lists that all nodes share.
 
 use testing::http::Answer;
 
 use crate::prelude::*;
 
-/// Series with as many users, and twice as many events, in one minute.
+/// Series and their number of users in one minute. Each series has twice as many events.
 const USERS: [(&str, i64); 6] = [
     ("event_type=a,product=x", 9),
     ("event_type=b,product=x", 7),
@@ -30,13 +30,13 @@ fn send(sender: &mut Sender, minute_ns: i64) {
     }
 }
 
-/// Returns a minute that has ended, and is in the window of every list during a test.
+/// Returns the start of a minute that has ended and stays within the window of every list during a test.
 pub(crate) fn five_minutes_ago_ns() -> i64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     (i64::try_from(now).unwrap() / 60 - 5) * MINUTE_NS
 }
 
-/// Three nodes, and the counts of [`USERS`] fixed.
+/// Starts three nodes and waits until the counts of [`USERS`] are published.
 fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
     let site = Site::start();
     let keys = [&[("flush.grace", "300ms"), ("store.partitions", "8")], keys].concat();
@@ -54,9 +54,9 @@ fn computations(nodes: &[Node]) -> u64 {
 
 fn counts(answer: &Value) -> BTreeMap<String, (i64, i64)> {
     let counts = answer["counts"].as_array().unwrap();
-    let count = |it: &Value| {
-        let number = |name: &str| it[name].as_i64().unwrap();
-        let series = it["series"].as_str().unwrap().to_owned();
+    let count = |entry: &Value| {
+        let number = |name: &str| entry[name].as_i64().unwrap();
+        let series = entry["series"].as_str().unwrap().to_owned();
         (series, (number("unique"), number("cumulative")))
     };
     counts.iter().map(count).collect()
@@ -77,21 +77,21 @@ fn open_minutes_are_provisional_and_closed_ones_exact() {
         .collect();
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&mut sender, SEED_MINUTE_NS);
-    eventually("another node answers with what was recorded", SOON, || {
+    eventually("another node returns the recorded counts", SOON, || {
         let live = nodes[1].json("/api/v1/live");
         assert_eq!(live["provisional"], true);
         when(counts(&live) == expected(|_| true), live)
     });
     let live = nodes[2].json("/api/v1/live?product=y&event_type=c");
-    assert_eq!(counts(&live), expected(|it| it.contains("=c")));
+    assert_eq!(counts(&live), expected(|series| series.contains("=c")));
     assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
 
     site.wait_exact(&sender.expected.points(), SOON);
-    wait_for("nothing is open", || counts(&nodes[0].json("/api/v1/live")), BTreeMap::is_empty);
+    wait_for("no minute is open", || counts(&nodes[0].json("/api/v1/live")), BTreeMap::is_empty);
     for node in &nodes {
         assert_eq!(counts(&node.json(MINUTES)), expected(|_| true));
         let of_y = node.json(&format!("{MINUTES}&product=y"));
-        assert_eq!(counts(&of_y), expected(|it| it.ends_with('y')));
+        assert_eq!(counts(&of_y), expected(|series| series.ends_with('y')));
         assert_eq!(of_y["counts"][0]["tags"]["product"], "y");
         let before = node.json("/api/v1/minutes?from=1480876620&to=1480876680");
         assert_eq!(counts(&before), BTreeMap::new());
@@ -115,7 +115,7 @@ fn positions_queried_at_three_nodes_belong_to_one_list() {
         let id = |answer: &Value| answer["list"]["id"].as_str().unwrap().to_owned();
         let ids: BTreeSet<_> = answers.iter().map(id).collect();
         if ids.len() > 1 {
-            // The list expired in the middle of the round: its id still finds it.
+            // The list expired during the round, but can still be found by its id.
             let more = format!("&list={}", id(&answers[0]));
             answers = order
                 .iter()
@@ -135,7 +135,6 @@ fn positions_queried_at_three_nodes_belong_to_one_list() {
     let lists_max = 1 + began.elapsed().as_secs() / 30;
     assert!(lists.len() as u64 <= lists_max, "{lists:?}");
     assert_eq!(computations(&nodes), lists.len() as u64);
-    // A later client asks by the id.
     let id = lists.first().unwrap();
     let late = nodes[2].json(&format!("/api/v1/top?by=unique&position=1&list={id}"));
     assert_eq!(late["item"]["series"], USERS[1].0);
@@ -164,7 +163,7 @@ fn thousand_requests_for_a_cold_list_compute_it_once() {
                 })
             })
             .collect();
-        threads.into_iter().map(|it| it.join().unwrap()).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let mut waits: Vec<_> = answers.iter().map(|(_, wait)| *wait).collect();
     waits.sort();
@@ -184,7 +183,9 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
     };
     match answer {
         Value::Object(fields) => {
-            if let Some(values) = schema.get("additionalProperties").filter(|it| it.is_object()) {
+            if let Some(values) =
+                schema.get("additionalProperties").filter(|values| values.is_object())
+            {
                 for value in fields.values() {
                     check_schema(file, values, value, place);
                 }
@@ -196,19 +197,19 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
             for (name, value) in fields {
                 let place = format!("{place}.{name}");
                 let schema = described.get(name);
-                let schema = schema.unwrap_or_else(|| panic!("{place} is not described"));
+                let schema = schema.unwrap_or_else(|| panic!("{place} is not documented"));
                 check_schema(file, schema, value, &place);
             }
             for name in schema["required"].as_array().unwrap() {
                 let name = name.as_str().unwrap();
-                assert!(fields.contains_key(name), "{place}.{name} is not there");
+                assert!(fields.contains_key(name), "{place}.{name} is missing");
             }
         }
         Value::Array(items) => {
             assert_eq!(schema["type"], "array", "{place}");
-            // No relay is part of these tests; relay_status.rs checks one.
+            // These tests have no relays. `relay_status.rs` checks one.
             let may_be_empty = place.ends_with(".relays");
-            assert!(may_be_empty || !items.is_empty(), "{place} shows nothing");
+            assert!(may_be_empty || !items.is_empty(), "{place} is empty");
             for item in items.iter().take(1) {
                 check_schema(file, &schema["items"], item, place);
             }
@@ -229,7 +230,7 @@ fn responses_match_the_openapi_document() {
     let node = Node::start("one", &[("flush.grace", "4s")]);
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, five_minutes_ago_ns());
-    eventually("it is recorded", SOON, || {
+    eventually("the events are recorded", SOON, || {
         let live = counts(&node.json("/api/v1/live"));
         when(live.len() == USERS.len(), live.len())
     });
@@ -243,7 +244,7 @@ fn responses_match_the_openapi_document() {
         if status == 200 {
             let header = |name: &str| answer.headers[name].to_str().unwrap();
             let max_age = header("cache-control").strip_prefix("max-age=").unwrap();
-            let [age, max_age] = [header("age"), max_age].map(|it| it.parse::<u64>().unwrap());
+            let [age, max_age] = [header("age"), max_age].map(|text| text.parse::<u64>().unwrap());
             assert!(age <= max_age, "{:?}", answer.headers);
         }
         body
@@ -259,7 +260,7 @@ fn responses_match_the_openapi_document() {
     assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
     check("/api/v1/coverage", "?product=x", 400, PROBLEM);
     wait_for(
-        "it has reported",
+        "the node has reported",
         || node.json("/api/v1/status"),
         |status| status["nodes"][0]["totals"]["recorded"] == 60,
     );
@@ -269,17 +270,17 @@ fn responses_match_the_openapi_document() {
     check("/api/v1/status", "?product=x", 400, PROBLEM);
     check("/api/v1/losses", "?product=x", 400, PROBLEM);
     let whole = check("/api/v1/top", "?product=y", 200, JSON);
-    let one = check("/api/v1/top", "?product=y&position=0", 200, JSON);
-    assert!(whole["items"].is_array() && one["item"].is_object());
+    let first = check("/api/v1/top", "?product=y&position=0", 200, JSON);
+    assert!(whole["items"].is_array() && first["item"].is_object());
     check("/api/v1/top", "?position=99&n=100", 404, PROBLEM);
     check("/api/v1/top", "?list=1", 410, PROBLEM);
 
-    // Every parameter that is described is known, with its own error; every other one is a tag.
+    // A path accepts exactly its documented parameters.
     for (path, described) in file["paths"].as_object().unwrap() {
         let parameters = described["get"]["parameters"].as_array().unwrap();
         let named: BTreeSet<&str> = parameters
             .iter()
-            .map(|it| it["name"].as_str().unwrap())
+            .map(|parameter| parameter["name"].as_str().unwrap())
             .filter(|name| *name != "tags")
             .collect();
         for name in ["from", "to", "by", "window", "n", "position", "list"] {

@@ -1,10 +1,10 @@
-//! Any number of queries, however varied, leaves Redis its memory and its time for the events.
+//! Queries, however many and varied, use little of the memory and CPU time of Redis.
 
 use testing::http;
 
 use crate::prelude::*;
 
-/// The lists that `top.rs` keeps, each with a lock; the locks of the counts, with their waiters; the cluster-wide settings.
+/// The lists that `top.rs` keeps and their locks, the locks for counts with their waiters, and the settings.
 const KEYS_MAX: usize = 2 * (512 + 256) + 6;
 
 struct Client {
@@ -19,7 +19,7 @@ impl Client {
 
     fn get(&self, path: &str) -> (u16, String) {
         let url = format!("http://{}{path}", self.server);
-        // The node may close the connection during the request: then another connection is used.
+        // The node may close the connection during a request, so a second attempt is made.
         let mut answers = (0..2).map(|_| http::answer(self.http.get(&url)));
         let answer = answers.find_map(Result::ok).expect("a node answers");
         (answer.status, answer.body)
@@ -39,7 +39,7 @@ fn info(redis: &RedisServer, section: &str, field: &str) -> f64 {
 }
 
 fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).map_or(otherwise, |it| it.parse().expect("a whole number"))
+    std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a whole number"))
 }
 
 fn varied(number: u64) -> String {
@@ -56,7 +56,7 @@ fn varied(number: u64) -> String {
     }
 }
 
-/// Issue: 24 000 queries for unknown lists filled Redis, and recording stopped.
+/// Regression: 24,000 queries for unknown lists filled Redis, and recording stopped.
 #[test]
 fn varied_queries_leave_few_keys_and_never_stop_recording() {
     const CLIENTS: u64 = 8;
@@ -90,7 +90,6 @@ fn varied_queries_leave_few_keys_and_never_stop_recording() {
                 })
             })
             .collect();
-        // Events come in all the while, a few minutes after each other, and are counted and published.
         let mut minute = 0;
         while clients.iter().any(|client| !client.is_finished()) {
             let load = load(minute..minute + 1, 1500, 20, 300);
@@ -126,33 +125,33 @@ fn queries_are_refused_before_redis_is_full() {
     let path = "/api/v1/top?by=unique";
     let client = Client::new(&node);
     assert_eq!(client.get(path).0, 200);
-    // What connections take comes and goes, some percent of so little.
+    // Connections make memory use vary by a few percent, so the limit is set before each attempt.
     let limit = || {
         let used = info(&site.redis, "memory", "used_memory");
         let limit = format!("{:.0}", used * 1.05);
         site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", &limit]);
     };
     for path in ["/api/v1/minutes", "/api/v1/live", "/api/v1/series", "/api/v1/top?n=7"] {
-        eventually("it is refused", SOON, || {
+        eventually("the query is refused", SOON, || {
             limit();
             let (status, body) = client.get(path);
             when(status == 503 && body.contains("maxmemory"), format!("{path}: {status} {body}"))
         });
     }
-    // Known lists are still answered, and unknown lists are still unknown.
+    // Known lists are still returned, and unknown lists still get status 410.
     assert_eq!(client.get(path).0, 200);
     assert_eq!(client.get("/api/v1/top?list=7").0, 410);
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let (status, body) = client.get("/api/v1/top?n=8");
     assert!(status == 503 && body.contains("maxmemory"), "{body}");
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    eventually("there is room", SOON, || {
+    eventually("the query succeeds again", SOON, || {
         let (status, body) = client.get("/api/v1/top?n=7");
         when(status == 200, body)
     });
 }
 
-/// Issue: four clients held 37 % of a Redis core for each node that they asked.
+/// Regression: four clients used 37 % of a Redis core for each node that they queried.
 #[test]
 fn computing_lists_uses_a_bounded_share_of_redis() {
     let counts = number("EDS_TEST_COUNTS", 200_000);
@@ -178,7 +177,7 @@ fn computing_lists_uses_a_bounded_share_of_redis() {
         used("used_cpu_user") + used("used_cpu_sys")
     };
     let (began, before) = (Instant::now(), cpu());
-    // A slow machine may need longer for the first.
+    // A slow machine may need longer for the first response.
     let is_answered = &AtomicBool::new(false);
     let goes_on = move || {
         let elapsed = began.elapsed();
@@ -201,7 +200,7 @@ fn computing_lists_uses_a_bounded_share_of_redis() {
                 })
             })
             .collect();
-        let each = clients.into_iter().map(|it| it.join().unwrap());
+        let each = clients.into_iter().map(|client| client.join().unwrap());
         each.flatten().collect()
     });
     let (took, used) = (began.elapsed(), cpu() - before);

@@ -1,4 +1,4 @@
-//! A Redis that is unfit is refused with a remedy; a Redis that is down, restarts or falls silent costs no event.
+//! No events are lost while Redis is down, restarts, stops responding, or becomes a replica.
 
 use event_data_service::store::redis::scripts;
 
@@ -10,7 +10,7 @@ fn load(events: u64) -> Plan {
     testing::load::load(0..1, events, 50, 500)
 }
 
-/// A Redis that comes back looks as if nothing had arrived for long; yet each node holds what no other has.
+/// After an outage, minutes look idle in Redis, although each node still has events that no other node has.
 #[test]
 fn events_that_waited_longer_than_max_hold_are_counted() {
     const OUTAGE: Duration = Duration::from_secs(6);
@@ -59,7 +59,7 @@ fn silent_redis_is_detected_and_loses_no_event() {
         }
         sender.send(datagram);
     }
-    eventually("it is not ready any more", BACK, || {
+    eventually("the node is no longer ready", BACK, || {
         let answer = node.get("/readyz").unwrap();
         when(answer.status == 503, answer.body)
     });
@@ -105,7 +105,7 @@ fn lost_answer_at_any_step_of_logs_changes_no_number() {
     );
 }
 
-/// Every command is carried out; only the answer is missing, or the connection is lost.
+/// Redis executes every command, but the node loses the response or the connection.
 fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
@@ -119,7 +119,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let node = site.start_node("one", &keys);
     let (report, reports) = mpsc::channel();
     for &(needle, n, then) in steps {
-        // An answer is swallowed from before its question is passed on; a connection is cut after.
+        // Responses must be swallowed from before the command is forwarded. A connection is cut after that.
         let when = if then == Then::Cut { When::After } else { When::Before };
         let report = report.clone();
         proxy.at(n, needle, when, move || {
@@ -132,29 +132,29 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     sender.send_all(load(10_000).datagrams());
     site.wait_exact(&sender.expected.points(), BACK);
     site.assert_clean();
-    // Only events that are recorded again may meet counts that are sealed already.
+    // Only replayed events may arrive after their counts were sealed.
     let metrics = node.metrics();
     let late = metrics.count("eds_events_late_total");
     let replayed = metrics.count("eds_events_replayed_total");
     assert!(late <= replayed, "{late} late, {replayed} replayed");
     let missed = steps.len() - reports.try_iter().count();
-    assert_eq!(missed, 0, "every fault took place");
+    assert_eq!(missed, 0, "some faults did not occur");
 }
 
-/// Its clients stay connected, and none of them notices.
+/// The clients of the server stay connected and do not notice the change.
 #[test]
 fn redis_that_became_a_replica_gets_the_last_events_again() {
     let site = Site::start();
-    let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
-    // So long that claims hardly meet the replica.
+    let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+    // Long enough that claims are unlikely to reach the replica.
     let keys = [("flush.interval", "8s"), ("flush.grace", "9s"), ("flush.lease", "30s")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     sender.send_all(load(6000).datagrams());
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 6000);
-    let port = other.address().port().to_string();
+    let port = master.address().port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-    wait_for("it has the other's data", || site.redis.keys(), Vec::is_empty);
+    wait_for("the replica has the data of its master", || site.redis.keys(), Vec::is_empty);
     site.redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     site.wait_exact(&sender.expected.points(), BACK);
     let metrics = node.metrics();

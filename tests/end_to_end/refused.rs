@@ -1,13 +1,13 @@
-//! Counts that the database refuses, many or oddly named, delay no others.
+//! Counts that the database refuses, however many, do not delay others.
 
 use crate::prelude::*;
 
 const VALUES_MAX: usize = 8;
 const GRACE: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
-/// Within this time every count is written that the database takes.
+/// The time within which every accepted count must be written.
 const IN_TIME: Duration = GRACE.saturating_add(LEASE).saturating_add(Duration::from_secs(5));
-/// The counts that are refused, unless `REFUSED_COUNTS` says otherwise.
+/// The number of refused counts. `REFUSED_COUNTS` overrides it.
 const REFUSED: usize = 6_000;
 const LINES_PER_DATAGRAM: usize = 15;
 
@@ -65,7 +65,7 @@ fn accepted_minutes_are_written_in_time_while_many_counts_are_refused() {
         }
         let sent = Instant::now();
         let expected = sender.expected.points();
-        eventually("the honest minute is written", IN_TIME, || {
+        eventually("the accepted minute is written", IN_TIME, || {
             testing::points::compare(&expected, &points(&site))
         });
         slowest = slowest.max(sent.elapsed());
@@ -78,7 +78,7 @@ fn accepted_minutes_are_written_in_time_while_many_counts_are_refused() {
         began.elapsed()
     );
     assert!(requests <= 2 * refused + 100 * usize::try_from(minute).unwrap(), "{requests}");
-    eventually("nothing is left to do", IN_TIME, || {
+    eventually("no counts are left to send", IN_TIME, || {
         let claimed = nodes[0].metrics().count("eds_backlog_unsent");
         when(claimed == 0, claimed)
     });

@@ -1,4 +1,4 @@
-//! The log of rejected lines: enough to find their sender, and never so much that it floods.
+//! Rejected lines are logged in enough detail to find their sender, but never flood the log.
 
 use crate::prelude::*;
 
@@ -27,7 +27,7 @@ fn late_events_are_logged_once_a_minute() {
         send(&socket, node, line.as_bytes(), received);
     };
     let wait = |node: &Node, metric: &str, count: u64| {
-        wait_for("it is counted", || node.metrics().count(metric), |&seen| seen == count);
+        wait_for("the event is counted", || node.metrics().count(metric), |&seen| seen == count);
     };
     send(&node, 0, "ann");
     send(&node, 1, "ann");
@@ -36,11 +36,11 @@ fn late_events_are_logged_once_a_minute() {
         send(&node, minute, &format!("late{late}"));
         wait(&node, "eds_events_late_total", late);
     }
-    let message = "the counts of their minutes were sealed";
+    let message = "the counts for their minutes had been sealed";
     let first = lines(&node, message);
     assert_eq!(first.len(), 1, "{first:?}");
     assert_contains(&first[0], ["WARN", "events=1 ", "partitions=", "20161204:1118", "after="]);
-    // Lines that were not logged yet are logged at the end.
+    // The node logs the remaining late events when it stops.
     assert_eq!(node.terminate().code(), Some(0));
     let all = lines(&node, message);
     assert_eq!(all.len(), 2, "{all:?}");
@@ -58,15 +58,15 @@ fn each_rejection_reason_is_logged_with_a_line_and_its_source() {
     for (round, received) in [(1, 6), (2, 12)] {
         let datagram = format!("broken\nbroken\nmore\n{long}\n{two_users}");
         send(&socket, &node, datagram.as_bytes(), received);
-        eventually("all are counted", SOON, || {
+        eventually("all rejected lines are counted", SOON, || {
             let metrics = node.metrics();
             let rejected = reasons
                 .map(|reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]));
-            when(rejected == [3, 1, 1].map(|of| of * round), format!("{rejected:?}"))
+            when(rejected == [3, 1, 1].map(|count| count * round), format!("{rejected:?}"))
         });
     }
     for reason in reasons {
-        eventually("a line of each reason is shown", SOON, || {
+        eventually("a line is logged for each reason", SOON, || {
             let shown = lines(&node, &format!("reason=\"{reason}\""));
             let is_shown = shown.len() == 1 && shown[0].contains("WARN");
             when(is_shown, format!("{shown:?}"))

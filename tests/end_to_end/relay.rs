@@ -1,4 +1,4 @@
-//! `eds relay` before real nodes: each node gets every event once, the rest gets every other line, under any fault.
+//! `eds relay` in front of real nodes: under any fault, each node gets every event once, and other lines are passed on.
 
 use testing::process::resident_kib;
 
@@ -7,7 +7,7 @@ use crate::prelude::*;
 use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
 
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
-/// No minute closes during the test.
+/// Keeps every minute open during the test.
 const OPEN: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
 
 #[track_caller]
@@ -27,7 +27,7 @@ fn nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
     ["one", "two"].map(|name| site.start_node(name, keys))
 }
 
-/// Sends datagrams to a relay, no faster than it and these nodes take them.
+/// Sends datagrams to a relay, no faster than the relay and these nodes read them.
 #[track_caller]
 pub(crate) fn send<D: AsRef<[u8]>>(
     datagrams: impl IntoIterator<Item = D>,
@@ -46,14 +46,14 @@ pub(crate) fn send<D: AsRef<[u8]>>(
 
 #[track_caller]
 fn wait_taken(relay: &Node, nodes: &[Node]) {
-    eventually("all that was sent is taken", SOON, || {
-        let sockets = nodes.iter().chain([relay]).map(|it| udp_socket(it.udp()));
+    eventually("all sent datagrams are read", SOON, || {
+        let sockets = nodes.iter().chain([relay]).map(|node| udp_socket(node.udp()));
         let unread: u64 = sockets.flatten().map(|socket| socket.unread_bytes).sum();
         when(unread == 0, unread)
     });
 }
 
-/// Every line is in one place, for each node. Returns the number of lines received.
+/// Asserts that every line is counted exactly once for each node. Returns the number of lines received.
 #[track_caller]
 pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
     let count = |name: &str| metrics.count(&format!("eds_relay_{name}"));
@@ -63,11 +63,11 @@ pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
         ["passthrough_sent_total", "passthrough_dropped_total", "passthrough_queued"].map(count);
     let refused = ["lines_rejected_total", "lines_looped_total"].map(count);
     let sum = events + rest.iter().chain(&refused).sum::<u64>();
-    assert_eq!(received, sum, "{events} events, {rest:?} rest, {refused:?} rejected and looped");
+    assert_eq!(received, sum, "{events} events, {rest:?} other, {refused:?} rejected and looped");
     for node in nodes {
-        let of =
+        let count_to =
             |name: &str| metrics.count_of(&format!("eds_relay_events_{name}"), &[("to", node)]);
-        let parts = ["sent_total", "dropped_total", "queued"].map(of);
+        let parts = ["sent_total", "dropped_total", "queued"].map(count_to);
         assert_eq!(events, parts.iter().sum::<u64>(), "{node}: {parts:?}");
     }
     received
@@ -82,7 +82,7 @@ fn either_relay_and_either_node_may_be_killed_under_load() {
     let loader = Loader::default();
     let expected = thread::scope(|scope| {
         let ends = EndsWith(&loader.ended);
-        // A sender to both relays loses nothing with either.
+        // A sender to both relays loses nothing when one of them dies.
         let loading = scope.spawn(|| loader.run(UNREAD_BYTES_MAX, |_| addresses.to_vec()));
         for _ in 0..2 {
             for victim in relays.iter_mut().chain(&mut nodes) {
@@ -145,19 +145,21 @@ fn unreachable_node_affects_no_other_and_is_reported() {
     let lines = (0..LINES).map(|at| format!("a=b value=u {}", SEED_MINUTE_NS + at.cast_signed()));
     send(lines, &relay, std::slice::from_ref(&node));
     node.wait_count("eds_events_recorded_total", |recorded| recorded == LINES);
-    eventually("all is sent", SOON, || {
+    eventually("all events are sent", SOON, || {
         let metrics = relay.metrics();
         let received = assert_ledger_adds_up(&metrics, &to);
         let queued = metrics.count("eds_relay_events_queued");
-        when((received, queued) == (LINES, 0), (received, queued)).map_err(|it| format!("{it:?}"))
+        when((received, queued) == (LINES, 0), (received, queued))
+            .map_err(|seen| format!("{seen:?}"))
     });
     let metrics = relay.metrics();
-    let of = |name: &str, to: &str| metrics.count_of(&format!("eds_relay_{name}"), &[("to", to)]);
+    let count_to =
+        |name: &str, to: &str| metrics.count_of(&format!("eds_relay_{name}"), &[("to", to)]);
     let no_address = [("to", to[0]), ("reason", "no_address")];
     let dropped = metrics.count_of("eds_relay_events_dropped_total", &no_address);
     assert_eq!(dropped, LINES);
-    assert!(of("refusals_total", &closed) > 0);
-    assert_eq!(to.map(|to| of("node_up", to)), [0, 0, 1]);
+    assert!(count_to("refusals_total", &closed) > 0);
+    assert_eq!(to.map(|to| count_to("node_up", to)), [0, 0, 1]);
     let ready = relay.get("/readyz").unwrap();
     assert_eq!(ready.status, 200, "{}", ready.body);
     for name in &to[..2] {
@@ -165,11 +167,11 @@ fn unreachable_node_affects_no_other_and_is_reported() {
         assert!(relay.log().contains(name), "{}", relay.log());
     }
     assert!(relay.get("/healthz").unwrap().body.contains("ok"));
-    // One node has all of them.
+    // The exit code is 0, because one node has all events.
     assert_eq!(relay.terminate().code(), Some(0));
     drop(node);
 
-    // Without it no node has the events.
+    // Without that node, events reach no node.
     relay.set_list("relay.to", &to[..1]);
     relay.launch();
     relay.wait_answer("/readyz", 503, "");
@@ -242,25 +244,25 @@ fn passthrough_waits_for_its_server_and_a_bad_line_is_dropped_alone() {
     let line = |at: u64| {
         let at_nanos = SEED_MINUTE_NS + at.cast_signed();
         let event = format!("a=b value=u {at_nanos}\n");
-        let other = match at {
-            // A field of another type than before, which the server refuses.
+        let passthrough = match at {
+            // The server refuses a field whose type has changed.
             1234 => format!("cpu,host=a usage=\"high\" {at_nanos}"),
-            // The server repeats it in a header, with which its answer is none.
+            // The server repeats this line in a header, which makes its response invalid.
             3456 => "cpu,host=a\u{1} usage=99999999999999999999i".to_owned(),
             _ => format!("cpu,host=h{} usage=0.5 {at_nanos}", at % 10),
         };
-        format!("{other}\n{event}")
+        format!("{passthrough}\n{event}")
     };
     send((0..LINES).map(line), &relay, std::slice::from_ref(&node));
-    // Events do not wait with it.
+    // Events do not wait for passthrough lines.
     node.wait_count("eds_events_recorded_total", |recorded| recorded == LINES);
-    eventually("it is told", SOON, || {
+    eventually("the server is reported as down", SOON, || {
         let metrics = relay.metrics();
         let up = metrics.count("eds_relay_passthrough_up");
         when(up == 0 && metrics.count("eds_relay_passthrough_queued") == LINES, up)
     });
     site.writes.set(Mode::Pass);
-    eventually("the server has the rest", SOON, || {
+    eventually("all passthrough lines are sent", SOON, || {
         let metrics = relay.metrics();
         assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
         let queued = metrics.count("eds_relay_passthrough_queued");
@@ -273,14 +275,13 @@ fn passthrough_waits_for_its_server_and_a_bad_line_is_dropped_alone() {
     let written = site.query("SELECT COUNT(usage) FROM cpu");
     assert_eq!(written[0]["values"][0][1].as_u64(), Some(LINES - 2));
     assert!(
-        relay.log().contains("the passthrough server (passthrough.url) refused lines"),
+        relay.log().contains("the server in passthrough.url rejected passthrough lines"),
         "{}",
         relay.log()
     );
 }
 
-/// A line that a filter before the server never passes; and a line that the server refuses together with the line that it took
-/// before.
+/// Tests a line that a filter always refuses, and one that is refused together with a line accepted before.
 #[test]
 fn passthrough_line_that_is_never_accepted_does_not_block_others() {
     let mut site = Site::start();
@@ -291,7 +292,7 @@ fn passthrough_line_that_is_never_accepted_does_not_block_others() {
     let rest_sends = |lines: [&str; 3], stamp: &str, sent, refused| {
         let lines = lines.map(|line| format!("{line}{stamp}"));
         send(lines, &relay, std::slice::from_ref(&node));
-        eventually("the others are written", SOON, || {
+        eventually("the other lines are written", SOON, || {
             let metrics = relay.metrics();
             let reason = [("reason", "refused")];
             let seen = (
@@ -303,10 +304,10 @@ fn passthrough_line_that_is_never_accepted_does_not_block_others() {
     };
     rest_sends(["cpu a=1", "cpu b=2", "cpu c=3"], " 5", 3, 0);
     rest_sends(["cpu d=4", "cpu text=\"wicked\"", "cpu e=5"], " 5", 5, 1);
-    // The line that is known to be taken is one of these.
+    // The filter now also refuses the line that is known to be accepted.
     site.writes.set(Mode::Filter("cpu", 400));
     rest_sends(["mem a=1", "cpu f=6", "mem b=2"], " 5", 7, 2);
-    // Now one of these, and no line without a timestamp can take its place.
+    // Likewise, but no line without a timestamp can replace the known line.
     site.writes.set(Mode::Filter("mem", 400));
     rest_sends(["cpu a=1", "mem c=3", "cpu b=2"], "", 9, 3);
 }
@@ -324,7 +325,7 @@ fn unwritten_passthrough_lines_set_the_exit_code() {
     ];
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &keys);
     let filler = "x".repeat(1000);
-    // The queue has room for 64 of them, and one piece of it may be in the hands of the writer.
+    // The queue holds 64 of these lines, and the writer may hold another batch.
     send((0..300).map(|at| format!("cpu text=\"{filler}\" {at}")), &relay, &[]);
     relay.wait_count("eds_relay_lines_received_total", |received| received == 300);
     let full = relay
@@ -336,7 +337,7 @@ fn unwritten_passthrough_lines_set_the_exit_code() {
     assert!(last.contains("passthrough_dropped=300"), "{last}");
 }
 
-/// Whatever arrives, the ledger adds up, the relay does not grow, and the nodes find no fault with the grammar of its events.
+/// The ledger adds up, the memory of the relay does not grow, and nodes accept the syntax of all forwarded events.
 #[test]
 fn random_and_mutated_datagrams_are_harmless() {
     const DATAGRAMS: u64 = 100_000;
@@ -345,7 +346,6 @@ fn random_and_mutated_datagrams_are_harmless() {
     let site = Site::start();
     let node = site.start_node("one", &[("log.level", "info")]);
     let name = node.udp().to_string();
-    // No process reads it.
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", rest.local_addr().unwrap());
     let keys = [("passthrough.url", &*url), ("log.level", "info")];
@@ -359,11 +359,11 @@ fn random_and_mutated_datagrams_are_harmless() {
             warm_kib = resident_kib(relay.pid());
         }
     }
-    let received = eventually("all of it is where it belongs", SOON, || {
+    let received = eventually("no lines are queued", SOON, || {
         let metrics = relay.metrics();
         let received = assert_ledger_adds_up(&metrics, &[&name]);
         let queued = ["events_queued", "passthrough_queued"]
-            .map(|it| metrics.count(&format!("eds_relay_{it}")));
+            .map(|gauge| metrics.count(&format!("eds_relay_{gauge}")));
         when(queued == [0, 0], format!("{queued:?}")).map(|()| received)
     });
     let metrics = relay.metrics();

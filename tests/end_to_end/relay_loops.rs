@@ -1,10 +1,10 @@
-//! Relays that send to themselves, or to each other in a circle: refused at the start, or ended while they run.
+//! Relays that send to themselves are refused at startup, and loops of several relays are broken at run time.
 
 use crate::prelude::*;
 use crate::relay::{assert_ledger_adds_up, send};
 use crate::status::status;
 
-/// The most times that all relays of a circle together may receive a line.
+/// How often the relays of a loop may receive a line in total.
 const RECEIVED_MAX: u64 = 20;
 
 #[track_caller]
@@ -13,7 +13,7 @@ fn check_is_refused(mut relay: Node, key: &str) {
     relay.launch();
     let ended = relay.wait_for_exit(SOON);
     let log = relay.log();
-    // An address in the configuration is wrong usage.
+    // The exit code is 2 if the address is in the configuration.
     assert!([Some(1), Some(2)].contains(&ended.code()), "{log}");
     let words = [key, &port.to_string(), "this relay itself"];
     assert!(words.iter().all(|word| log.contains(word)), "{log}");
@@ -36,21 +36,22 @@ fn relay_that_sends_to_itself_is_refused() {
     check_is_refused(relay, "passthrough.url");
 }
 
-/// Each sends to the other, and the first one to a node, too.
+/// Starts two relays that send to each other. The first also sends to a node.
 fn circle(node: &Node) -> [Node; 2] {
     let mut relays = ["one", "two"].map(|name| Node::relay(name, &[], &[]));
-    let [one, two] = relays.each_ref().map(|it| it.udp().to_string());
+    let [one, two] = relays.each_ref().map(|relay| relay.udp().to_string());
     relays[0].set_list("relay.to", &[two, node.udp().to_string()]);
     relays[1].set_list("relay.to", &[one]);
     relays.iter_mut().for_each(Node::run);
     relays
 }
 
-/// Waits until a relay has ended the circle, in which a line never turned more than a few times.
+/// Waits until a relay breaks and reports the loop, and asserts that lines went round only a few times.
 #[track_caller]
 fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
-    eventually("the circle is ended, and told", SOON, || {
-        let sum = |name: &str| -> u64 { relays.iter().map(|it| it.metrics().count(name)).sum() };
+    eventually("the loop is broken and reported", SOON, || {
+        let sum =
+            |name: &str| -> u64 { relays.iter().map(|relay| relay.metrics().count(name)).sum() };
         let received = sum("eds_relay_lines_received_total");
         assert!(received <= received_max, "{lines} lines became {received}");
         let looped = sum("eds_relay_lines_looped_total");
@@ -59,7 +60,7 @@ fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
             let mut lines = log.lines();
             lines.any(|line| line.contains("form a loop") && line.contains("source=127.0.0.1:"))
         });
-        when(looped > 0 && told, format!("{looped} of {received} looped, told: {told}"))
+        when(looped > 0 && told, format!("{looped} of {received} looped, reported: {told}"))
     });
 }
 
@@ -71,12 +72,12 @@ fn events_sent_to_relays_in_a_loop_all_reach_the_nodes() {
     let event = |at: u64| format!("a=b value=u{at} {}", SEED_MINUTE_NS + at.cast_signed());
     for at in 0..EVENTS / 100 {
         let lines: Vec<_> = (0..100).map(|nth| event(at * 100 + nth)).collect();
-        // They enter at either relay, between the circling lines.
+        // The events enter at both relays, between circulating lines.
         for part in lines.chunks(10) {
             send([part.join("\n")], &relays[usize::from(at % 2 == 0)], &relays);
         }
     }
-    eventually("all are recorded", SOON, || {
+    eventually("all events are recorded", SOON, || {
         let metrics = node.metrics();
         let recorded = metrics.count("eds_events_recorded_total");
         let repeated = metrics.count("eds_events_repeated_total");
@@ -87,7 +88,7 @@ fn events_sent_to_relays_in_a_loop_all_reach_the_nodes() {
     assert_ledger_adds_up(&relays[1].metrics(), &[&relays[0].udp().to_string()]);
 }
 
-/// Passthrough lines have no mark, since other servers read them.
+/// Passthrough lines carry no loop mark, because other servers read them.
 #[test]
 fn passthrough_lines_in_a_loop_are_dropped_and_reported() {
     for count in [2, 3] {
@@ -110,28 +111,27 @@ fn passthrough_lines_in_a_loop_are_dropped_and_reported() {
             let metrics = relay.metrics();
             metrics.count_of("eds_relay_passthrough_dropped_total", &reason)
         };
-        eventually("the circle is ended, and told", SOON, || {
+        eventually("the loop is broken and reported", SOON, || {
             let dropped: u64 = relays.iter().map(looped).sum();
             let mut logs = relays.iter().map(Node::log);
             let is_logged = logs.any(|log| log.contains("relays form a loop"));
             let status = status(&node);
             let mut findings = status["findings"].as_array().unwrap().iter();
-            let is_found = findings.any(|it| {
-                let what = it["what"].as_str().unwrap();
-                it["id"] == "relay-loop" && what.contains("passthrough lines")
+            let is_found = findings.any(|finding| {
+                let summary = finding["what"].as_str().unwrap();
+                finding["id"] == "relay-loop" && summary.contains("passthrough lines")
             });
             when(
                 dropped == 1 && is_logged && is_found,
                 format!("{dropped} dropped, logged: {is_logged}, {status}"),
             )
         });
-        // Once the circle is open, lines are sent again.
         let [first, .., last] = &mut relays[..] else {
-            panic!("there are two at least");
+            panic!("there are at least two relays");
         };
         let closed = if looped(first) == 1 { last } else { first };
         closed.kill();
-        eventually("nothing comes back any more", SOON, || {
+        eventually("a relay logs that it sends lines again", SOON, || {
             let mut logs = relays.iter().map(Node::log);
             when(logs.any(|log| log.contains("sending them again")), "not yet")
         });

@@ -1,4 +1,4 @@
-//! Passthrough lines: a line of one sender never swallows a line of another, and discarded lines are reported.
+//! A passthrough line never swallows the line of another sender, and rejected lines are reported.
 
 use testing::http::{answer, get};
 use testing::influxdb::{InfluxServer2, TOKEN};
@@ -6,7 +6,7 @@ use testing::influxdb::{InfluxServer2, TOKEN};
 use crate::prelude::*;
 use crate::relay::{assert_ledger_adds_up, send, start_relay};
 
-/// Returns lines that a server may not end where they end: every byte behind beginnings of lines, and worse tails.
+/// Returns lines that a server may parse past their end: heads of lines, each with every byte and with worse tails.
 fn hostile_lines() -> Vec<Vec<u8>> {
     let heads: [&[u8]; 8] = [
         b"evil",
@@ -30,7 +30,7 @@ fn hostile_lines() -> Vec<Vec<u8>> {
     all.collect()
 }
 
-/// Sends each hostile line and an honest one behind it through a relay to this server; waits until it has all honest ones.
+/// Sends each hostile line, followed by a valid one, through a relay. Waits until the server has all valid lines.
 fn check_honest_lines_arrive(keys: &[(&str, &str)], count: impl Fn() -> usize) -> Metrics {
     let node = Node::start("one", &[]);
     let relay = start_relay("relay", std::slice::from_ref(&node), keys);
@@ -39,14 +39,14 @@ fn check_honest_lines_arrive(keys: &[(&str, &str)], count: impl Fn() -> usize) -
     let pairs = hostile.iter().zip(honest);
     let datagrams = pairs.flat_map(|(hostile, honest)| [hostile.clone(), honest.into_bytes()]);
     send(datagrams, &relay, &[]);
-    eventually("nothing waits", SOON, || {
+    eventually("no lines are queued", SOON, || {
         let metrics = relay.metrics();
         let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
         let queued = metrics.count("eds_relay_passthrough_queued");
         let is_read = received > hostile.len() as u64;
-        when(is_read && queued == 0, (received, queued)).map_err(|it| format!("{it:?}"))
+        when(is_read && queued == 0, (received, queued)).map_err(|seen| format!("{seen:?}"))
     });
-    eventually("the server has every honest line", SOON, || {
+    eventually("the server has every valid line", SOON, || {
         let found = count();
         let lost = hostile.len() - found;
         when(lost == 0, format!("{lost} of {} lost", hostile.len()))
@@ -69,7 +69,7 @@ fn passthrough_line_swallows_no_other_line_in_influxdb() {
     let url = format!("{}?db={DATABASE}", site.writes.url());
     let metrics = check_honest_lines_arrive(&[("passthrough.url", &url)], || {
         let written = site.query("SELECT COUNT(v) FROM honest");
-        let count = written.first().map(|it| it["values"][0][1].as_u64());
+        let count = written.first().map(|series| series["values"][0][1].as_u64());
         count.flatten().unwrap_or(0).try_into().unwrap()
     });
     assert_swallowing_lines_are_rejected(&metrics);
@@ -93,7 +93,7 @@ fn passthrough_line_swallows_no_other_line_in_victoria_metrics() {
 }
 
 #[test]
-#[ignore = "needs InfluxDB 2, which no package has: EDS_TEST_INFLUXDB2 names its program"]
+#[ignore = "needs InfluxDB 2, which is not packaged: set EDS_TEST_INFLUXDB2 to its binary"]
 fn passthrough_line_swallows_no_other_line_in_influxdb_2() {
     let server = InfluxServer2::start();
     let url = format!("http://{}?org=eds&bucket=eds", server.address());
@@ -106,12 +106,14 @@ fn passthrough_line_swallows_no_other_line_in_influxdb_2() {
             "from(bucket: \"eds\") |> range(start: 0) |> filter(fn: (r) => r._measurement == \"honest\") |> count()",
         );
         let row = counted.lines().find(|line| line.starts_with(",_result"));
-        row.map_or(0, |row| row.split(',').filter_map(|it| it.parse().ok()).next_back().unwrap())
+        row.map_or(0, |row| {
+            row.split(',').filter_map(|field| field.parse().ok()).next_back().unwrap()
+        })
     });
     assert_swallowing_lines_are_rejected(&metrics);
 }
 
-/// Without the event between them, the second line would be inside the first one's open quote.
+/// Once the event between them is removed, the second line must not end up inside the open quote of the first.
 #[test]
 fn passthrough_line_swallows_no_other_line_of_a_mixed_datagram() {
     let rest = UdpSocket::bind("127.0.0.1:0").unwrap();

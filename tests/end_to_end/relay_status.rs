@@ -1,4 +1,4 @@
-//! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
+//! Relays appear in `eds status`, on a node's page and in its API, and each relay shows its own state.
 
 use crate::acl::rights_of;
 use crate::losses::{listed, loss, wait_answer};
@@ -16,17 +16,17 @@ fn wait_relay(node: &Node, name: &str, is_meant: impl Fn(&Value) -> bool) -> Val
     eventually("the node shows the relay", SOON, || {
         let status = status(node);
         let relays = status["relays"].as_array().unwrap();
-        let found = relays.iter().any(|it| it["name"] == name && is_meant(it));
+        let found = relays.iter().any(|shown| shown["name"] == name && is_meant(shown));
         when(found, status.clone()).map(|()| status)
     })
 }
 
 fn finding<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
     let findings = status["findings"].as_array().unwrap();
-    findings.iter().find(|it| it["id"] == id)
+    findings.iter().find(|found| found["id"] == id)
 }
 
-/// Gives relays the rights that the file of rights has. Returns their URL.
+/// Creates the Redis user of relays as in `config/redis-acl.conf`, and returns the URL for relays.
 fn url_of_relays(redis: &RedisServer) -> String {
     let command = ["ACL", "SETUSER", "eds-relay"].into_iter();
     let command: Vec<_> = command.chain(rights_of("eds-relay ")).collect();
@@ -44,8 +44,9 @@ fn relay_is_shown_with_the_nodes() {
     let mut relay = start_relay("east", std::slice::from_ref(&node), &keys);
 
     send(["a=b value=u", "gorets:1|c", "a=b value=u\\"], &relay, &[]);
-    let seen =
-        wait_relay(&node, "east", |it| it["totals"]["received"] == 3 && it["to"][0]["sent"] == 1);
+    let seen = wait_relay(&node, "east", |shown| {
+        shown["totals"]["received"] == 3 && shown["to"][0]["sent"] == 1
+    });
     let file = include_str!("../../docs/openapi.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let schema = &file["components"]["schemas"]["RelayStatus"];
@@ -66,24 +67,23 @@ fn relay_is_shown_with_the_nodes() {
     for text in [&table, &own.body] {
         assert_contains(
             text,
-            ["relay east: discards lines", "1 lines", "gorets:1|c", "listens at 127.0.0.1:"],
+            ["relay east: discards lines", "1 lines", "gorets:1|c", "listening on 127.0.0.1:"],
         );
     }
-    // It may do nothing else there.
     let keys = site.redis.keys();
     assert!(keys.iter().any(|key| key == "{eds:relays}:east"), "{keys:?}");
 
-    // Fifteen seconds without a report.
+    // A relay counts as silent after 15 s without a report.
     relay.signal("STOP");
     site.clock().advance(20);
-    let silent = wait_relay(&node, "east", |it| it["silent"] == true);
+    let silent = wait_relay(&node, "east", |shown| shown["silent"] == true);
     assert!(finding(&silent, "relay-silent").is_some(), "{silent}");
     assert_eq!(silent["is_anything_lost"]["answer"], "unknown");
     relay.signal("CONT");
-    wait_relay(&node, "east", |it| it["silent"] == false);
+    wait_relay(&node, "east", |shown| shown["silent"] == false);
     assert_eq!(relay.terminate().code(), Some(0));
     wait_for(
-        "it has taken its report back",
+        "the relay has removed its report",
         || status(&node),
         |status| status["relays"] == Value::Array(Vec::new()),
     );
@@ -101,20 +101,21 @@ fn loss_of_a_relay_survives_it_until_acknowledged() {
     let mut relay = Node::relay("west", &[&nobody], &keys);
     relay.set("node", "west");
     relay.launch();
-    eventually("it serves", SOON, || relay.get("/healthz").map(drop));
+    eventually("the relay responds", SOON, || relay.get("/healthz").map(drop));
     send(["a=b value=u"; 5], &relay, &[]);
-    let lost = "5 events sent to no node (relay_nowhere)";
+    let lost = "5 events not sent to any node (relay_nowhere)";
     let seen = wait_answer(&node, "yes", lost);
     let found = finding(&seen, "relay-nowhere").unwrap();
     assert_eq!((&found["where"], &found["severity"]), (&"relay west".into(), &"critical".into()));
-    wait_relay(&node, "west", |it| it["to"][0]["up"] == false);
-    eventually("the log has it with its number", SOON, || {
+    wait_relay(&node, "west", |shown| shown["to"][0]["up"] == false);
+    eventually("the lost events are logged", SOON, || {
         let log = relay.log();
         let mut errors = log.lines().filter(|line| line.contains("ERROR"));
-        let is_told = errors.any(|it| it.contains("relay_nowhere") && it.contains("amount=5"));
+        let is_told =
+            errors.any(|line| line.contains("relay_nowhere") && line.contains("amount=5"));
         when(is_told, log.clone())
     });
-    // Passthrough lines that are still queued on shutdown are lost, too.
+    // Passthrough lines that are still queued at shutdown are also lost.
     send(["cpu load=1 1"; 3], &relay, &[]);
     relay.wait_count("eds_relay_passthrough_queued", |waiting| waiting == 3);
     assert_eq!(relay.terminate().code(), Some(3));
@@ -128,14 +129,14 @@ fn loss_of_a_relay_survives_it_until_acknowledged() {
     assert!(of_west && amounts == expected, "{lines:?}");
     wait_answer(&node, "no", "");
     let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);
-    assert!(refused.is_empty(), "Redis refused: {refused:?}");
+    assert!(refused.is_empty(), "denied by Redis: {refused:?}");
 }
 
-/// No relay waits for the Redis of the nodes.
+/// A relay never waits for Redis.
 #[test]
 fn relay_forwards_while_its_redis_does_not_answer() {
     let node = Node::start("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
-    // It takes connections and says nothing.
+    // This server accepts connections but never responds.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &[("store.url", &url)]);

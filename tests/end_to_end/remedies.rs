@@ -1,8 +1,6 @@
-//! Every finding of `eds status` has a remedy that works: a test creates its cause with real servers, reads the
-//! printed remedy, follows it, and sees the finding end.
+//! Every finding of `eds status` has a working remedy: a test provokes it, follows the printed remedy, and sees it end.
 //!
-//! A new finding needs such a test in one of the files below: [`Remedy::of`] with the finding's id. Commands in a
-//! remedy are in backticks.
+//! A new finding needs such a test in one of the files below, which calls [`Remedy::of`] with its id.
 
 use event_data_service::config::{KEYS, Key};
 use event_data_service::diagnosis::remedies;
@@ -18,7 +16,6 @@ mod redis;
 mod relays;
 mod senders;
 
-/// Where the tests are.
 const TESTS: [&str; 5] = [
     include_str!("remedies/nodes.rs"),
     include_str!("remedies/outputs.rs"),
@@ -27,7 +24,7 @@ const TESTS: [&str; 5] = [
     include_str!("remedies/senders.rs"),
 ];
 
-/// The findings of `eds check --connect`, in `connect.rs`, and of `partitions.rs`.
+/// Findings tested elsewhere: those of `eds check --connect` in `connect.rs`, and `leftovers` in `partitions.rs`.
 const OTHERS: [&str; 6] = [
     "cannot-bind",
     "spool-directory",
@@ -43,13 +40,13 @@ struct Remedy {
 }
 
 impl Remedy {
-    /// Waits until `eds status` has this finding with these words, and returns its remedy, which names only things that exist.
+    /// Waits until `eds status` has this finding with these words. Returns its remedy after checking the names in it.
     #[track_caller]
     fn of(node: &Node, id: &str, words: &[&str]) -> Self {
         Self::seen_by(|| status(node), id, words)
     }
 
-    /// The same as the node itself has it.
+    /// Like [`Self::of`], but reads the status that the node itself reports.
     #[track_caller]
     fn of_the_node_itself(node: &Node, id: &str, words: &[&str]) -> Self {
         Self::seen_by(|| own_status(node), id, words)
@@ -79,7 +76,7 @@ impl Remedy {
         self
     }
 
-    /// The command of it that begins so.
+    /// Returns the words of the command in the remedy that starts with `beginning`.
     #[track_caller]
     fn command(&self, beginning: &str) -> Vec<String> {
         let mut commands = commands(&self.text);
@@ -88,7 +85,7 @@ impl Remedy {
         found.split(' ').map(str::to_owned).collect()
     }
 
-    /// Runs the command of `eds` that begins so, as it is printed, with the configuration of a node.
+    /// Runs the `eds` command in the remedy that starts with `beginning`, with the configuration of `node`.
     #[track_caller]
     fn run(&self, beginning: &str, node: &Node) {
         let words = self.command(beginning);
@@ -96,7 +93,7 @@ impl Remedy {
         node.says(&words, 0, "");
     }
 
-    /// Gives Redis the command that begins so, as it is printed.
+    /// Runs the Redis command in the remedy that starts with `beginning`.
     #[track_caller]
     fn run_at(&self, beginning: &str, redis: &RedisServer) {
         let words = self.command(beginning);
@@ -113,7 +110,7 @@ fn own_status(node: &Node) -> Value {
 
 fn findings(status: &Value, id: &str) -> Vec<Value> {
     let all = status["findings"].as_array().cloned().unwrap_or_default();
-    all.into_iter().filter(|it| it["id"] == id).collect()
+    all.into_iter().filter(|finding| finding["id"] == id).collect()
 }
 
 #[track_caller]
@@ -132,7 +129,8 @@ fn wait_gone_from(ask: impl Fn() -> Value, id: &str) {
 }
 
 fn send(node: &Node, at_ns: i64, events: i64) {
-    let lines = (0..events).map(|it| format!("event_type=e{it} value=u{it} {}", at_ns + it));
+    let lines = (0..events)
+        .map(|number| format!("event_type=e{number} value=u{number} {}", at_ns + number));
     Sender::paced_by(node).send_all(lines);
 }
 
@@ -145,17 +143,18 @@ fn sections() -> BTreeSet<&'static str> {
     sections.filter(|section| !section.is_empty()).collect()
 }
 
-/// Asserts that commands of `eds`, keys, variables, files, metrics and paths that a text for operators names exist.
+/// Asserts that all `eds` commands, keys, variables, files, metrics and paths in a text for operators exist.
 #[track_caller]
 fn assert_names_what_exists(text: &str) {
     for command in commands(text).filter(|command| command.starts_with("eds ")) {
         let parsed = cli::command().try_get_matches_from(command.split(' '));
-        assert!(parsed.is_ok(), "{command:?} is no command of eds; in: {text}");
+        assert!(parsed.is_ok(), "{command:?} is not an eds command; in: {text}");
     }
     let plain: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ");
-    for name in cli::command().get_subcommands().map(|it| it.get_name().to_owned()) {
+    for name in cli::command().get_subcommands().map(|subcommand| subcommand.get_name().to_owned())
+    {
         let bare = format!("eds {name} ");
-        assert!(!plain.contains(&bare), "`{bare}…` wants backticks in: {text}");
+        assert!(!plain.contains(&bare), "`{bare}…` needs backticks in: {text}");
     }
     let node = Arc::new(node::Node::default());
     let metrics = Metrics::new(node).encode(Format::Classic).unwrap();
@@ -177,11 +176,11 @@ fn assert_names_what_exists(text: &str) {
             _ if word.starts_with("eds_") => metrics.contains(word),
             _ => {
                 let section = word.split_once('.').map(|(section, _)| section);
-                let is_key = section.is_some_and(|it| sections().contains(it));
+                let is_key = section.is_some_and(|section| sections().contains(section));
                 !is_key || KEYS.iter().any(|key| key.path == word)
             }
         };
-        assert!(exists, "there is no {word}; in: {text}");
+        assert!(exists, "{word} does not exist; in: {text}");
     }
 }
 
@@ -191,8 +190,8 @@ fn every_finding_has_a_test_of_its_remedy() {
         let is_tested = TESTS.iter().any(|file| file.contains(&format!("\"{id}\"")));
         assert!(
             is_tested,
-            "the finding {id} has no test of its remedy: write one in tests/end_to_end/remedies/ that makes its cause with the \
-             real servers, gets the remedy by Remedy::of(&node, \"{id}\", …), does what it says, and ends with wait_gone"
+            "the remedy of {id} has no test: add one in tests/end_to_end/remedies/ that provokes the finding, \
+             gets the remedy with Remedy::of(&node, \"{id}\", …), follows it, and ends with wait_gone"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics that Prometheus scrapes: formats, the process, capacities, and the backlog.
+//! The metrics for Prometheus: formats, process metrics, capacities, and the backlog.
 
 use std::io::Write;
 
@@ -8,12 +8,12 @@ use testing::http::{self, Answer};
 
 use crate::prelude::*;
 
-/// What Prometheus 2 sends.
+/// The `Accept` header of Prometheus 2.
 const OPEN_METRICS_FIRST: &str = "application/openmetrics-text;version=1.0.0,\
     application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
 fn scrape(node: &Node, accept: &[&str]) -> Answer {
-    let accept = accept.iter().map(|it| HeaderValue::from_str(it).unwrap());
+    let accept = accept.iter().map(|media_type| HeaderValue::from_str(media_type).unwrap());
     let headers: HeaderMap = accept.map(|value| (ACCEPT, value)).collect();
     let request = http::get(node.http(), "/metrics").headers(headers);
     let answer = http::answer(request).unwrap();
@@ -28,7 +28,7 @@ fn promtool(text: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool, of Debian's package prometheus");
+        .expect("promtool (Debian package prometheus) is installed");
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(text.as_bytes()).unwrap();
     drop(stdin);
@@ -59,7 +59,7 @@ fn promtool_accepts_the_metrics() {
         assert!(metrics.count(name) > 0, "{name}");
     }
     assert_sound(&answer.body);
-    // It does look.
+    // Make sure that promtool detects a wrong name.
     let wrong = answer.body.replace("_total", "_all");
     assert!(!promtool(&wrong).status.success());
 }
@@ -127,15 +127,15 @@ fn process_metrics_have_standard_names() {
     let since = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let started = metrics.value("process_start_time_seconds");
     assert!(since(before) <= started && started <= since(SystemTime::now()));
-    let [resident, taken] = ["resident", "virtual"]
-        .map(|which| metrics.count(&format!("process_{which}_memory_bytes")));
+    let [resident, taken] =
+        ["resident", "virtual"].map(|kind| metrics.count(&format!("process_{kind}_memory_bytes")));
     assert!(1 << 20 < resident && resident < taken, "{resident} {taken}");
-    let [open, most] = ["open", "max"].map(|which| metrics.count(&format!("process_{which}_fds")));
+    let [open, most] = ["open", "max"].map(|kind| metrics.count(&format!("process_{kind}_fds")));
     assert!(5 < open && open < most, "{open} {most}");
     assert!(metrics.count("process_threads") > 2);
     let cpu = || node.metrics().value("process_cpu_seconds_total");
     let first = cpu();
-    wait_for("it takes CPU time", cpu, |&now| now > first);
+    wait_for("the CPU time grows", cpu, |&now| now > first);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn bounded_gauges_are_reported_with_their_maximum() {
     node.set("input.spool_dir", &node.spool().display().to_string());
     node.run();
     let mut sender = Sender::paced_by(&node);
-    // Of the minute that is open now.
+    // An event of the current minute, which is still open.
     sender.send_unrecorded(b"a=b value=c");
     node.wait_count("eds_store_memory_bytes", |bytes| bytes > 0);
     let metrics = node.metrics();
@@ -167,7 +167,7 @@ fn bounded_gauges_are_reported_with_their_maximum() {
         assert!(metrics.has(level), "{level}");
         assert_eq!(metrics.count(most), value, "{most}");
     }
-    // This very question has one.
+    // The scrape itself uses one connection.
     assert!(metrics.count("eds_http_connections") >= 1);
 }
 
@@ -175,7 +175,7 @@ fn bounded_gauges_are_reported_with_their_maximum() {
 fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let mut site = Site::start();
     let node = site.start_node("one", &[]);
-    // Absent until the node has read the store.
+    // The metric is absent until the node has read the store.
     let name = "eds_oldest_unsent_minute_age_seconds";
     wait_for("the age is known", || node.metrics().has(name), |&is_known| is_known);
     let age = || node.metrics().value(name);
@@ -184,15 +184,15 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let ended = SystemTime::now() - Duration::from_secs(600);
     let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
     sender.send(format!("a=b value=c {ended_ns}"));
-    wait_for("it is old", age, |&age| (540.0..700.0).contains(&age));
+    wait_for("the minute is old", age, |&age| (540.0..700.0).contains(&age));
     let first = age();
-    wait_for("it gets older", age, |&age| age > first + 2.0);
+    wait_for("the age grows", age, |&age| age > first + 2.0);
     site.writes.set(Mode::Pass);
     site.wait_exact(&sender.expected.points(), SOON);
-    wait_for("nothing is old", age, |&age| age == 0.0);
+    wait_for("the age is zero again", age, |&age| age == 0.0);
 }
 
-/// As `docs/monitoring.md` has it: 970 of 1000 events a minute are below 0.99, and 995 are not.
+/// Tests the rule in `docs/monitoring.md`: 970 of 1000 events per minute are below its limit of 0.99, and 995 are not.
 #[test]
 fn coverage_alert_names_the_node_with_the_lossy_path() {
     let document = include_str!("../../docs/monitoring.md");
@@ -229,6 +229,6 @@ fn coverage_alert_names_the_node_with_the_lossy_path() {
         .args(["test", "rules", "test.json"])
         .current_dir(directory.path())
         .output()
-        .expect("promtool, of Debian's package prometheus");
+        .expect("promtool (Debian package prometheus) is installed");
     assert!(tested.status.success(), "{tested:?}");
 }

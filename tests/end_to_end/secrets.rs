@@ -1,4 +1,4 @@
-//! A node shows no secret: not in logs, answers, listings, help or errors, and not in the `Debug` of a type that holds it.
+//! Secrets appear nowhere: not in logs, responses, listings, help, errors, or the `Debug` output of types that hold them.
 
 use std::num::NonZeroU16;
 
@@ -10,28 +10,28 @@ use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
 
 use crate::prelude::*;
 
-/// In every secret of these tests, and nowhere else. Without characters that a URL would escape.
+/// Part of every secret in these tests and of nothing else. Has no characters that a URL would escape.
 const MARK: &str = "hUsHhUsH";
-/// The database's secret, which must not be shown either.
+/// The password of the database, which must not be shown either.
 const OTHER_MARK: &str = ADMIN_PASSWORD;
 
-fn secret(what: &str) -> String {
-    format!("{MARK}-{what}")
+fn secret(name: &str) -> String {
+    format!("{MARK}-{name}")
 }
 
 #[track_caller]
-fn assert_hidden(what: &str, text: &str) {
+fn assert_hidden(source: &str, text: &str) {
     for mark in [MARK, OTHER_MARK, "correct%20horse", "correct+horse"] {
         if let Some(line) = text.lines().find(|line| line.contains(mark)) {
-            panic!("{what} shows a secret: {line}");
+            panic!("{source} shows a secret: {line}");
         }
     }
 }
 
 #[track_caller]
-fn assert_output_hidden(what: &str, output: &Output) {
-    assert_hidden(what, &String::from_utf8_lossy(&output.stdout));
-    assert_hidden(what, &String::from_utf8_lossy(&output.stderr));
+fn assert_output_hidden(source: &str, output: &Output) {
+    assert_hidden(source, &String::from_utf8_lossy(&output.stdout));
+    assert_hidden(source, &String::from_utf8_lossy(&output.stderr));
 }
 
 fn assert_node_hidden(node: &Node) {
@@ -46,7 +46,7 @@ fn assert_node_hidden(node: &Node) {
     assert_hidden("standard output", &stdout);
 }
 
-/// Its server is down, and its token is in the environment or its password in a URL.
+/// The passthrough server is down. Its token is in the environment, or its password is in the URL.
 #[test]
 fn relay_prints_no_secret() {
     let server = format!("127.0.0.1:{}", free_port());
@@ -64,7 +64,7 @@ fn relay_prints_no_secret() {
         }
         relay.run();
         relay.send(b"cpu usage=1");
-        relay.wait_log("which accepts nothing");
+        relay.wait_log("to the server in passthrough.url; lines are queued");
         assert_node_hidden(&relay);
         assert_eq!(relay.terminate().code(), Some(3));
         assert_hidden("the log", &relay.log());
@@ -77,7 +77,7 @@ fn relay_prints_no_secret() {
     }
 }
 
-/// What else the binary says with the same configuration.
+/// Asserts that no command shows a secret when it uses the configuration of this node.
 fn assert_commands_hidden(node: &Node) {
     node.write_config();
     for arguments in [
@@ -166,7 +166,6 @@ fn no_secret_is_printed_while_all_fails() {
     for (store, refused) in [
         (in_url("redis", &nobody), false),
         (in_url("rediss", &nobody), false),
-        // A server that does not accept the password.
         (in_url("redis", &redis.address().to_string()), true),
     ] {
         let mut node = Node::new("one", &[("log.level", "trace"), ("store.url", &store)]);
@@ -186,7 +185,6 @@ fn no_secret_is_printed_while_all_fails() {
         assert_node_hidden(&node);
         assert_commands_hidden(&node);
     }
-    // An output that does not accept the password, or is down.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let influxdb = runtime.block_on(InfluxServer::start_with_auth());
     let there = influxdb.url().replace("http://", "");
@@ -205,7 +203,7 @@ fn no_secret_is_printed_while_all_fails() {
     }
 }
 
-/// `eds check` with this file, these variables and flags; it must find mistakes.
+/// Asserts that `eds check` and `eds run` reject this configuration without showing a secret.
 #[track_caller]
 fn assert_mistake_hidden(text: &str, variables: &[(&str, &str)], flags: &[&str]) {
     let directory = TempDir::new().unwrap();
@@ -303,7 +301,7 @@ fn debug_output_hides_secrets() {
         format!("{config:?} {effective:?} {refused:?}"),
         format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
     ];
-    // As text, and as the numbers of its bytes.
+    // The key must appear neither as text nor as byte values.
     let bytes = format!("{:?}", &key_line.as_bytes()[..8]);
     for text in &shown {
         assert_hidden("Debug", text);

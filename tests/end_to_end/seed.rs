@@ -1,5 +1,4 @@
-//! The five lines of the seed come out as its six numbers, whatever store and output there are; and while the
-//! minute is open, Redis holds exactly the members that the seed lists.
+//! The five lines of the seed yield its six counts with any store and output, and Redis holds the members it lists.
 
 use crate::prelude::*;
 
@@ -48,13 +47,13 @@ fn from_memory_to_standard_output() {
     let keys = [("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "1s")];
     let node = Node::start("alone", &keys);
     send_lines(&node);
-    eventually("the six numbers are on standard output", SOON, || {
+    eventually("the six counts are on standard output", SOON, || {
         let stdout = node.stdout();
         let whole_lines = &stdout[..stdout.rfind('\n').map_or(0, |end| end + 1)];
         compare(&six_points(), &read_back::written(whole_lines.as_bytes()))
     });
     let line = "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000";
-    assert!(node.stdout().lines().any(|it| it == line), "{}", node.stdout());
+    assert!(node.stdout().lines().any(|printed| printed == line), "{}", node.stdout());
     assert_eq!(node.stdout().lines().count(), 6);
 }
 
@@ -84,7 +83,7 @@ fn from_redis_to_victoria_metrics() {
     node.set_environment("EDS_OUTPUT__TOKEN", "any");
     through_redis(&redis, &mut node);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, database.port()));
-    eventually("VictoriaMetrics holds the six numbers", SOON, || {
+    eventually("VictoriaMetrics holds the six counts", SOON, || {
         compare(&six_points(), &read_back::victoria_metrics(address))
     });
 }
@@ -114,7 +113,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         };
         tags.insert(format!("{tag}}}"));
         if name == "counts" {
-            // The series that are admitted; empty, because none is counted.
+            // The admitted series, without values because none has been counted yet.
             let admitted: BTreeMap<String, String> = redis.query(&["HGETALL", &key]);
             assert!(admitted.values().all(String::is_empty), "{admitted:?}");
             counts.extend(admitted.into_keys());
@@ -127,7 +126,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         }
         let members: BTreeSet<String> = redis.query(&["SMEMBERS", &key]);
         sets.entry(name.to_owned()).or_insert_with(BTreeSet::new).extend(members);
-        // A series is with the set that names it, or no node would find it.
+        // A series must be in the same partition as the set that names it, or no node would find it.
         if let Some((_, series)) = name.split_once("_user:") {
             let named: bool =
                 redis.query(&["SISMEMBER", &format!("{tag}}}:20161204:1118:event_types"), series]);
@@ -137,7 +136,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
 
     let all: BTreeSet<String> = COUNTS.iter().map(|(series, _, _)| (*series).to_owned()).collect();
     assert_eq!(counts, all);
-    assert_eq!(seen, 5, "what the only node saw");
+    assert_eq!(seen, 5, "the events that the only node has seen");
     let expected: [(&str, &[&str]); 7] = [
         ("event_types", &COUNTS.map(|(series, _, _)| series)),
         ("unique_user:event_type=http-5xx,product=productA", &["testusername1"]),

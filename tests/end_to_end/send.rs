@@ -1,4 +1,4 @@
-//! `eds send` on the command line: its output, its exit codes, and the datagrams that it sends.
+//! `eds send`: its output, its exit codes, and the datagrams that it sends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
@@ -19,7 +19,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// Ends the sender by a signal, and checks that the expected counts are exactly those of the received datagrams.
+/// Stops the sender with a signal and asserts that its expected counts match the received datagrams exactly.
 fn assert_ends_as_expected(
     mut sender: Child,
     name: &str,
@@ -38,9 +38,9 @@ fn assert_ends_as_expected(
     let written = read_back::written(&fs::read(file).unwrap());
     assert!(!written.is_empty());
     assert_eq!(written, came.points());
-    let mut said = String::new();
-    sender.stderr.unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("events, ") && said.contains("stopped by a signal"), "{said}");
+    let mut stderr = String::new();
+    sender.stderr.unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(stderr.contains("events, ") && stderr.contains("stopped by a signal"), "{stderr}");
 }
 
 fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
@@ -72,7 +72,7 @@ fn send_stops_reading_an_endless_pipe_on_a_signal() {
     let (socket, to) = receiver();
     let (mut sender, directory) = sending(&to, &[]);
     let mut pipe = sender.stdin.take().unwrap();
-    // The last is none yet.
+    // The last line is incomplete.
     let lines = "a=1 value=x 60000000000\na=1 value=y 60000000000\na=1 value=";
     pipe.write_all(lines.as_bytes()).unwrap();
     let mut came = Expected::default();
@@ -89,11 +89,11 @@ fn refused_port_is_an_error_with_its_address() {
     let arguments = ["send", "--events", "100", "--wait", "10ms", "--to", &to, "--to", &closed];
     let output = eds().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    let refused = format!("7 copies refused by {closed}, where no process listens");
-    assert_contains(&said, ["7 copies sent", &refused, "waiting for up to 0.01 s"]);
-    assert!(!said.contains("events sent to no address"), "{said}");
-    assert_eq!(said.matches("continuing").count(), 1, "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let refused = format!("7 copies refused by {closed}, where no process is listening");
+    assert_contains(&stderr, ["7 copies sent", &refused, "waiting up to 0.01 s"]);
+    assert!(!stderr.contains("events not sent to any address"), "{stderr}");
+    assert_eq!(stderr.matches("continuing").count(), 1, "{stderr}");
 }
 
 #[test]
@@ -108,16 +108,16 @@ fn events_refused_by_every_address_are_not_expected() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     for words in [
         "0 copies sent",
-        "100 events sent to no address",
+        "100 events not sent to any address",
         &format!("7 copies refused by {}", closed[0]),
         &format!("7 copies refused by {}", closed[1]),
     ] {
-        assert!(said.contains(words), "{words:?} is not in: {said}");
+        assert!(stderr.contains(words), "{words:?} is not in: {stderr}");
     }
-    assert!(!said.contains("failed"), "{said}");
+    assert!(!stderr.contains("failed"), "{stderr}");
     assert_eq!(fs::read(&file).unwrap(), b"");
 }
 
@@ -131,14 +131,14 @@ fn send_waits_for_nodes_that_are_starting() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(sender.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(sender.stderr.take().unwrap()).lines();
     let mut wait_for = |words: &str| {
-        let found = said.find(|line| line.as_ref().unwrap().contains(words));
-        found.unwrap_or_else(|| panic!("{words:?} is not said")).unwrap()
+        let found = lines.find(|line| line.as_ref().unwrap().contains(words));
+        found.unwrap_or_else(|| panic!("{words:?} was not printed")).unwrap()
     };
-    // Each begins to listen when it is waited for.
+    // Each node starts listening once the sender waits for it.
     let nodes = to.each_ref().map(|to| {
-        wait_for(&format!("no process listens at {to} yet; waiting"));
+        wait_for(&format!("no process is listening on {to} yet; waiting"));
         UdpSocket::bind(to).unwrap()
     });
     let summary = wait_for("copies sent");
@@ -158,13 +158,13 @@ fn timestamps_that_a_node_rejects_cause_a_warning() {
         let arguments = ["send", "--events", "20", "--to", &to, "--start", start];
         let output = eds().args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         for words in [
-            "warning: line 1 has the time 2016-12-04T18:38:",
+            "warning: line 1 has the timestamp 2016-12-04T18:38:",
             "input.max_age",
             "20 events with a time",
         ] {
-            assert_eq!(said.contains(words), warns, "{said}");
+            assert_eq!(stderr.contains(words), warns, "{stderr}");
         }
     }
 }
@@ -174,7 +174,7 @@ fn terminal_input_is_announced_and_not_overwritten() {
     let (socket, to) = receiver();
     let binary = eds().get_program().to_owned();
     let command = format!("{} send --to {to}", binary.to_str().unwrap());
-    // It gives the command a terminal.
+    // `script` runs the command in a terminal.
     let mut typing = Command::new("script")
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])
         .env("TERM", "xterm")
@@ -186,7 +186,7 @@ fn terminal_input_is_announced_and_not_overwritten() {
     keys.write_all(b"a=1 value=x\n").unwrap();
     let line = receive(&socket);
     let stamp = line.strip_prefix(b"a=1 value=x ");
-    assert_eq!(stamp.map(<[u8]>::len), Some(19), "{line:?} has a timestamp");
+    assert_eq!(stamp.map(<[u8]>::len), Some(19), "no timestamp in {line:?}");
     keys.write_all(b"\x04").unwrap();
     assert_eq!(wait(&mut typing, SOON).code(), Some(0));
     let mut shown = String::new();

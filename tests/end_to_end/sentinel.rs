@@ -1,4 +1,4 @@
-//! A master that sentinels watch may die: the nodes find the next one, and no event is lost.
+//! When a master watched by Sentinel dies, the nodes find the new master, and no events are lost.
 
 use crate::failover::{
     Replicated, UnderLoad, assert_a_killed_master_costs_nothing,
@@ -12,8 +12,7 @@ fn killed_master_is_replaced_by_sentinel_without_loss() {
     assert!(replayed > 0);
 }
 
-/// Sentinels wait for 8 s at least. Nodes that did not leave it would use it for longer than they could record its confirmed
-/// events again.
+/// A promotion takes at least 8 s. Nodes that kept using the old master that long would exceed the replay window.
 #[test]
 fn resumed_master_loses_no_event_with_min_replicas_to_write() {
     let redis = RedisSentinel::start_by(

@@ -1,4 +1,4 @@
-//! The cluster-wide settings: a node that differs is refused, and one command changes them.
+//! Cluster-wide settings: a node with different ones is refused, and one command changes them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use event_data_service::store::redis::FORMATS;
 
 use crate::prelude::*;
 
-/// Key by key: the nodes' value, and another one. Both as a configuration has them.
+/// For each key, the value of the cluster and a different one, as written in a configuration.
 const ALIKE: &[(&str, &str, &str)] = &[
     ("store.partitions", "32", "16"),
     ("store.layout", "sets", "log"),
@@ -30,23 +30,24 @@ fn node_with_different_settings_is_refused_with_both_values() {
     let node = site.start_node("one", &[("input.max_age", "1h")]);
     for &(key, theirs, ours) in ALIKE {
         let theirs = if key == "output.url" { &url } else { theirs };
-        let other = site.node("two", &[("input.max_age", "1h"), (key, ours)]);
+        let second = site.node("two", &[("input.max_age", "1h"), (key, ours)]);
         let shown = |value: &str| match value.parse::<u64>() {
             Ok(_) => value.to_owned(),
             Err(_) => format!("{value:?}"),
         };
         let (theirs, ours) = (shown(theirs), shown(ours));
         if key.starts_with("output.") {
-            // One text says all of an output.
+            // A single text describes the whole output.
             let [theirs, ours] = [&theirs, &ours].map(|value| value.trim_matches('"'));
-            let there = format!("outputs = \"default {url} api=v1 database=eds\", and this node");
+            let there =
+                format!("outputs = \"default {url} api=v1 database=eds\", but this node uses");
             assert!(there.contains(theirs), "{there}");
-            other.assert_refused(&[&there, ours, "on every node"]);
+            second.assert_refused(&[&there, ours, "on every node"]);
         } else {
-            other.assert_refused(&[key, &theirs, &ours, "on every node"]);
+            second.assert_refused(&[key, &theirs, &ours, "on every node"]);
         }
     }
-    // What may differ does.
+    // These keys may differ between nodes.
     let keys = [
         ("input.max_age", "60m"),
         ("flush.lease", "7s"),
@@ -62,7 +63,7 @@ fn send(minutes: Range<i64>, sender: &mut Sender) {
     sender.send_all(testing::load::load(minutes, 300, 7, 50).datagrams());
 }
 
-/// Waits until the status names the difference, and not that the node cannot record.
+/// Waits until the status reports that the settings differ, and not that the node cannot record.
 #[track_caller]
 fn wait_named(node: &Node) {
     eventually("the status names the cause", SOON, || {
@@ -90,36 +91,36 @@ fn settings_apply_changes_grace_and_output_node_by_node() {
         node.set("output.url", &writes_to_other.url());
         node.set("output.database", "other");
     }
-    let (code, said) = one.command_text(&["settings", "apply", "--output", "stdout:"]);
-    let refused = code == Some(1) && said.contains("output of every node");
-    assert!(refused, "{said}");
-    let (code, said) = one.command_text(&["settings", "show"]);
-    let shown = said.contains("flush.grace = \"2s\" # here: \"1s\"\n");
-    assert!(code == Some(0) && shown, "{said}");
-    let (code, said) = one.command_text(&["settings", "apply"]);
+    let (code, stdout) = one.command_text(&["settings", "apply", "--output", "stdout:"]);
+    let refused = code == Some(1) && stdout.contains("output of every node");
+    assert!(refused, "{stdout}");
+    let (code, stdout) = one.command_text(&["settings", "show"]);
+    let shown = stdout.contains("flush.grace = \"2s\" # here: \"1s\"\n");
+    assert!(code == Some(0) && shown, "{stdout}");
+    let (code, stdout) = one.command_text(&["settings", "apply"]);
     let applied = Instant::now();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("flush.grace: \"2s\" → \"1s\"\n"), "{said}");
+    assert_eq!(code, Some(0), "{stdout}");
+    assert!(stdout.contains("flush.grace: \"2s\" → \"1s\"\n"), "{stdout}");
     let [before_change, after_change] = [(&site.writes, "eds"), (&writes_to_other, "other")]
         .map(|(proxy, database)| format!("default {} api=v1 database={database}", proxy.url()));
     let change = format!("outputs: \"{before_change}\" → \"{after_change}\"\n");
-    assert!(said.contains(&change), "{said}");
-    assert_eq!(said.matches('→').count(), 2, "{said}");
+    assert!(stdout.contains(&change), "{stdout}");
+    assert_eq!(stdout.matches('→').count(), 2, "{stdout}");
 
-    // Both go on recording, and say why nothing more comes of it.
+    // Both nodes continue recording and report why they publish nothing.
     send(15..20, &mut sender);
     for node in [&one, &two] {
-        eventually("it is not ready, with both values", SOON, || {
+        eventually("the node reports both values and is not ready", SOON, || {
             let answer = node.get("/readyz").unwrap();
             let words =
-                ["flush.grace = \\\"1s\\\", and this node \\\"2s\\\"", "eds settings apply"];
+                ["flush.grace = \\\"1s\\\", but this node uses \\\"2s\\\"", "eds settings apply"];
             let all = words.iter().all(|words| answer.body.contains(words));
             when(answer.status == 503 && all, answer.body)
         });
         wait_named(node);
         wait_for(
-            "its metrics and its log say so",
-            || node.log().contains("ERROR this node closes no minute and sends nothing"),
+            "the metrics and the log report it",
+            || node.log().contains("ERROR this node does not close minutes or send counts"),
             |&logged| node.metrics().count("eds_settings_differ") == 1 && logged,
         );
     }
@@ -186,7 +187,7 @@ fn node_continues_when_its_settings_agree_again() {
     node.wait_ready();
 }
 
-/// As after an upgrade to a version with one more cluster-wide setting.
+/// This is the case after an upgrade to a version with a new cluster-wide setting.
 #[test]
 fn first_node_adds_settings_missing_in_redis() {
     let site = Site::start();
@@ -200,7 +201,7 @@ fn first_node_adds_settings_missing_in_redis() {
     assert_eq!(fields["partitions"], "32");
 }
 
-/// While a node lives, and while a minute is not sealed, no node could seal the data of the former layout.
+/// The layout cannot change while a node is running or a minute is unsealed, since no node could seal the old data.
 #[test]
 fn layout_changes_only_while_nothing_is_open() {
     let site = Site::start();
@@ -209,12 +210,15 @@ fn layout_changes_only_while_nothing_is_open() {
     let mut sender = Sender::paced_by(&node);
     send(0..2, &mut sender);
     node.set("store.layout", "log");
-    let (code, said) = node.command_text(&["settings", "apply"]);
-    let is_refused = |said: &str, why: &str| {
-        said.contains("store.layout = \"sets\", and this configuration \"log\"")
-            && said.contains(why)
+    let (code, stdout) = node.command_text(&["settings", "apply"]);
+    let is_refused = |stdout: &str, reason: &str| {
+        stdout.contains("store.layout = \"sets\", but this configuration has \"log\"")
+            && stdout.contains(reason)
     };
-    assert!(code == Some(1) && is_refused(&said, "1 nodes are running, the first one"), "{said}");
+    assert!(
+        code == Some(1) && is_refused(&stdout, "1 nodes are running, the first is one"),
+        "{stdout}"
+    );
 
     node.set("store.layout", "sets");
     node.set("flush.grace", "9m");
@@ -225,8 +229,8 @@ fn layout_changes_only_while_nothing_is_open() {
     send(2..4, &mut sender);
     assert!(node.terminate().success());
     node.set("store.layout", "log");
-    let (code, said) = node.command_text(&["settings", "apply"]);
-    assert!(code == Some(1) && is_refused(&said, "are not sealed"), "{said}");
+    let (code, stdout) = node.command_text(&["settings", "apply"]);
+    assert!(code == Some(1) && is_refused(&stdout, "are not sealed"), "{stdout}");
 
     node.set("store.layout", "sets");
     node.set("flush.grace", "1s");

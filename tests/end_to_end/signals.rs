@@ -1,4 +1,4 @@
-//! Signals to a node, to end or to reload its configuration, and the exit codes.
+//! Signals that stop a node or reload its configuration, and the status that systemd receives.
 
 use crate::prelude::*;
 
@@ -33,7 +33,6 @@ fn sighup_reloads_the_log_level() {
     node.wait_ready();
 }
 
-/// What `systemctl status` shows, as it is sent to systemd.
 #[test]
 fn node_and_relay_report_their_status_to_systemd() {
     let directory = TempDir::new().unwrap();
@@ -42,7 +41,7 @@ fn node_and_relay_report_their_status_to_systemd() {
     socket.set_nonblocking(true).unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 1024];
-    // With continuous events: the kernel reports a refusal with the next datagram.
+    // Events are sent continuously, since the kernel reports a refusal only with the next datagram.
     let mut wait = |part: &str, to: Option<SocketAddr>| {
         eventually(part, SOON, || {
             if let Some(to) = to {

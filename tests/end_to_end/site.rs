@@ -1,4 +1,4 @@
-//! What nodes share: Redis, and InfluxDB behind a proxy that sees every write.
+//! The servers that nodes share: Redis, and InfluxDB behind a proxy that sees every write.
 
 use testing::http::{answer, get, post};
 use testing::prelude::*;
@@ -12,7 +12,7 @@ pub(crate) struct Site {
     pub(crate) influxdb: SocketAddr,
     _influxdb: InfluxServer,
     pub(crate) writes: HttpProxy,
-    /// The shared clock of Redis and the nodes, if not the system clock.
+    /// The clock that Redis and the nodes share, if it is not the system clock.
     clock: Option<Clock>,
 }
 
@@ -21,8 +21,7 @@ impl Site {
         Self::with_redis(RedisServer::start(&[]))
     }
 
-    /// Starts a site whose nodes and Redis share a clock that shows this second of a minute now, so that the time to the end of the
-    /// current minute does not depend on when the test starts.
+    /// Starts a site with a shared clock that shows this second of a minute, however late in a minute the test starts.
     pub(crate) fn start_at_second(second: i64) -> Self {
         let clock = Clock::at_second(second);
         let mut site = Self::with_redis(RedisServer::start_with_clock(&clock, &[]));
@@ -46,7 +45,7 @@ impl Site {
         site
     }
 
-    /// A site without Redis.
+    /// Creates a site without Redis.
     pub(crate) fn only(server: InfluxServer) -> Self {
         Self::with(RedisServer::down(&[]), server)
     }
@@ -60,7 +59,7 @@ impl Site {
         done.body
     }
 
-    /// Writes lines to InfluxDB as another client does.
+    /// Writes lines to InfluxDB as another client would.
     #[track_caller]
     pub(crate) fn write(&self, lines: &str) {
         let path = format!("/write?db={DATABASE}&precision=ns");
@@ -69,7 +68,7 @@ impl Site {
         assert_eq!(done.status, 204, "{}", done.body);
     }
 
-    /// What InfluxDB answers to a question in `InfluxQL`: the list of series in its answer.
+    /// Runs an `InfluxQL` query and returns the series in its result.
     #[track_caller]
     pub(crate) fn query(&self, influxql: &str) -> Vec<Value> {
         let query = [("db", DATABASE), ("q", influxql)];
@@ -81,7 +80,7 @@ impl Site {
         }
     }
 
-    /// A node of this site that is not started yet, with these keys over the defaults.
+    /// Returns a node of this site that is not started yet, with these keys overriding the defaults.
     pub(crate) fn node(&self, name: &str, keys: &[(&str, &str)]) -> Node {
         let mut node = Node::new(
             name,
@@ -120,7 +119,7 @@ impl Site {
         read_back::influxdb(self.influxdb, DATABASE)
     }
 
-    /// No point was ever written with two values, confirmed or not.
+    /// Asserts that no point was ever written with two different values, whether confirmed or not.
     #[track_caller]
     pub(crate) fn assert_one_value_a_point(&self) {
         let mut seen = BTreeMap::new();
@@ -143,14 +142,12 @@ impl Site {
         keys.iter().filter(|key| key.contains("_user:")).count()
     }
 
-    /// Waits until Redis holds only the data of minutes that are done: the counts, until they expire; and the cluster-wide
-    /// settings.
+    /// Waits until Redis holds only the settings and what remains of finished minutes, such as counts that expire.
     #[track_caller]
     pub(crate) fn wait_redis_clean(&self) {
         Self::wait_clean(&self.redis);
     }
 
-    /// The same of this Redis.
     #[track_caller]
     pub(crate) fn wait_clean(redis: &RedisServer) {
         Self::wait_clean_within(redis, SOON);
@@ -158,7 +155,7 @@ impl Site {
 
     #[track_caller]
     pub(crate) fn wait_clean_within(redis: &RedisServer, within: Duration) {
-        eventually("only counts stay in Redis, for a time", within, || {
+        eventually("Redis is clean", within, || {
             let stays = |key: &String| {
                 key == "eds:settings"
                     || key.ends_with(":witness")
@@ -166,10 +163,10 @@ impl Site {
                     || key.ends_with(":stamps")
                     || key.ends_with(":outputs")
                     || key.ends_with(":division")
-                    // Copies that come after a minute closed are in the record as late.
+                    // Copies that arrive after their minute has closed are recorded as late.
                     || key == "{eds:losses}"
                     || key.starts_with("{eds:nodes}")
-                    // The fencing token of who probed outlives the turn by a while.
+                    // The fencing token of a prober expires a while after its turn.
                     || (key.ends_with(":counts")
                         || key.ends_with(":coverage")
                         || key.starts_with("{eds:mutex:probe-"))

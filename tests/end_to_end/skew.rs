@@ -1,4 +1,4 @@
-//! Nodes with clocks that are five minutes off judge which events are too old or too far ahead, and nothing else.
+//! A clock that is five minutes off changes which events a node rejects for their age, and nothing else.
 
 use crate::prelude::*;
 
@@ -12,7 +12,7 @@ fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
     node
 }
 
-/// Events at this distance from now, one a millisecond: their lines.
+/// Returns lines of events, one per millisecond, the latest of them `from_now_seconds` from now.
 fn lines(clock: &Clock, from_now_seconds: i64, events: i64) -> Vec<String> {
     let at = clock.now_ns() + from_now_seconds * SECOND_NS;
     let line = |number: i64| {
@@ -35,7 +35,7 @@ fn rejected(node: &Node) -> [u64; 2] {
 #[test]
 fn node_clocks_five_minutes_off_affect_only_the_age_of_events() {
     const EVENTS: i64 = 1000;
-    // The present minute has some seconds left, for the events of now.
+    // Leaves some seconds of the current minute for events with the current time.
     let site = Site::start_at_second(35);
     let nodes =
         [skewed(&site, "right", 0), skewed(&site, "fast", 300), skewed(&site, "slow", -300)];
@@ -56,12 +56,12 @@ fn node_clocks_five_minutes_off_affect_only_the_age_of_events() {
         }
     };
 
-    // Events that all three nodes take reach one of them, or more.
+    // Events that every node accepts are sent to a random subset of the nodes.
     for line in lines(site.clock(), -15 * 60, 5 * EVENTS) {
         let to: Vec<_> = (0..3).filter(|_| random.random_bool(0.4)).collect();
         send(&line, &to, !to.is_empty());
     }
-    // (now + seconds, whether each takes it): the fast node considers it older, the slow node considers it ahead.
+    // Seconds from now, and which nodes accept the events: they look older to the fast node and newer to the slow one.
     let judged = [
         (-57 * 60, [true, false, true]),
         (-63 * 60, [false, false, true]),
@@ -69,7 +69,7 @@ fn node_clocks_five_minutes_off_affect_only_the_age_of_events() {
         (3 * 60, [false, true, false]),
         (7 * 60, [false, false, false]),
     ];
-    // The minute of three minutes ahead is too far to wait for its end: its counts stay in Redis.
+    // The minute three minutes ahead ends too late to wait for, so its counts stay in Redis.
     for (from_now, takes) in judged {
         for line in lines(site.clock(), from_now, EVENTS) {
             send(&line, &[0, 1, 2], takes.contains(&true) && from_now < 60);
@@ -90,24 +90,23 @@ fn node_clocks_five_minutes_off_affect_only_the_age_of_events() {
         found.retain(|point, _| !is_ahead(point.minute_start_ns));
         testing::points::compare(&expected, &found)
     });
-    // The fast node would have closed the last minute five minutes before it was over.
+    // The fast node would have closed the last minute five minutes before its end.
     let (now, now_ns) = (Instant::now(), site.clock().now_ns());
     for write in site.writes.writes() {
         for point in read_back::written(&write.body).keys() {
             let over_ns = point.minute_start_ns + MINUTE_NS;
             let written_ns = now_ns - i64::try_from((now - write.at).as_nanos()).unwrap();
-            assert!(written_ns >= over_ns, "{point:?} was written before it was over");
+            assert!(written_ns >= over_ns, "{point:?} was written before its minute was over");
         }
     }
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.assert_one_value_a_point();
 }
 
-/// Events of the present minute, further apart than the grace, while Redis' clock jumps far ahead: the minute looks over, and
-/// idle. When the clock is right again it closes as ever.
+/// While the clock of Redis is ahead, the current minute looks over and idle between events, but must not be closed.
 #[test]
 fn clock_jump_of_redis_closes_no_minute_early_and_delays_none() {
-    // The remaining minute is long enough for the events.
+    // The rest of the minute is long enough for all events.
     let right = Clock::at_second(15);
     let jumping = right.ahead_of(0);
     let site = Site::with_redis(RedisServer::start_with_clock(&jumping, &[]));
@@ -125,7 +124,7 @@ fn clock_jump_of_redis_closes_no_minute_early_and_delays_none() {
     }
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_events_late_total"), 0);
-    assert_eq!(site.points().len(), 0, "the minute is not over");
+    assert_eq!(site.points().len(), 0, "the minute was closed early");
     let offset = node.metrics().value("eds_clock_offset_seconds");
     assert!((89.0..91.0).contains(&offset), "{offset}");
     let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");

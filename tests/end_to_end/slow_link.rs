@@ -1,22 +1,20 @@
-//! A burst of series with long names over a link to Redis that is slow for it: everything is published, exactly, once the link has
-//! carried the load.
+//! A burst of series with long names is published exactly even if the link to Redis is too slow for it.
 
 use std::fmt::Write as _;
 
 use crate::prelude::*;
 
-/// Series that others count on, with some users each.
+/// The number of well-behaved series, with [`USERS`] users each.
 const HONEST: usize = 64;
 const USERS: usize = 5;
-/// Few partitions have large transactions.
+/// Few partitions make for large transactions.
 const TIGHT: [(&str, &str); 3] = [
     ("store.partitions", "2"),
     ("store.response_timeout", "1500ms"),
     ("store.replay_window", "2s"),
 ];
 
-/// Sends a burst that takes the link several times the longest wait for an answer, with the events of the honest series
-/// spread over it, and waits until all of it is published.
+/// Sends a burst that takes the link several response timeouts, mixed with other series, and waits until it is published.
 fn publishes_exactly(
     layout: &str,
     bytes_per_second: u32,
@@ -48,7 +46,7 @@ fn publishes_exactly(
             let series = format!("event_type=honest,product=p{series}");
             write!(lines, "\n{series} value=user{user} {at}").unwrap();
         }
-        // It waits while the node has no room.
+        // Blocks while the node has no room.
         socket.send_to(lines.as_bytes(), &path).unwrap();
         expected.receive(lines.as_bytes());
     }
@@ -64,7 +62,7 @@ fn publishes_exactly(
     site.assert_one_value_a_point();
 }
 
-/// A line of a new series, whose name has more than 800 bytes.
+/// Returns a line of a new series whose name has more than 800 bytes.
 fn burst_line(number: usize) -> String {
     let mut line = "event_type=burst".to_owned();
     for tag in 0..4 {

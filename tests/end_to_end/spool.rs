@@ -1,4 +1,4 @@
-//! Events without room in memory wait on disk while Redis is down, under any fault of the node.
+//! While Redis is down, events that do not fit in memory wait on disk, and survive faults of the node.
 
 use std::fs;
 
@@ -6,12 +6,12 @@ use event_data_service::spool::segment;
 
 use crate::prelude::*;
 
-/// Enough for the time-outs, the pauses between attempts and the grace after an outage.
+/// Allows for timeouts, pauses between attempts, and the grace after an outage.
 pub(crate) const BACK: Duration = Duration::from_secs(90);
-/// So few events fit into memory that nearly all go to the disk.
+/// So small that nearly all events go to disk.
 const QUEUE: u64 = 1000;
 
-/// Returns the datagrams of these minutes, in the order of the minutes.
+/// Returns the datagrams of this many minutes in chronological order.
 pub(crate) fn datagrams(minutes: u32, events_per_minute: u64) -> Vec<Vec<u8>> {
     let events = u64::from(minutes) * events_per_minute;
     let any_order = load(0..minutes.into(), events, 20, 500);
@@ -19,7 +19,7 @@ pub(crate) fn datagrams(minutes: u32, events_per_minute: u64) -> Vec<Vec<u8>> {
     in_order.datagrams().collect()
 }
 
-/// A node whose queue is short and whose spool is large.
+/// Returns a node with a short queue and a large spool.
 pub(crate) fn spooling(site: &Site, name: &str, keys: &[(&str, &str)]) -> Node {
     let mut node = site.node(name, &[("input.queue_events", "1000")]);
     node.set("input.spool_dir", &node.spool().display().to_string());
@@ -31,10 +31,10 @@ pub(crate) fn spooling(site: &Site, name: &str, keys: &[(&str, &str)]) -> Node {
 
 fn launch(node: &mut Node) {
     node.launch();
-    eventually("it answers", SOON, || node.get("/healthz"));
+    eventually("the node responds", SOON, || node.get("/healthz"));
 }
 
-/// The same, launched without a Redis, with these datagrams received.
+/// Launches a [`spooling`] node without Redis and sends it these datagrams.
 #[track_caller]
 fn filled(site: &Site, keys: &[(&str, &str)], datagrams: &[Vec<u8>]) -> (Node, Sender) {
     let mut node = spooling(site, "one", keys);
@@ -47,7 +47,7 @@ fn filled(site: &Site, keys: &[(&str, &str)], datagrams: &[Vec<u8>]) -> (Node, S
 fn segments(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|it| it == "spool"));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "spool"));
     paths.sort_unstable();
     paths
 }
@@ -62,7 +62,7 @@ fn events_on_disk(directory: &Path) -> u64 {
 
 #[track_caller]
 fn wait_spooled(node: &Node) -> u64 {
-    eventually("what finds no room is on disk", SOON, || {
+    eventually("all spooled events are on disk", SOON, || {
         let spooled = node.metrics().count("eds_events_spooled");
         let on_disk = events_on_disk(&node.spool());
         if on_disk == spooled {
@@ -83,7 +83,7 @@ pub(crate) fn assert_nothing_lost(metrics: &Metrics) {
 
 #[track_caller]
 pub(crate) fn wait_spool_empty(node: &Node) {
-    eventually("nothing is left on disk", SOON, || {
+    eventually("the spool is empty", SOON, || {
         let metrics = node.metrics();
         let left = segments(&node.spool());
         let seen = format!(
@@ -100,7 +100,6 @@ pub(crate) fn wait_spool_empty(node: &Node) {
     });
 }
 
-/// Waits until all events are published, and nothing is left on disk.
 #[track_caller]
 pub(crate) fn assert_drained(site: &Site, node: &Node, sender: &Sender) {
     site.wait_exact(&sender.expected.points(), BACK);
@@ -124,14 +123,14 @@ fn half_an_hour_without_redis_loses_no_event() {
     assert_eq!(metrics.count("eds_spool_written_total"), spooled);
     site.assert_clean();
 
-    // And then events go their way through memory again.
+    // After that, events go through memory again.
     let directly = datagrams(1, 500);
     let before = node.metrics().count("eds_events_recorded_total");
     for datagram in &directly {
         sender.send_unrecorded(datagram);
     }
     wait_for(
-        "they are recorded",
+        "the events are recorded",
         || node.metrics().count("eds_events_recorded_total") - before,
         |&recorded| recorded == 500,
     );
@@ -144,7 +143,7 @@ fn spooled_events_survive_a_kill() {
     let mut node = spooling(&site, "one", &[("input.queue_events", "1")]);
     launch(&mut node);
     let mut sender = Sender::paced_by(&node);
-    // One event finds room in memory; it is not expected.
+    // One event fits in memory and is lost with the process, so it is not expected.
     let first = datagrams(1, 1).remove(0);
     sender.send_unrecorded(&first);
     sender.wait_received();
@@ -153,7 +152,7 @@ fn spooled_events_survive_a_kill() {
     assert_eq!(spooled, 27_000);
     node.kill();
 
-    // Twice, the second time in the midst of recording it.
+    // The second kill happens while the spool is being recorded.
     launch(&mut node);
     assert!(node.metrics().count("eds_spool_bytes") > 0);
     site.redis.restart();
@@ -169,7 +168,7 @@ fn stop_while_redis_is_unreachable_keeps_spooled_events_for_the_next_start() {
     let keys = [("input.drain_timeout", "500ms")];
     let (mut node, sender) = filled(&site, &keys, &datagrams(3, 9000));
     assert!(node.terminate().success());
-    assert_eq!(events_on_disk(&node.spool()), 27_000, "memory's part, too");
+    assert_eq!(events_on_disk(&node.spool()), 27_000, "events in memory must be on disk, too");
     let log = node.log();
     assert!(log.contains("writing them to input.spool_dir"), "{log}");
     assert!(!log.contains("giving it up"), "{log}");
@@ -185,7 +184,7 @@ fn stop_while_redis_is_unreachable_keeps_spooled_events_for_the_next_start() {
 fn node_waits_for_another_that_replays_its_spool() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let proxy = RedisProxy::start(site.redis.address());
-    // The second is slow: each of its transactions takes a second to reach Redis.
+    // Each transaction of the slow node takes a second to reach Redis.
     for nth in 1..=70 {
         let slow = || {
             thread::sleep(Duration::from_secs(1));
@@ -199,7 +198,7 @@ fn node_waits_for_another_that_replays_its_spool() {
     nodes.iter_mut().for_each(launch);
     let mut expected = Expected::default();
     let mut senders = nodes.each_ref().map(Sender::paced_by);
-    // Each event reaches one node only, and the slow node has events of every minute.
+    // Each event reaches only one node, and the slow node has events of every minute.
     for (i, datagram) in datagrams(10, 15_000).iter().enumerate() {
         expected.receive(datagram);
         senders[i % 2].send(datagram);
@@ -211,7 +210,7 @@ fn node_waits_for_another_that_replays_its_spool() {
     site.redis.restart();
     wait_spool_empty(&nodes[0]);
     let left = nodes[1].metrics().count("eds_spool_bytes");
-    assert!(left > 0, "the slow one is to have something left when the other is done");
+    assert!(left > 0, "the slow node has finished before the quick one");
     site.wait_exact(&expected.points(), Duration::from_secs(180));
     for node in &nodes {
         wait_spool_empty(node);
@@ -236,7 +235,7 @@ fn events_beyond_the_spool_are_counted_exactly() {
     let bytes: u64 =
         segments(&node.spool()).iter().map(|path| path.metadata().unwrap().len()).sum();
     assert!((500_000..=1 << 20).contains(&bytes), "{bytes}");
-    assert!(node.log().contains("input.spool_max"), "the log says why");
+    assert!(node.log().contains("input.spool_max"), "the log does not say why");
 
     site.redis.restart();
     node.wait_count("eds_events_recorded_total", |recorded| recorded == kept);
@@ -253,7 +252,7 @@ fn damaged_segment_loses_only_its_damaged_frames_and_is_kept() {
     let path = segments(&spool).remove(0);
     let mut bytes = fs::read(&path).unwrap();
     bytes[segment::MAGIC.len() + 20] ^= 0x40;
-    // The end of a segment whose process died during a write.
+    // An incomplete frame, as left by a process that died during a write.
     bytes.extend([0x00, 0x10, 0x00, 0x00, 0x01]);
     fs::write(&path, bytes).unwrap();
     fs::write(spool.join("00000000000000000000.spool"), "of something else").unwrap();
@@ -269,5 +268,5 @@ fn damaged_segment_loses_only_its_damaged_frames_and_is_kept() {
     assert_eq!(metrics.count("eds_spool_restored_total"), left);
     assert!(path.with_extension("damaged").exists());
     assert!(spool.join("00000000000000000000.damaged").exists());
-    assert!(node.log().contains("cannot read some of the spooled events"));
+    assert!(node.log().contains("some spooled events could not be read"));
 }

@@ -1,4 +1,4 @@
-//! `eds status` names the right cause, with a remedy, of whatever is wrong with Redis, an output or a node.
+//! `eds status` names the right cause of faults in Redis, outputs and nodes, with a remedy.
 
 use crate::prelude::*;
 use crate::queries::{check_schema, five_minutes_ago_ns};
@@ -11,7 +11,7 @@ pub(crate) fn ask(node: &Node, arguments: &[&str]) -> Output {
     node.command(&[&["status"], arguments].concat())
 }
 
-/// The answer, and the exit code that must go with it.
+/// Returns the output of `eds status --json` after checking the exit code.
 pub(crate) fn status(node: &Node) -> Value {
     let output = ask(node, &["--json"]);
     let status: Value = serde_json::from_slice(&output.stdout)
@@ -28,7 +28,7 @@ pub(crate) fn all_words(finding: &Value) -> String {
 
 #[track_caller]
 pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
-    eventually(&format!("{id} is what is found first"), SOON, || {
+    eventually(&format!("{id} is the first finding"), SOON, || {
         let status = status(node);
         let first = &status["findings"][0];
         let holds = first["id"] == id && words.iter().all(|word| all_words(first).contains(word));
@@ -38,7 +38,7 @@ pub(crate) fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
 
 #[track_caller]
 pub(crate) fn wait_healthy(node: &Node) -> Value {
-    eventually("all is healthy", SOON, || {
+    eventually("the cluster is healthy", SOON, || {
         let status = status(node);
         let is_there = status["nodes"][0]["outputs"].is_array();
         when(status["healthy"] == true && is_there, status.clone()).map(|()| status)
@@ -61,7 +61,7 @@ fn healthy_cluster_is_shown_as_a_table_and_as_json() {
     send(&mut sender, 500);
     site.wait_exact(&sender.expected.points(), SOON);
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
-    let answered = eventually("both nodes report what they saw", SOON, || {
+    let answered = eventually("both nodes report all events", SOON, || {
         let status = wait_healthy(&nodes[0]);
         let seen = |node: &Value| node["coverage"] == 1.0 && node["totals"]["recorded"] == 500;
         let nodes = status["nodes"].as_array().unwrap();
@@ -83,14 +83,14 @@ fn healthy_cluster_is_shown_as_a_table_and_as_json() {
         &table,
         [
             "healthy, at ",
-            "Is anything lost? No: ",
+            "Has anything been lost? No: ",
             "one ",
             "two ",
             "append-only file",
             "InfluxDB at http",
         ],
     );
-    // Nodes that were stopped in order are not missed.
+    // A node that was stopped properly is not reported as missing.
     let [one, mut two] = nodes;
     assert!(two.terminate().success());
     let status = wait_healthy(&one);
@@ -105,7 +105,7 @@ fn memory_store_is_shown_by_its_node_only() {
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(words.contains(&format!("http://{}/api/v1/status", node.http())), "{words}");
     let output = ask(&node, &["--watch", "--store", "redis://127.0.0.1:1"]);
-    assert_eq!(output.status.code(), Some(2), "it is no terminal");
+    assert_eq!(output.status.code(), Some(2), "--watch needs a terminal");
     assert!(String::from_utf8_lossy(&output.stderr).contains("terminal"));
 }
 
@@ -115,9 +115,8 @@ fn what_is_unknown_without_redis_is_left_out() {
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
     site.redis.stop();
-    let status = wait_first(&node, "redis-down", &["start it", "refused"]);
+    let status = wait_first(&node, "redis-down", &["start Redis", "refused"]);
     assert_eq!(status["is_anything_lost"]["answer"], "unknown");
-    // Unknown values are left out, and not reported as zero.
     for unknown in [
         "/partitions/by_state",
         "/outputs/0/up",
@@ -129,7 +128,7 @@ fn what_is_unknown_without_redis_is_left_out() {
     ] {
         assert_eq!(status.pointer(unknown), None, "{unknown} of {status}");
     }
-    eventually("the node's metrics leave it out", SOON, || {
+    eventually("the metrics leave out unknown values", SOON, || {
         let metrics = node.metrics();
         let told: Vec<_> = [
             "eds_backlog_pending",
@@ -155,7 +154,7 @@ fn status_names_a_rejecting_node_with_reason_example_and_remedy() {
         let line = format!("page.views\u{1b}:{line}|c\npage.views.{}:1|c", "x".repeat(500));
         socket.send_to(line.as_bytes(), node.udp()).unwrap();
     }
-    let words = ["node one", "400 of 400 lines (100 %)"];
+    let words = ["node one", "400 of 400 lines (100%)"];
     let status = wait_first(&node, "rejects-lines", &words);
     assert_eq!(status["healthy"], false);
     let lost = &status["is_anything_lost"];
@@ -167,7 +166,7 @@ fn status_names_a_rejecting_node_with_reason_example_and_remedy() {
     for (reason, example) in
         [("user_missing", "page.views\\x1b:"), ("tag_too_long", "page.views.xxx")]
     {
-        let found = reported.iter().find(|it| it["reason"] == reason);
+        let found = reported.iter().find(|loss| loss["reason"] == reason);
         let found = found.unwrap_or_else(|| panic!("{reason}: {reported:?}"));
         let shown = found["example"].as_str().unwrap();
         assert_eq!(found["lines"], 200, "{found}");
@@ -182,6 +181,6 @@ fn status_names_a_rejecting_node_with_reason_example_and_remedy() {
     let schema = &file["components"]["schemas"]["NodeStatus"];
     check_schema(&file, schema, &status["nodes"][0], "NodeStatus");
     let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
-    assert_contains(&table, ["not healthy", "Is anything lost? Attention: ", "rejected 400"]);
+    assert_contains(&table, ["not healthy", "Has anything been lost? Attention: ", "rejected 400"]);
     assert!(!table.contains('\u{1b}'), "{table:?}");
 }

@@ -1,19 +1,17 @@
-//! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: the screen, keys, signals, sizes, colours; and the
-//! terminal is restored afterwards.
+//! `eds status --watch` in a real 80 × 24 terminal drawn by tmux: screen, keys, signals, sizes, colours, and cleanup.
 
 use tempfile::NamedTempFile;
 
 use crate::prelude::*;
 
-/// A terminal in which a command runs; it ends with the value.
+/// A terminal in which a command runs until this is dropped.
 struct Terminal {
     name: String,
-    /// All bytes written to the terminal.
     written: NamedTempFile,
 }
 
 impl Terminal {
-    /// Watches with a node's configuration and these variables, and says at last with which code that ended.
+    /// Runs `eds status --watch` with a node's configuration and these variables, and then prints its exit code.
     fn watching(node: &Node, variables: &str) -> Self {
         node.write_config();
         let terminal = Self {
@@ -23,7 +21,7 @@ impl Terminal {
         let (program, config) = (eds().get_program().to_owned(), node.config_path());
         let watch = format!("{} status --watch --config {}", program.display(), config.display());
         let after = "echo \"ended $?\"; stty -a | grep -o -- '-*icanon'; exec cat";
-        // What Ctrl-C ends is what watches, and not the shell. It starts once all is written down.
+        // Ctrl-C must end the command, but not the shell, which starts the command once the output is being captured.
         let script = format!(
             "read start; trap : INT; sh -c 'exec env -u NO_COLOR {variables} {watch}'; {after}"
         );
@@ -66,7 +64,7 @@ impl Terminal {
         })
     }
 
-    /// Returns all bytes written to the terminal, with every sequence.
+    /// Returns all bytes written to the terminal, including escape sequences.
     fn written(&self) -> String {
         String::from_utf8(fs::read(self.written.path()).unwrap()).expect("UTF-8")
     }
@@ -78,7 +76,7 @@ impl Terminal {
             rest[end..].starts_with('m').then_some(&rest[..end])
         });
         let mut numbers = sequences.flat_map(|sequence| sequence.split(';'));
-        numbers.any(|it| matches!(it.parse(), Ok(30..=38 | 40..=48 | 90..=107)))
+        numbers.any(|number| matches!(number.parse(), Ok(30..=38 | 40..=48 | 90..=107)))
     }
 
     fn signal(&self, name: &str) {
@@ -101,20 +99,21 @@ impl Drop for Terminal {
     }
 }
 
-/// The last line of the watch, which is gone afterwards.
-const FOOT: &str = "q quits";
+/// Part of the last line of the screen, which must be gone afterwards.
+const FOOT: &str = "q: quit";
 
 #[test]
 fn watch_shows_findings_on_80_by_24_and_obeys_its_keys() {
     let redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
     let terminal = Terminal::watching(&node, "");
-    let screen = terminal.wait(&["Is anything lost? No", "WARNING", "no append-only file", FOOT]);
+    let screen =
+        terminal.wait(&["Has anything been lost? No", "WARNING", "no append-only file", FOOT]);
     let widest = screen.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80 && screen.lines().count() == 24, "{screen}");
-    eventually("it is coloured", SOON, || when(terminal.is_coloured(), terminal.screen()));
+    eventually("the output is coloured", SOON, || when(terminal.is_coloured(), terminal.screen()));
     terminal.wait(&["one  "]);
-    // One too small for anything does no harm.
+    // A window that is too small for anything does no harm.
     terminal.run(&["resize-window", "-x", "3", "-y", "1"]);
     wait_for("it fits the smallest window", || terminal.screen(), |screen| screen.trim() == "q q");
     terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
@@ -125,12 +124,12 @@ fn watch_shows_findings_on_80_by_24_and_obeys_its_keys() {
     });
     terminal.press("PageDown");
     wait_for(
-        "it is scrolled",
+        "the screen is scrolled",
         || terminal.screen(),
-        |screen| !screen.contains("Is anything lost?") && screen.contains(FOOT),
+        |screen| !screen.contains("Has anything been lost?") && screen.contains(FOOT),
     );
     terminal.press("q");
-    // Something is wrong, and the screen is that of before.
+    // Exit code 1 reports the finding, and the previous screen is restored.
     let screen = terminal.wait(&["ended 1", "icanon"]);
     assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{screen}");
     for key in ["Escape", "C-c"] {
@@ -148,18 +147,18 @@ fn watch_works_without_colours_and_restores_the_terminal() {
     node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
     for name in ["TERM", "INT", "HUP"] {
         let terminal = Terminal::watching(&node, "NO_COLOR=1");
-        let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it", FOOT]);
+        let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start Redis", FOOT]);
         assert!(!terminal.is_coloured(), "{screen}");
         terminal.signal(name);
         let screen = terminal.wait(&["ended 1", "icanon"]);
         assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{name}: {screen}");
         let written = terminal.written();
         assert!(!terminal.is_coloured(), "{written:?}");
-        assert!(written.contains("\u{1b}[?25h"), "the cursor is back: {written:?}");
+        assert!(written.contains("\u{1b}[?25h"), "the cursor is still hidden: {written:?}");
     }
-    // A terminal without cursor movement gets text without any sequence.
+    // A terminal without cursor movement gets plain text without escape sequences.
     let terminal = Terminal::watching(&node, "TERM=dumb");
-    let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it"]);
+    let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start Redis"]);
     assert!(!screen.contains(FOOT), "{screen}");
     let written = terminal.written();
     assert!(!written.contains('\u{1b}'), "{written:?}");

@@ -1,12 +1,11 @@
-//! A stop with events that are not published yet: it sends them if it can, reports losses in the log and in the exit code, and
-//! never takes longer than allowed.
+//! A node that is stopped publishes what it can, reports losses in its log and exit code, and ends in time.
 
 use crate::prelude::*;
 
 const LOST: Option<i32> = Some(3);
-/// The time of a stop in addition to `input.drain_timeout`, on a machine that is busy.
+/// How long a stop may take beyond `input.drain_timeout` on a busy machine.
 const BESIDE: Duration = Duration::from_secs(8);
-/// No minute closes.
+/// Keeps every minute open.
 const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
 
 fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
@@ -16,7 +15,7 @@ fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     node.wait_recorded();
 }
 
-/// Stops it, and returns the exit code. It must end within its time.
+/// Stops the node, asserts that it ends within this time, and returns its exit code.
 #[track_caller]
 fn stop(node: &mut Node, within: Duration) -> Option<i32> {
     let began = Instant::now();
@@ -29,7 +28,7 @@ fn stop(node: &mut Node, within: Duration) -> Option<i32> {
 fn memory_store_publishes_ended_minutes_at_a_stop() {
     let mut node = Node::start("one", &NEVER);
     let mut sender = Sender::paced_by(&node);
-    // More minutes than a round claims.
+    // More minutes than a node claims in one round.
     for minute in 0..40 {
         let at = SEED_MINUTE_NS + minute * MINUTE_NS;
         send(&mut sender, &node, &["ann", "ben", "ann"], at);
@@ -46,17 +45,17 @@ fn memory_store_drops_the_open_minute_at_a_stop_and_reports_it() {
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
     let over = sender.expected.points();
-    // However long the test takes to stop the node, this minute is not over by then.
+    // This minute is not over when the node stops, however slow the test is.
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
     send(&mut sender, &node, &["ann", "ben", "eve"], now + MINUTE_NS);
     assert_eq!(stop(&mut node, SOON), LOST);
-    // Some of the events would give the minute a wrong value.
+    // Publishing only some of its events would give the minute a wrong value.
     compare(&over, &read_back::written(node.stdout().as_bytes())).unwrap();
     let words = ["WARN", "received=4", "recorded=4", "dropped=0", "unpublished=3"];
     assert_contains(&node.last_ledger(), words);
 }
 
-/// It has only the first events of that minute, and the next process has the others.
+/// The node has only the first events of that minute, and its next process receives the others.
 #[test]
 fn memory_store_drops_a_minute_that_ends_during_the_stop() {
     let mut output = HttpProxy::start(None);
@@ -70,7 +69,7 @@ fn memory_store_drops_a_minute_that_ends_during_the_stop() {
         ("input.drain_timeout", "5m"),
     ];
     let mut node = Node::new("one", &keys);
-    // It starts 30 s before a minute ends.
+    // By the node's clock, it starts 30 s before a minute ends.
     let ahead = 30 - chrono::Utc::now().timestamp().rem_euclid(60);
     node.skew(ahead);
     node.run();
@@ -85,8 +84,8 @@ fn memory_store_drops_a_minute_that_ends_during_the_stop() {
     send(&mut sender, &node, &["ann", "ben"], end - MINUTE_NS);
     node.signal("TERM");
     node.wait_log("draining");
-    assert!(now() < end, "it was told to stop after the minute");
-    eventually("it has gone round after the minute", 3 * SOON, || {
+    assert!(now() < end, "the stop came after the end of the minute");
+    eventually("the minute has been over for a while", 3 * SOON, || {
         when(now() > end + MINUTE_NS / 20, now())
     });
     output.set(Mode::Pass);
@@ -117,7 +116,7 @@ fn memory_store_drops_unsent_counts_at_a_stop() {
     assert_contains(&node.last_ledger(), ["WARN", "recorded=2", "unpublished=2"]);
 }
 
-/// A node whose Redis does not answer, from the start or later, with an event that it could not record.
+/// Returns a node with an event that it cannot record. Redis never responds, or only at the start if `answered`.
 fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node, RedisProxy) {
     let proxy = RedisProxy::start(site.redis.address());
     let url = proxy.url();
@@ -135,7 +134,7 @@ fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node,
     proxy.mute(true);
     if !answered {
         node.launch();
-        eventually("it answers", SOON, || node.get("/metrics"));
+        eventually("the node responds", SOON, || node.get("/metrics"));
     }
     let mut sender = Sender::paced_by(&node);
     sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"));
@@ -166,14 +165,14 @@ fn node_refused_after_its_start_logs_the_outcome_of_its_events() {
         ("flush.grace", "3s"),
     ];
     let mut two = site.node("two", &keys);
-    // It reads its socket before it has this answer.
+    // The node reads its socket before it receives this response.
     let (keeping, kept) = mpsc::channel::<()>();
     proxy.at(1, "HGETALL", When::Before, move || {
         let _ = kept.recv();
         Then::Pass
     });
     two.launch();
-    eventually("it answers", SOON, || two.get("/metrics"));
+    eventually("the node responds", SOON, || two.get("/metrics"));
     let mut sender = Sender::paced_by(&two);
     sender.send_unrecorded(format!("event_type=login value=ann {SEED_MINUTE_NS}"));
     sender.wait_received();
@@ -188,7 +187,7 @@ fn second_signal_ends_a_node_at_once_and_logs_the_ledger() {
     let site = Site::start();
     for answered in [true, false] {
         let (mut node, _proxy) = with_a_mute_redis(&site, "10m", answered);
-        // Two of a kind that come at once are one.
+        // Uses INT, because two pending TERM signals would merge into one.
         node.signal("INT");
         if answered {
             node.wait_log("draining");
@@ -201,7 +200,7 @@ fn second_signal_ends_a_node_at_once_and_logs_the_ledger() {
 #[test]
 fn long_backlog_does_not_delay_a_stop() {
     let load = load(0..20, 5_000, 100, 50);
-    // An output that is silent, an output that takes the writes, two points each, but slowly, and an output that refuses them.
+    // The output does not respond, accepts writes of two points slowly, or refuses them.
     for mode in [Mode::Hang, Mode::Trickle, Mode::Answer(400)] {
         let mut site = Site::start();
         site.writes.set(Mode::Refuse);
@@ -219,10 +218,10 @@ fn long_backlog_does_not_delay_a_stop() {
         node.wait_count("eds_series_sealed_total", |counted| counted > 1_500);
         let written = site.writes.writes().len();
         site.writes.set(mode);
-        eventually("it is being sent", SOON, || {
+        eventually("the counts are being sent", SOON, || {
             when(site.writes.writes().len() > written, written)
         });
-        // All its events are in Redis, for the next process.
+        // All events are in Redis, for the next process.
         assert_eq!(stop(&mut node, BESIDE), Some(0), "{mode:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the proxies: with a proxy that misses a fault the other tests would prove nothing.
+//! Tests of the proxies: if a proxy did not inject its faults, the other tests would prove nothing.
 
 use std::io::{Read, Write};
 
@@ -32,11 +32,11 @@ fn redis_proxy_sees_a_command_split_over_two_reads() {
     let mut stream = connect(&proxy);
     stream.write_all(b"*2\r\n$4\r\nECHO\r\n$6\r\nneedle\r\n*3\r\n$3\r\nSET\r\n$6\r\nnee").unwrap();
     assert_eq!(answer(&mut stream), "$6\r\nneedle\r\n");
-    assert!(reports.try_recv().is_err(), "the first is let by");
+    assert!(reports.try_recv().is_err(), "the proxy acted on the first match");
     stream.write_all(b"dle\r\n$1\r\n1\r\n*1\r\n$4\r\nPING\r\n").unwrap();
-    assert_eq!(answer(&mut stream), "", "the connection is cut");
+    assert_eq!(answer(&mut stream), "", "the connection was not cut");
     reports.recv_timeout(SOON).unwrap();
-    assert_eq!(redis.query::<Option<String>>(&["GET", "needle"]), None, "it was not passed on");
+    assert_eq!(redis.query::<Option<String>>(&["GET", "needle"]), None, "the command got through");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn redis_proxy_drops_the_answer_of_a_forwarded_command() {
         |value| value.as_deref() == Some("1"),
     );
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(stream.read(&mut [0; 64]).is_err(), "the answer is swallowed");
+    assert!(stream.read(&mut [0; 64]).is_err(), "the response was forwarded");
 }
 
 #[test]
@@ -63,10 +63,11 @@ fn redis_proxy_acts_after_forwarding_a_command() {
     let redis = RedisServer::start(&[]);
     let proxy = RedisProxy::start(redis.address());
     let (report, reports) = mpsc::channel();
-    let mut other = redis.connection();
+    let mut connection = redis.connection();
     proxy.at(1, "key", When::After, move || {
         let value = eventually("Redis has the key", SOON, || {
-            let value: Option<String> = redis::cmd("GET").arg("key").query(&mut other).unwrap();
+            let value: Option<String> =
+                redis::cmd("GET").arg("key").query(&mut connection).unwrap();
             value.ok_or("nothing")
         });
         report.send(value).unwrap();
@@ -131,7 +132,7 @@ fn http_proxy_loses_answers_and_asks_for_delay() {
     assert_eq!(write().unwrap().status, 204);
     proxy.set(Mode::TakeAndHang);
     let hanging = std::thread::spawn(write);
-    eventually("the server takes it", SOON, || {
+    eventually("the server has received the write", SOON, || {
         when(server.writes().len() == 4, server.writes().len())
     });
     proxy.set(Mode::AnswerLater(429, 7));
@@ -159,7 +160,7 @@ fn tcp_proxy_stalls_cuts_slows_and_redirects() {
     stream.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"$5\r\nfirst\r\n");
 
-    // Bytes sent during the stall pass after it.
+    // Bytes sent during the stall are delivered after it.
     proxy.set(Traffic::Stall);
     ask(&mut stream).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -193,10 +194,10 @@ fn a_comparison_of_points_shows_differences() {
     expected.receive(b"a=b value=u 1\na=b value=u 2\na=b value=v 60000000000");
     let points = expected.points();
     assert_eq!(compare(&points, &points), Ok(()));
-    let mut other = points.clone();
-    other.pop_last();
-    *other.first_entry().unwrap().get_mut() += 1;
-    let report = compare(&points, &other).unwrap_err();
+    let mut changed = points.clone();
+    changed.pop_last();
+    *changed.first_entry().unwrap().get_mut() += 1;
+    let report = compare(&points, &changed).unwrap_err();
     assert_contains(&report, ["1 of 4 points missing", "expected Some(2), found Some(3)"]);
-    assert!(compare(&other, &points).unwrap_err().contains("1 of 3 points unexpected"));
+    assert!(compare(&changed, &points).unwrap_err().contains("1 of 3 points unexpected"));
 }

@@ -1,5 +1,4 @@
-//! Output to a terminal: by a node without a configuration; coloured, unless `NO_COLOR` is set. And to the journal: without a
-//! time, and with priorities.
+//! Output to a terminal, which is coloured unless `NO_COLOR` is set, and to the journal, with priorities but no times.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -8,11 +7,11 @@ use testing::process::{self};
 
 use crate::prelude::*;
 
-/// Starts the binary on a new terminal, with these variables. Returns the output of the terminal.
+/// Starts the binary in a new terminal with these variables. The output of the child is what the terminal shows.
 fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
     let mut command = Command::new("script");
     let eds = env!("CARGO_BIN_EXE_eds");
-    // `exec`, so that the id that is printed first is that of the binary.
+    // Because of `exec`, the process id printed first is that of the binary.
     let run = format!("echo $$ && exec '{eds}' {arguments}");
     command
         .args(["--quiet", "--return", "--flush", "--command", &run])
@@ -22,10 +21,10 @@ fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
         .env("TERM", "xterm-256color")
         .envs(variables.iter().copied());
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    child.expect("script, of Debian's package bsdutils")
+    child.expect("script (Debian package bsdutils) is installed")
 }
 
-/// Returns all its output until it ends, by a signal after it has written `until`.
+/// Runs the binary in a terminal and returns its output. Stops the binary once it has printed `until`, if given.
 fn written(arguments: &str, variables: &[(&str, &str)], until: Option<&str>) -> String {
     let mut child = on_terminal(arguments, variables);
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -44,7 +43,7 @@ fn written(arguments: &str, variables: &[(&str, &str)], until: Option<&str>) -> 
     text
 }
 
-/// Whether it has a sequence that sets a colour or another look: ESC [ … m.
+/// Whether the text has an escape sequence that sets a colour or style: ESC [ … m.
 fn is_coloured(text: &str) -> bool {
     text.split("\x1b[").skip(1).any(|rest| {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';');
@@ -73,7 +72,7 @@ fn no_color_applies_to_all_terminal_output() {
         }
         let text = written(arguments, &[("NO_COLOR", "1")], until);
         assert!(!is_coloured(&text), "{arguments}: {text:?}");
-        // It is a terminal all the same: the progress is drawn.
+        // Progress is drawn on a terminal even without colours.
         assert_eq!(text.contains("\x1b["), arguments == send, "{text:?}");
     }
 }
@@ -90,7 +89,7 @@ fn unconfigured_node_explains_itself_at_a_terminal_only() {
 
     let node = Node::start("one", &[]);
     let file = format!("config=\"{}\"", node.config_path().display());
-    // It answers that it is ready a moment before.
+    // The node may become ready a moment before it logs this.
     let log = eventually("the log names the file", SOON, || {
         let log = node.log();
         when(log.contains(&file), log.clone()).map(|()| log)
@@ -98,7 +97,7 @@ fn unconfigured_node_explains_itself_at_a_terminal_only() {
     assert!(!log.contains("this node uses the defaults"), "{log}");
 }
 
-/// The lines that `eds` writes to standard error when `JOURNAL_STREAM` has this number added to its inode.
+/// Returns what `eds` writes to standard error if `JOURNAL_STREAM` names its inode plus `added`, line by line.
 fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) -> Vec<String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     let stderr = file.as_file().metadata().unwrap();
@@ -112,7 +111,7 @@ fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) ->
         .unwrap();
     let written = || fs::read_to_string(file.path()).unwrap();
     if let Some(until) = until {
-        eventually("it starts", SOON, || when(written().contains(until), written()));
+        eventually("the process has started", SOON, || when(written().contains(until), written()));
         signal(child.id(), "TERM");
     }
     process::wait(&mut child, SOON);
@@ -125,11 +124,11 @@ fn only_journal_output_has_priorities_and_no_time() {
     let lines = lines_for_the_journal(&run, 0, Some("started"));
     assert!(!lines.is_empty());
     for line in &lines {
-        // A host with small buffers is warned.
+        // On a host with small buffers, warnings are also logged.
         let has_both = ["<6> INFO ", "<4> WARN "].map(|start| line.starts_with(start));
         assert!(has_both.contains(&true), "{lines:#?}");
     }
-    // A stream that is redirected, as in a shell that a service starts.
+    // Standard error is not the journal, as when the shell of a service redirects it.
     let lines = lines_for_the_journal(&run, 1, Some("started"));
     assert!(lines[0].starts_with("20"), "{lines:#?}");
 
@@ -149,7 +148,7 @@ fn closed_pipe_causes_no_error_message() {
         let mut command = eds();
         let output = command.args(arguments).stdout(writer).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!said.contains("pipe"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!stderr.contains("pipe"), "{stderr}");
     }
 }

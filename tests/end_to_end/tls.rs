@@ -1,11 +1,10 @@
-//! TLS to Redis and InfluxDB, through the real binary: which peers are trusted, and the messages.
+//! TLS to Redis and InfluxDB: which peers are trusted, and what is logged otherwise.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use testing::tls::TlsForwarder;
 
 use crate::prelude::*;
 
-/// An authority, and files with its certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     directory: TempDir,
@@ -14,7 +13,7 @@ struct Authority {
 impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        // Its own name: a certificate whose issuer has the same name as itself would be taken for self-signed.
+        // Needs a name of its own: a certificate with the same subject and issuer would look self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -44,7 +43,7 @@ impl Authority {
     }
 }
 
-/// A Redis with TLS, and a plain port for the test itself, and its URL.
+/// Starts a Redis server with TLS, and with a plain port for the test. Returns the server and its TLS URL.
 fn redis_with_tls(authority: &Authority, name: &str, clients: &str) -> (RedisServer, String) {
     let (certificate, key) = authority.issue(name);
     let port = free_port().to_string();
@@ -63,7 +62,7 @@ fn redis_with_tls(authority: &Authority, name: &str, clients: &str) -> (RedisSer
     (server, format!("rediss://127.0.0.1:{port}"))
 }
 
-/// The node must say what to fix, whether the server's alert reaches it or only the end of the connection.
+/// Asserts that the node logs what to fix, whether it sees the TLS alert of the server or only a closed connection.
 #[track_caller]
 fn assert_logged(keys: &[(&str, &str)]) {
     let mut node = Node::new("warned", keys);
@@ -152,7 +151,6 @@ fn influxdb_with_another_authority_gets_no_point() {
         when(logged, log)
     });
     assert!(site.writes.writes().is_empty());
-    // Fixed, it is all there.
     assert!(node.terminate().success());
     node.set("output.ca_file", &front.ca_file().display().to_string());
     node.run();

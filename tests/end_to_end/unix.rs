@@ -1,4 +1,4 @@
-//! A Unix socket: senders of the same host wait for room, and every datagram that it took is counted.
+//! Unix sockets: senders wait while the node has no room, and every accepted datagram is counted.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn node(site: &Site, path: &Path, keys: &[(&str, &str)]) -> Node {
     node
 }
 
-/// Sends a new event in each datagram, until this number is sent or the socket takes no more. Returns the expected counts.
+/// Sends this many events, one per datagram, or until sending fails. Returns the expected counts.
 fn send(path: PathBuf, events: i64) -> JoinHandle<Expected> {
     thread::spawn(move || {
         let socket = UnixDatagram::unbound().unwrap();
@@ -45,9 +45,9 @@ fn unix_senders_wait_while_the_queue_is_full() {
     site.redis.signal("STOP");
     let sender = send(path.clone(), EVENTS);
     node.wait_count("eds_listeners_full", |full| full == 1);
-    let other = UnixDatagram::unbound().unwrap();
-    other.set_nonblocking(true).unwrap();
-    eventually("who does not wait is told", SOON, || match other.send_to(b"# no event", &path) {
+    let client = UnixDatagram::unbound().unwrap();
+    client.set_nonblocking(true).unwrap();
+    eventually("a nonblocking send fails", SOON, || match client.send_to(b"# no event", &path) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         sent => Err(format!("{sent:?}")),
     });
@@ -70,7 +70,7 @@ fn unix_senders_wait_while_the_queue_is_full() {
         assert_eq!(metrics.count(name), count, "{name}");
     }
     assert!(node.terminate().success());
-    assert!(!path.exists(), "its file goes with it");
+    assert!(!path.exists(), "the socket file still exists");
 }
 
 #[test]
@@ -98,7 +98,6 @@ fn empty_datagrams_are_counted() {
     }
 }
 
-/// Without a word about a rate: the sender is as fast as the node lets it be.
 #[test]
 fn events_received_before_a_stop_are_counted() {
     let site = Site::start();
@@ -109,7 +108,6 @@ fn events_received_before_a_stop_are_counted() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded > 5000);
     assert!(node.terminate().success());
     let expected = sender.join().unwrap();
-    // Another node publishes its recorded events.
     let _next = site.start_node("two", &[]);
     site.wait_exact(&expected.points(), SOON);
 }
@@ -137,7 +135,7 @@ fn send_writes_to_a_unix_socket_and_udp() {
     site.wait_exact(&expected, SOON);
 }
 
-/// A node that waits for room has a thread that reads nothing; it lives all the same.
+/// A listener thread that waits for room must not delay the stop.
 #[test]
 fn node_with_waiting_senders_stops_in_time_and_counts_drops() {
     let site = Site::start();
@@ -159,7 +157,7 @@ fn node_with_waiting_senders_stops_in_time_and_counts_drops() {
 
 #[test]
 fn stopping_relay_forwards_everything_in_its_socket() {
-    // Few enough for the node's UDP socket, however slow it is.
+    // Few enough to fit in the buffer of the UDP socket of the node.
     const EVENTS: i64 = 1000;
     let site = Site::start();
     let (_directory, path) = place();

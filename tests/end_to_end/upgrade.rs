@@ -1,22 +1,22 @@
-//! Nodes that end and are replaced under load: alone with a socket that a service manager holds, and in turn in a cluster.
+//! Restarts under load: of one node whose socket a service manager holds, and of the nodes of a cluster in turn.
 
 use crate::prelude::*;
 
-/// The grace is longer than a restart, during which nothing may arrive: the minutes must not look idle.
+/// The grace is longer than a restart, so that minutes do not look idle while no events arrive.
 const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "8s"),
     ("flush.max_hold", "10m"),
     ("input.drain_timeout", "2m"),
-    // Its default was different in older versions that may be tested.
+    // Older versions that may be tested have a different default.
     ("input.measurement_tag", ""),
 ];
-/// Of fifteen events each; slow enough for unoptimized nodes on two busy cores.
+/// Each datagram has fifteen events. The rate suits debug builds on two busy cores.
 const DATAGRAMS_PER_SECOND: u32 = 1500;
-/// The most unread bytes of a socket without a drop, under a kernel's default limits.
+/// How many unread bytes a socket holds without drops under the default limits of the kernel.
 pub(crate) const UNREAD_BYTES_MAX: u64 = 100 * 1024;
 pub(crate) const PUBLISHED: Duration = Duration::from_secs(60);
 
-/// Sends a datagram when the socket of its receiver has fewer unread bytes than this.
+/// Sends a datagram once the receiver's socket has fewer than `unread_bytes_max` unread bytes.
 pub(crate) fn send_into_room(
     socket: &UdpSocket,
     datagram: &[u8],
@@ -31,7 +31,7 @@ pub(crate) fn send_into_room(
     socket.send_to(datagram, receiver).unwrap();
 }
 
-/// Sends a load on and on, and knows what must come of it.
+/// Sends a continuous load and computes the expected counts.
 #[derive(Default)]
 pub(crate) struct Loader {
     pub(crate) ended: AtomicBool,
@@ -39,14 +39,13 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Sends each datagram to the addresses that `to` returns for its number, until it is ended. It waits while a socket has
-    /// more unread bytes than this.
+    /// Sends each datagram to the addresses that `to` returns for its number, once they have room, until `ended` is set.
     pub(crate) fn run(
         &self,
         unread_bytes_max: u64,
         to: impl Fn(u64) -> Vec<SocketAddr>,
     ) -> Expected {
-        // More than there is time for.
+        // More events than the test has time for.
         let load = load(0..3, 3_000_000, 100, 2000);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut expected = Expected::default();
@@ -55,7 +54,7 @@ impl Loader {
             if self.ended.load(Ordering::SeqCst) {
                 break;
             }
-            // Not all at once: the load continues while nodes come and go.
+            // Paced, so that the load lasts while nodes restart.
             let due = Duration::from_secs(number) / DATAGRAMS_PER_SECOND;
             thread::sleep(due.saturating_sub(began.elapsed()));
             for address in to(number) {
@@ -71,14 +70,14 @@ impl Loader {
     pub(crate) fn wait_sent(&self, more: u64) {
         let before = self.sent.load(Ordering::SeqCst);
         wait_for(
-            "the load goes on",
+            "the load continues",
             || self.sent.load(Ordering::SeqCst),
             |&sent| sent >= before + more,
         );
     }
 }
 
-/// Ends a load, also when the test fails, so that it does fail.
+/// Ends a load when it is dropped, so that a failing test does not hang.
 pub(crate) struct EndsWith<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for EndsWith<'_> {
@@ -118,7 +117,6 @@ fn node_with_an_inherited_socket_restarts_under_load_without_loss() {
                 assert_eq!(node.terminate().code(), Some(0));
                 let ledger = last_ledger(&node);
                 assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
-                // The load continues without a reader.
                 loader.wait_sent(100);
                 let waiting = udp_socket(udp).unwrap();
                 assert!(waiting.unread_bytes > 0, "{waiting:?}");
@@ -155,20 +153,20 @@ fn stopping_node_at_full_load_records_everything_in_its_socket() {
             let ended = &ended;
             scope.spawn(move || {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-                // No two events are the same, so that the recorded events can be counted.
+                // All events differ, so that the recorded events can be counted.
                 let mut at = SEED_MINUTE_NS + i64::try_from(sender).unwrap() * MINUTE_NS;
                 while !ended.load(Ordering::SeqCst) {
                     let line =
                         |at| format!("event_type=t{},product=p value=u{} {at}", at % 50, at % 900);
                     let lines: Vec<_> = (at..at + 15).map(line).collect();
                     at += 15;
-                    // As fast as possible; without a listener it is lost, as it should be.
+                    // Sent as fast as possible. Datagrams are lost, as intended, while nothing is listening.
                     let _ = socket.send_to(lines.join("\n").as_bytes(), udp);
                 }
             });
         }
         let _ends = EndsWith(&ended);
-        eventually("the load is more than the node can take", SOON, || {
+        eventually("the load is more than the node can read", SOON, || {
             let metrics = node.metrics();
             let [recorded, drops] = ["eds_events_recorded_total", "eds_kernel_drops_total"]
                 .map(|name| metrics.count(name));
@@ -186,15 +184,14 @@ fn stopping_node_at_full_load_records_everything_in_its_socket() {
     node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
-    eventually("every event that was received is published", PUBLISHED, || {
+    eventually("every received event is published", PUBLISHED, || {
         let published = cumulative(&site.points());
         when(published == received, published)
     });
     site.assert_clean();
 }
 
-/// Starts three nodes of the first binary and replaces them in turn by each following binary, while datagrams are sent to the
-/// addresses that `to` returns.
+/// Starts three nodes of the first binary, sends a load to the addresses from `to`, and changes to each next binary.
 fn rolling_restart(
     hold: bool,
     binaries: &[Option<&Path>],
@@ -238,7 +235,7 @@ fn rolling_restart(
     site.assert_clean();
 }
 
-/// Of a hundred datagrams each node misses one; no two nodes the same.
+/// Each node misses a different one of every hundred datagrams.
 fn copies(number: u64, nodes: &[SocketAddr]) -> Vec<SocketAddr> {
     let missing = usize::try_from(number % 100).unwrap();
     let others = nodes.iter().enumerate();
@@ -250,7 +247,7 @@ fn rolling_restart_of_nodes_with_copies_is_exact() {
     rolling_restart(false, &[None; 3], copies);
 }
 
-/// `scripts/upgrade-from COMMIT` builds that binary and runs this.
+/// Run by `scripts/upgrade-from COMMIT`, which builds the older binary.
 #[test]
 #[ignore = "needs an older binary: scripts/upgrade-from COMMIT"]
 fn upgrade_and_downgrade_node_by_node_are_exact() {
@@ -287,10 +284,10 @@ fn earlier_drops_of_an_inherited_socket_are_counted_separately() {
     let read = |name| node.metrics().count(name);
     assert_eq!(read("eds_kernel_drops_inherited"), before);
     assert_eq!(read("eds_kernel_drops_total"), 0);
-    assert!(node.log().contains("before this process read it"), "{}", node.log());
+    assert!(node.log().contains("before this process started reading it"), "{}", node.log());
 
     wait_for(
-        "it has read what fitted",
+        "the node has read its socket",
         || udp_socket(node.udp()).unwrap().unread_bytes,
         |&unread| unread == 0,
     );
@@ -298,7 +295,7 @@ fn earlier_drops_of_an_inherited_socket_are_counted_separately() {
     let meanwhile = dropped(5);
     node.signal("CONT");
     wait_for(
-        "the new ones are its own to count",
+        "the new drops are counted as its own",
         || read("eds_kernel_drops_total"),
         |&counted| counted == meanwhile,
     );

@@ -1,4 +1,4 @@
-//! Which version runs, and which versions may share a Redis.
+//! The reported version, and which storage formats a node and commands accept.
 
 use event_data_service::store::redis::FORMATS;
 use event_data_service::{BUILD, COMMIT, VERSION};
@@ -8,18 +8,18 @@ use crate::prelude::*;
 #[test]
 fn node_reports_its_version_and_commit() {
     let output = eds().arg("--version").output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("eds {VERSION} ({COMMIT})\n"));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(stdout, format!("eds {VERSION} ({COMMIT})\n"));
     let node = Node::start("one", &[]);
     let labels = [("version", VERSION), ("commit", COMMIT)];
     assert_eq!(node.metrics().count_of("eds_build_info", &labels), 1);
-    let started = eventually("the log says that it started", SOON, || {
+    let started = eventually("the start is logged", SOON, || {
         let log = node.log();
         let started = log.lines().find(|line| line.contains(" started "));
         started.map(ToOwned::to_owned).ok_or(log.clone())
     });
-    for said in [format!("version=\"{VERSION}\""), format!("commit=\"{COMMIT}\"")] {
-        assert!(started.contains(&said), "{started}");
+    for label in [format!("version=\"{VERSION}\""), format!("commit=\"{COMMIT}\"")] {
+        assert!(started.contains(&label), "{started}");
     }
 }
 
@@ -27,7 +27,7 @@ fn node_reports_its_version_and_commit() {
 fn unknown_format_is_refused_with_both_formats_and_the_writer() {
     let site = Site::start();
     let mut node = site.start_node("one", &[]);
-    // A node records after its check of the store, by which a newer format would end it.
+    // Once a node has recorded an event, its startup check, which exits on a newer format, is over.
     node.send(b"event_type=login value=ann");
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     let stands = |field| site.redis.query::<String>(&["HGET", "eds:settings", field]);
@@ -42,7 +42,7 @@ fn unknown_format_is_refused_with_both_formats_and_the_writer() {
         format!("format {newer}, written by {by}"),
         format!("{BUILD}, reads format {}", FORMATS.end()),
     ];
-    eventually("a node that runs says so", SOON, || {
+    eventually("the running node reports the format", SOON, || {
         let answer = node.get("/readyz").unwrap();
         let all = words.iter().all(|words| answer.body.contains(words));
         when(answer.status == 503 && all, answer.body)
@@ -51,8 +51,8 @@ fn unknown_format_is_refused_with_both_formats_and_the_writer() {
     node.launch();
     assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
     for command in [["settings", "apply"], ["quarantine", "list"]] {
-        let said = node.says(&command, 1, "");
-        assert!(words.iter().all(|words| said.contains(words)), "{said}");
+        let output = node.says(&command, 1, "");
+        assert!(words.iter().all(|words| output.contains(words)), "{output}");
     }
     assert_eq!(stands("format"), newer);
 }

@@ -1,15 +1,14 @@
-//! The whole picture: applications send to two relays, each of which sends every event to two nodes on one Redis, and these
-//! write to two databases; a third database gets all other lines. During the load one of the two is down, and a node and a
-//! relay are killed and restarted.
+//! Two relays send every event to two nodes, which share Redis and write to two databases. A third gets all other lines.
+//! During the load, one of the two is down, and a node and a relay are killed and restarted.
 
 use crate::outputs::set_outputs;
 use crate::prelude::*;
 use crate::relay::assert_ledger_adds_up;
 use crate::upgrade::{UNREAD_BYTES_MAX, send_into_room};
 
-/// Longer than any killed process is down.
+/// The grace is longer than any killed process is down.
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
-/// The longest pause between two probes, what has waited, and a grace.
+/// Allows for the longest pause between two probes, the backlog, and the grace.
 const PUBLISHED: Duration = Duration::from_secs(120);
 const REST: &str = "telegraf";
 const EVENTS_PER_DATAGRAM: u64 = 15;
@@ -19,22 +18,21 @@ fn two_relays_two_nodes_and_two_databases_are_exact_through_outages_and_kills() 
     the_whole_picture_is_exact(60_000, Duration::from_secs(40));
 }
 
-/// A database is down for more than five minutes of it.
 #[test]
-#[ignore = "takes eight minutes: scripts/test --test end_to_end --run-ignored only a_million_events_through"]
+#[ignore = "takes eight minutes: scripts/test --test end_to_end --run-ignored only million_events_through"]
 fn million_events_through_two_relays_two_nodes_and_two_databases_are_exact() {
     the_whole_picture_is_exact(1_000_000, Duration::from_secs(400));
 }
 
-/// Sends ten minutes of events within `lasts`, and one line in ten that is none.
+/// Sends ten minutes of events within `lasts`. One line in ten is not an event.
 fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
     let site = Site::start();
     site.command(&format!("CREATE DATABASE {REST}"));
     let rest = format!("http://{}?db={REST}", site.influxdb);
-    let mut other = Site::only(InfluxServer::start());
+    let mut backup = Site::only(InfluxServer::start());
     let mut nodes = ["one", "two"].map(|name| {
         let mut node = site.node(name, &KEYS);
-        set_outputs(&mut node, &site, &[("backup", &other)]);
+        set_outputs(&mut node, &site, &[("backup", &backup)]);
         node.run();
         node
     });
@@ -50,7 +48,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
     let sent = AtomicU64::new(0);
     let datagrams = events / EVENTS_PER_DATAGRAM;
     let wait_sent = |percent: u64| {
-        eventually("the load goes on", lasts, || {
+        eventually("the load continues", lasts, || {
             let sent = sent.load(Ordering::SeqCst);
             when(sent * 100 >= datagrams * percent, sent)
         });
@@ -65,7 +63,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
                 let due = lasts * number / u32::try_from(datagrams).unwrap();
                 thread::sleep(due.saturating_sub(began.elapsed()));
                 expected.receive(&datagram);
-                // Five for three datagrams, each of them a separate point.
+                // Five lines for every three datagrams, each of them a separate point.
                 for _ in 0..=(number % 3).min(1) {
                     let line = format!(
                         "\ncpu,host=h{} usage=0.5 {}",
@@ -75,7 +73,6 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
                     datagram.extend_from_slice(line.as_bytes());
                     others += 1;
                 }
-                // A sender to both relays loses nothing with either.
                 for address in addresses {
                     send_into_room(&socket, &datagram, address, UNREAD_BYTES_MAX);
                 }
@@ -84,7 +81,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
             (expected, others)
         });
         wait_sent(8);
-        other.writes.set(Mode::Refuse);
+        backup.writes.set(Mode::Refuse);
         for (percent, victim) in [(20, &mut nodes[0]), (50, &mut relays[1])] {
             wait_sent(percent);
             victim.kill();
@@ -92,14 +89,14 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
             victim.run();
         }
         wait_sent(90);
-        other.writes.set(Mode::Pass);
+        backup.writes.set(Mode::Pass);
         loading.join().unwrap()
     });
     let expected = expected.points();
     site.wait_exact(&expected, PUBLISHED);
-    other.wait_exact(&expected, PUBLISHED);
+    backup.wait_exact(&expected, PUBLISHED);
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    eventually("the rest is where it belongs", SOON, || {
+    eventually("all passthrough lines are written", SOON, || {
         let written = site.query(&format!("SELECT COUNT(usage) FROM {REST}..cpu"));
         let written = written.first().and_then(|series| series["values"][0][1].as_i64());
         when(written == Some(others), format!("{written:?} of {others}"))

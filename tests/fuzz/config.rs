@@ -1,4 +1,4 @@
-//! Any text as a configuration file or environment variables: a configuration, or errors with their place.
+//! Loads random text as a configuration file or environment variables, which results in a configuration or located errors.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -112,7 +112,7 @@ const VARIABLE_PIECES: &[&str] = &[
     "ü",
 ];
 
-/// Each error is one line with its place, without control characters.
+/// Checks that each error is a single line with a location and without control characters.
 fn check_errors(errors: &ConfigErrors, file_lines: usize) {
     let shown = errors.to_string();
     assert!(!errors.problems().is_empty());
@@ -128,7 +128,7 @@ fn check_errors(errors: &ConfigErrors, file_lines: usize) {
     }
 }
 
-/// The output of `eds check` is the same configuration, except for hidden passwords.
+/// Checks that loading the output of `eds check` results in the same configuration, except for hidden passwords.
 fn check_effective(config: &Config, effective: &Effective, directory: &Path) {
     let toml = effective.to_toml(true);
     if toml.contains("hidden") {
@@ -160,18 +160,18 @@ fn load_all(
 fn check_file(text: &[u8], directory: &Path) {
     let text = String::from_utf8_lossy(text);
     match load(&text, [], directory) {
-        // The end of the last line is a place, too.
+        // An error may be located at the end of the file, after the last line end.
         Err(errors) => check_errors(&errors, 1 + text.matches('\n').count()),
         Ok((config, effective)) => check_effective(&config, &effective, directory),
     }
 }
 
-/// A line is a variable.
+/// Loads each line as an environment variable.
 fn check_variables(text: &[u8], directory: &Path) {
     let variables = text.split(|&byte| byte == b'\n').filter_map(|line| {
         let equals = line.iter().position(|&byte| byte == b'=')?;
         let (name, value) = (&line[..equals], &line[equals + 1..]);
-        // The operating system allows no others.
+        // Skip variables that the operating system does not allow.
         let possible = !name.is_empty() && !line.contains(&0);
         let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         possible.then(|| (owned(name), owned(value)))

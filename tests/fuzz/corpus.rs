@@ -1,11 +1,11 @@
-//! The corpora are replayed and cover their subject.
+//! Checks that every corpus is replayed and covers its subject.
 
 use event_data_service::event::{Parser, Rejection};
 use testing::prelude::*;
 
 use crate::line::all_rules;
 
-/// All targets by the names of their corpora: `<file>__<function>`.
+/// The names of all corpora, in the form `<file>__<function>`.
 const TARGETS: &[&str] = &[
     "config__any_text_as_a_file",
     "config__any_text_as_variables",
@@ -20,7 +20,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__")
 }
 
-/// A corpus without a target would never be read.
+/// A corpus without a target would never be replayed.
 #[test]
 fn every_target_has_a_corpus_and_every_corpus_a_target() {
     let found: BTreeSet<_> = fs::read_dir(directory())
@@ -39,7 +39,7 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
     }
 }
 
-/// The seeds of lines cover every rejection of the parser, and accepted lines.
+/// The corpus for lines covers accepted lines and every reason for which the parser rejects a line.
 #[test]
 fn the_seeds_of_lines_reach_every_verdict() {
     let mut verdicts = BTreeSet::new();
@@ -50,7 +50,7 @@ fn the_seeds_of_lines_reach_every_verdict() {
             verdicts.insert(verdict.map_or_else(Rejection::label, |()| "taken"));
         }
     }
-    // Reasons of the datagram, the clock, the source and the recorder, not of the line.
+    // These reasons depend on the datagram, the clock, the source or the recorder, not on the line.
     let others = [
         Rejection::Truncated,
         Rejection::TimestampInSeconds,
@@ -59,7 +59,7 @@ fn the_seeds_of_lines_reach_every_verdict() {
         Rejection::TooManyUsers,
         Rejection::RateLimited,
     ];
-    let reasons = Rejection::ALL.iter().filter(|it| !others.contains(it));
-    let expected: BTreeSet<_> = reasons.map(|it| it.label()).chain(["taken"]).collect();
+    let reasons = Rejection::ALL.iter().filter(|reason| !others.contains(reason));
+    let expected: BTreeSet<_> = reasons.map(|reason| reason.label()).chain(["taken"]).collect();
     assert_eq!(verdicts, expected);
 }

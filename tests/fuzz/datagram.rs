@@ -1,4 +1,4 @@
-//! Any bytes as a datagram: split like a simple reading of the rules.
+//! Compares the splitting of random datagrams with a simple implementation of the rules.
 
 use event_data_service::event::datagram::{Piece, pieces};
 
@@ -37,7 +37,7 @@ enum At {
     ValueStart,
     Value,
     Closed,
-    /// A part without meaning for quotes.
+    /// A part of a line in which quotes have no special meaning.
     Rest,
 }
 
@@ -77,7 +77,7 @@ fn line_end(bytes: &[u8], cut: bool) -> usize {
             (At::Closed | At::Value | At::ValueStart, b',') | (At::Gap | At::Key, _) => At::Key,
             (At::ValueStart | At::Value, _) => At::Value,
             (At::Closed, _) => {
-                unreachable!("a quote that ends no field was taken for one that does")
+                unreachable!("only a quote at the end of a field is a closing quote")
             }
         };
         place += 1 + usize::from(escapes && at != At::Rest);
@@ -85,7 +85,7 @@ fn line_end(bytes: &[u8], cut: bool) -> usize {
     bytes.len()
 }
 
-/// Returns the distance to the next closing quote, and whether its field ends there.
+/// Returns the position of the next closing quote, and whether the field ends there.
 fn close(text: &[u8]) -> Option<(usize, bool)> {
     let mut escaped = false;
     for (place, &byte) in text.iter().enumerate() {
@@ -122,7 +122,7 @@ fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
     lines
 }
 
-/// A truncated datagram loses only its last line.
+/// Checks a complete datagram, and that truncation affects only the last line.
 fn check(datagram: &[u8]) {
     for cut in [false, true] {
         assert_eq!(pieces(datagram, cut).collect::<Vec<_>>(), expected(datagram, cut));

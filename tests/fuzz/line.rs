@@ -1,4 +1,4 @@
-//! Any bytes as a line: rejected, or an event with the same meaning in every spelling.
+//! Parses random bytes as a line. The line is rejected, or is an event that remains the same in every equivalent spelling.
 
 use event_data_service::event::{Line, LineLimits, LineRules, Parser, Precision, Rejection, tags};
 
@@ -60,7 +60,7 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Writes an event as a line in the strictest form.
+/// Formats an event as strict line protocol.
 fn written(tags: &[String], event: &Event, precision: Precision) -> String {
     let user = event.user.replace('\\', r"\\").replace('"', "\\\"");
     let mut line = format!("{} value=\"{user}\"", tags.join(","));
@@ -90,7 +90,7 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
     let mut tags: Vec<_> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     assert_eq!(tags.join(","), *series);
 
-    // The full form is the same event in any order of the tags. Escapes may make it longer.
+    // Strict line protocol results in the same event for any order of the tags, but escapes may make the line longer.
     let roomy =
         LineRules { limits: LineLimits { line: usize::MAX, ..rules.limits }, ..rules.clone() };
     for _ in 0..tags.len() {
@@ -99,8 +99,7 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
         tags.rotate_left(1);
     }
 
-    // A relay stamps a line by appending a timestamp, which must change nothing else. A line that ends in a backslash
-    // cannot be stamped: it would escape the space.
+    // A relay appends a timestamp, which must not change anything else. A final backslash would escape the space before it.
     if timestamp.is_none() && !line.ends_with(b"\\") {
         let stamped = [line, b" 7"].concat();
         let expected = Event { timestamp: Some(7 * nanos(rules.precision)), ..event.clone() };

@@ -1,8 +1,6 @@
-//! Random and coverage-guided input for every parser: nothing panics, and accepted input keeps the promises of its
-//! module.
+//! Tests every parser with random and coverage-guided input. No parser may panic, and results must be valid.
 //!
-//! `cargo test` replays the corpus of each target (`__fuzz__/<target>/corpus`) and adds random input for a second;
-//! CONTRIBUTING.md explains how to run libFuzzer.
+//! `cargo test` replays the corpus of each target, and then uses random input. CONTRIBUTING.md explains how to run libFuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,5 +19,5 @@ mod spool;
 
 use std::time::Duration;
 
-/// The time for random input of each target under `cargo test`.
+/// How long `cargo test` runs each target with random input.
 const RANDOM_INPUTS_FOR: Duration = Duration::from_secs(1);

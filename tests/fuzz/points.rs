@@ -1,5 +1,4 @@
-//! Any text as a series, and every series that the input accepts: written as two points, or not at all. An independent
-//! parser reads them.
+//! Writes random text and the series of accepted lines as points. An independent parser must read exactly these two points.
 
 use event_data_service::event::{Minute, Parser, Partition, tags};
 use event_data_service::output::SealedCounts;
@@ -35,7 +34,7 @@ fn check_any(series: &str) {
     for (line, begins) in lines.iter().zip(["unique_user_event", "cumulative_user_event"]) {
         assert!(line.starts_with(begins), "{line}");
         assert!(line.ends_with(" 1480876680000000000"), "{line}");
-        // A series that no line can produce may become no point, but never another point.
+        // A series that no line can produce may be left out, but must never become a different point.
         for point in parse_lines(line).flatten() {
             assert!(point.series.measurement == begins, "{line}");
             assert_eq!(point.field_set.len(), 1, "{line}");
@@ -44,7 +43,7 @@ fn check_any(series: &str) {
     }
 }
 
-/// The series of an accepted line can be written, and reads back as the tags that were sent.
+/// Checks that the series of an accepted line is written, and that the points have the tags of the line.
 fn check_accepted(series: &str) {
     let counts = counts(series);
     let written = lines(&counts).unwrap();
@@ -60,10 +59,10 @@ fn check_accepted(series: &str) {
         assert!(*field == "value" && found.to_string() == value, "{written}");
         let read = point.series.tag_set.iter().flatten();
         let read: Vec<_> = read.map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        // This parser (of InfluxDB 3) reads two backslashes as one; InfluxDB 1 and 2 keep both.
+        // InfluxDB 3, whose parser is used here, reads two backslashes as one; InfluxDB 1 and 2 keep both.
         let sent = tags(series).into_iter();
-        let one = |text: String| text.replace(r"\\", r"\");
-        let sent: Vec<_> = sent.map(|(key, value)| (one(key), one(value))).collect();
+        let unescaped = |text: String| text.replace(r"\\", r"\");
+        let sent: Vec<_> = sent.map(|(key, value)| (unescaped(key), unescaped(value))).collect();
         assert_eq!(read, sent, "{written}");
     }
 }

@@ -1,4 +1,4 @@
-//! Any bytes as datagrams through a relay: the nodes get each event exactly once.
+//! Sends random datagrams through a relay, and checks that nodes receive each event exactly once.
 
 use event_data_service::event::datagram::{Piece, pieces};
 use event_data_service::event::{LineLimits, LineRules, Parser, Precision};
@@ -8,9 +8,9 @@ use influxdb_line_protocol::parse_lines;
 use crate::line::Event;
 use crate::spelling::{self, spelled};
 
-/// Separates datagrams in an input: no line of a node contains it.
+/// Separates the datagrams in an input. This byte cannot occur in an accepted line because it is invalid in UTF-8.
 const DATAGRAM_END: u8 = 0xff;
-/// Short, so that packs fill up.
+/// The maximum datagram size, small enough that packs fill up.
 const DATAGRAM_MAX: usize = 64;
 
 fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
@@ -19,8 +19,8 @@ fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
         assert_eq!(hops(datagram), 1);
         let before = events.len();
         for piece in pieces(datagram, false) {
-            let Piece::Line(line) = piece else { unreachable!("it was not cut") };
-            let event = parser.parse(line).expect("a relay sends only what a node can read");
+            let Piece::Line(line) = piece else { unreachable!("the datagram is not truncated") };
+            let event = parser.parse(line).expect("a relay sends only valid lines");
             events.push(Event::from(event));
         }
         assert_eq!((events.len() - before) as u64, lines);
@@ -35,7 +35,7 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     for datagram in input.split(|&byte| byte == DATAGRAM_END) {
         for piece in pieces(datagram, false) {
-            let Piece::Line(line) = piece else { unreachable!("it was not cut") };
+            let Piece::Line(line) = piece else { unreachable!("the datagram is not truncated") };
             let parsed = parser.parse(line).map(Event::from);
             match sorter.sort(line) {
                 Kind::Event { has_time } => {
@@ -64,7 +64,7 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
 
 fn check_all(input: &[u8]) {
     let usual = LineRules { limits: LineLimits::NONE, ..LineRules::default() };
-    // Fixed, so that stamps are known.
+    // The expected timestamps are in nanoseconds.
     assert_eq!(usual.precision, Precision::Nanoseconds);
     let bare = LineRules { measurement_tag: None, ..usual.clone() };
     let rules = ["m", "a=", "b=a"].map(|rule| rule.parse().unwrap());
@@ -74,7 +74,7 @@ fn check_all(input: &[u8]) {
     }
 }
 
-/// InfluxDB ends a passthrough line before the next one begins; and no valid point is rejected.
+/// Checks that InfluxDB does not join an accepted passthrough line with the next line, and that no valid point is rejected.
 fn check_rest(line: &[u8]) {
     const NEXT: &str = "next,a=b value=1 5";
     let Ok(line) = str::from_utf8(line) else {
@@ -82,7 +82,7 @@ fn check_rest(line: &[u8]) {
     };
     let points: Vec<_> = parse_lines(line).collect();
     let checked = check_passthrough_line(line.as_bytes());
-    // InfluxDB reads NUL as a blank; the parser used here reads it as a part of a name.
+    // InfluxDB treats NUL as a space, but the parser used here treats it as a part of a name.
     if let [Ok(point)] = &points[..]
         && point.to_string() == line
         && !line.contains('\0')
@@ -103,7 +103,7 @@ fn any_bytes_through_a_relay() {
         check_all(input);
         check_rest(input);
         check_rest(&spelled(input, spelling::LINE));
-        // Pieces of lines, some in datagrams of their own.
+        // Combine pieces of lines to several datagrams.
         let mut datagrams = Vec::new();
         for part in input.chunks(6) {
             datagrams.extend(spelled(part, spelling::LINE));

@@ -1,8 +1,8 @@
-//! Structured input: random bytes are hardly ever a line, so they also select pieces of lines.
+//! Structured input. Random bytes are hardly ever a valid line, so they are also used to select pieces of lines.
 
-/// Returns the pieces selected by the bytes; the first byte is their number.
+/// Concatenates the pieces selected by the bytes. The first byte determines the number of pieces.
 pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
-    /// Long random input is hardly ever valid.
+    /// The limit is low because long random input is hardly ever valid.
     const PIECES_MAX: u8 = 16;
     let Some((length, bytes)) = bytes.split_first() else {
         return Vec::new();

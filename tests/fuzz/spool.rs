@@ -1,4 +1,4 @@
-//! Any bytes as a spool segment: reading ends, and returns nothing that was not written.
+//! Reads random bytes as a spool segment. Reading must end and must return only batches that were written.
 
 use event_data_service::event::{Batch, Minute};
 use event_data_service::spool::segment::{Contents, MAGIC, NotASegment, frames, read};
@@ -29,9 +29,9 @@ fn written(input: &[u8]) -> Vec<Event> {
 
 fn segment(events: &[Event]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    for some in events.chunks(7) {
+    for chunk in events.chunks(7) {
         let mut batch = Batch::default();
-        for (series, user, timestamp) in some {
+        for (series, user, timestamp) in chunk {
             assert!(batch.push(Minute::of_nanos(*timestamp), series, user, *timestamp));
         }
         let (frames, unwritten) = frames(&batch);
@@ -42,7 +42,7 @@ fn segment(events: &[Event]) -> Vec<u8> {
 }
 
 fn check(input: &[u8]) {
-    // Alone, and after a valid header, because random bytes never match a checksum.
+    // Read the input alone, and after a valid header, because random bytes never match a checksum.
     let torn = MAGIC.starts_with(input) || input.iter().all(|&byte| byte == 0);
     match events(input) {
         Err(NotASegment) => assert!(!torn && !input.starts_with(MAGIC)),
@@ -54,7 +54,7 @@ fn check(input: &[u8]) {
     let (found, contents) = events(&behind_magic).unwrap();
     assert_eq!(contents.events, found.len() as u64);
 
-    // Written batches are read back; a truncated or changed frame affects only itself.
+    // Written batches can be read. A truncated or changed frame does not affect other frames.
     let mut all = written(input);
     all.sort();
     let whole = segment(&all);
@@ -67,13 +67,13 @@ fn check(input: &[u8]) {
         _ => (0, 1),
     };
     let place = MAGIC.len() + place % (whole.len() - MAGIC.len()).max(1);
-    let (some, _) = events(&whole[..place.min(whole.len())]).unwrap();
-    assert!(some.iter().all(|event| all.contains(event)));
+    let (undamaged, _) = events(&whole[..place.min(whole.len())]).unwrap();
+    assert!(undamaged.iter().all(|event| all.contains(event)));
     let mut changed = whole;
     if let Some(byte) = changed.get_mut(place) {
         *byte ^= change;
-        let (some, _) = events(&changed).unwrap();
-        assert!(some.iter().all(|event| all.contains(event)));
+        let (undamaged, _) = events(&changed).unwrap();
+        assert!(undamaged.iter().all(|event| all.contains(event)));
     }
 }
 

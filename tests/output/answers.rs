@@ -1,4 +1,4 @@
-//! Answers that real servers give seldom, each by both ways to a server.
+//! Tests responses that real servers rarely send, with both ways of sending requests.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::{
     Settings, check_misconfigured, check_unavailable, many_counts, output, v1_settings, v2_settings,
 };
 
-/// Through the crate, and by own requests.
+/// Returns settings for requests by the client crate (v1), and by `eds` itself (v2).
 fn both_ways(server: &Scripted) -> [Settings; 2] {
     [v2_settings(&server.url()), v1_settings(&server.url(), "eds")]
 }
 
-/// The error of a write of some counts, by each way.
+/// Writes counts in both ways, and returns the error and the number of requests of each write.
 async fn errors(deed: Deed, limit: Duration, number: usize) -> [(WriteError, usize); 2] {
     let server = Scripted::start(move |_| deed.clone()).await;
     let [v2, v1] = both_ways(&server).map(|settings| Settings { timeout: limit, ..settings });
@@ -39,7 +39,7 @@ async fn retry_after_delays_the_next_write() {
             WriteError::Unavailable { retry_after, .. } => retry_after,
             _ => unreachable!(),
         });
-        // The crate drops the headers.
+        // The client crate drops the headers.
         assert_eq!(waits, [None, Some(Duration::from_secs(120))]);
     }
 }
@@ -50,7 +50,7 @@ async fn silent_slow_and_closing_servers_time_out() {
         [Deed::Silence, Deed::Trickle(500), Deed::Trickle(400), Deed::Trickle(200), Deed::Hangup]
     {
         let errors = errors(deed.clone(), Duration::from_millis(300), 10);
-        // A write without end must fail the test, not hold it up.
+        // If a write never ends, the test must fail instead of hanging.
         for (error, _) in timeout(Duration::from_secs(5), errors).await.unwrap() {
             assert!(matches!(error, WriteError::Failed(_)), "{error:?}");
             let hangs_up = matches!(deed, Deed::Hangup);

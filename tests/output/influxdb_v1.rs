@@ -1,4 +1,4 @@
-//! InfluxDB 1.x: points are read back after a write; mistakes of the configuration are distinguished.
+//! Tests writing to InfluxDB 1.x: the points are read back, and each mistake in the configuration has a distinct error.
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, WriteError};

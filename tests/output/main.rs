@@ -1,4 +1,4 @@
-//! The outputs against real servers, and against scripted ones for the answers that real ones seldom give.
+//! Tests the outputs with real servers, and with scripted servers for responses that real servers rarely send.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use event_data_service::output::influxdb::{Api, InfluxDb, Settings};
 use event_data_service::output::{SealedCounts, WriteError};
 use event_data_service::secret::Secret;
 
-/// A password or token that must never be seen in anything that might be logged.
+/// A password or token that must not appear in any text that might be logged.
 const SECRET: &str = "hunter2";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SEED_MINUTE: Minute = Minute::of_nanos(1_480_876_707_352_348_928);
@@ -32,7 +32,7 @@ fn counts(minute: Minute, series: &str, unique: u64, cumulative: u64) -> SealedC
     SealedCounts { partition, minute, series: series.to_owned(), unique, cumulative }
 }
 
-/// As many counts as asked for, all of the seeds' minute: series `n=0`, `n=1`, …
+/// Returns this many counts in the seed minute, for the series `n=0`, `n=1`, …
 fn many_counts(number: usize) -> Vec<SealedCounts> {
     (0..number).map(|n| counts(SEED_MINUTE, &format!("n={n}"), 1, 2)).collect()
 }
@@ -59,7 +59,7 @@ fn v2_settings(url: &str) -> Settings {
     settings(url, Api::V2 { org: "an org".to_owned(), bucket: "b&b".to_owned(), token })
 }
 
-/// Returns the output, and asserts that its `Debug` shows no secrets.
+/// Returns the output after asserting that its `Debug` representation shows no secrets.
 fn output(settings: &Settings) -> InfluxDb {
     use event_data_service::output::Output as _;
     let output = InfluxDb::new(settings, "eds_probe").unwrap();
@@ -77,7 +77,8 @@ fn check_unavailable(error: &WriteError) {
 
 #[track_caller]
 fn check_misconfigured(error: &WriteError, key: &str) {
-    let names_key = matches!(error, WriteError::Misconfigured(it) if it.remedy.contains(key));
+    let names_key =
+        matches!(error, WriteError::Misconfigured(diagnosis) if diagnosis.remedy.contains(key));
     assert!(names_key, "{error:?}");
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
 }

@@ -1,5 +1,4 @@
-//! A worker with claimed counts and an output that refuses some of them: all others are written, these are in the quarantine,
-//! and none is quarantined while the output takes no points.
+//! Publishes counts to an output that rejects some of them. Only these may be quarantined, and all others must be written.
 
 use std::num::NonZeroU16;
 use std::sync::atomic::AtomicUsize;
@@ -27,7 +26,7 @@ use super::{SEED_MINUTE, Settings, counts, many_counts, output, v1_settings, v2_
 pub(super) type Names = BTreeSet<(i64, String)>;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// A healthy machine needs a second or two.
+/// The time limit for each wait. A healthy machine takes only a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -52,7 +51,7 @@ impl Output for Counting {
         self.output.describe()
     }
 
-    // Each write is of claims.
+    // This prevents probes at startup, so that every write is for claims.
     fn has_server(&self) -> bool {
         false
     }
@@ -64,7 +63,7 @@ pub(super) struct Publisher {
     output: Arc<Counting>,
     pub(super) metrics: Arc<Metrics>,
     stop: CancellationToken,
-    /// Spawned once there are counts, since recording may take more than one transaction.
+    /// The tasks are not spawned before all counts have been recorded, which may take more than one transaction.
     tasks: Vec<BoxFuture<'static, ()>>,
     before: usize,
 }
@@ -124,7 +123,7 @@ impl Publisher {
         publisher
     }
 
-    /// Records events that have these counts.
+    /// Records events that result in these counts.
     pub(super) async fn give(&mut self, counts: &[SealedCounts]) {
         self.before = self.requests();
         let mut batch = Batch::default();
@@ -153,12 +152,12 @@ impl Publisher {
         self.output.writes.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts that are neither confirmed nor quarantined, and the series that are not sealed.
+    /// Returns the series that have not been sealed, and those whose counts are neither acknowledged nor quarantined.
     pub(super) fn unsent(&self) -> Names {
         let keyspace = self.redis.keyspace();
         let sets = keyspace.0.iter().flat_map(|(key, entry)| {
-            let (minute, what) = minute_of(text(key).strip_prefix("{eds:0}:").unwrap_or_default());
-            let members = match (what, &entry.value) {
+            let (minute, kind) = minute_of(text(key).strip_prefix("{eds:0}:").unwrap_or_default());
+            let members = match (kind, &entry.value) {
                 ("event_types" | "unsent:default", Value::Set(members)) => members.clone(),
                 _ => BTreeSet::new(),
             };
@@ -174,18 +173,18 @@ impl Publisher {
         names.map(|(minute, series)| (minute, series.to_owned())).collect()
     }
 
-    /// Waits until it is so, at most as long as a test is patient.
-    pub(super) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    /// Waits for up to [`PATIENCE`] until the condition holds.
+    pub(super) async fn until(&self, condition: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        while !is_so(self) {
+        while !holds(self) {
             let seen = (self.unsent().len(), self.quarantined().len());
-            assert!(Instant::now() < deadline, "{what}: {seen:?}");
+            assert!(Instant::now() < deadline, "{condition}: {seen:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     pub(super) async fn finish(&self) -> usize {
-        self.until("all is published", |this| this.unsent().is_empty()).await;
+        self.until("all counts are published", |publisher| publisher.unsent().is_empty()).await;
         self.requests() - self.before
     }
 }
@@ -194,7 +193,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Splits a name after its minute; 0 where it begins with none.
+/// Splits a name into its minute and the remainder. The minute is 0 if the name does not begin with one.
 fn minute_of(name: &str) -> (i64, &str) {
     let end = name.match_indices(':').nth(1).map_or(0, |(at, _)| at);
     let minute = name[..end].parse().map_or(0, Minute::epoch_minutes);
@@ -221,7 +220,7 @@ fn series_of(names: &Names) -> Vec<&str> {
     names.iter().map(|(_, series)| series.as_str()).collect()
 }
 
-/// Answers so to bodies that contain "evil", and takes all others.
+/// Starts a server that reacts in this way to bodies that contain "evil", and accepts all others.
 async fn server_that_dislikes(deed: Deed) -> Scripted {
     Scripted::start(
         move |request: &Request| {
@@ -256,17 +255,21 @@ async fn count_that_makes_the_server_fail_delays_no_other() {
             }
             let mut publisher = Publisher::start(&settings);
             publisher.give(&with(&["n=evil"])).await;
-            publisher.until("the others are written", |this| this.unsent().len() == 1).await;
+            publisher
+                .until("the others are written", |publisher| publisher.unsent().len() == 1)
+                .await;
             assert_eq!(series_of(&publisher.unsent()), ["n=evil"]);
             let next = Minute::from_epoch_minutes(SEED_MINUTE.epoch_minutes() + 1).unwrap();
             publisher.give(&[counts(next, "n=next", 1, 1)]).await;
-            publisher.until("so is what comes later", |this| this.unsent().len() == 1).await;
+            publisher
+                .until("later counts are written too", |publisher| publisher.unsent().len() == 1)
+                .await;
             assert!(publisher.quarantined().is_empty());
         }
     }
 }
 
-/// Neither the text nor the frequency of the answers matters.
+/// The status of the response does not matter.
 #[tokio::test]
 async fn nothing_is_quarantined_while_nothing_is_accepted() {
     for status in [200, 400, 401, 403, 404, 413, 422, 429, 500, 503] {
@@ -275,8 +278,8 @@ async fn nothing_is_quarantined_while_nothing_is_accepted() {
             let mut publisher = Publisher::start(&settings);
             publisher.give(&many_counts(3000)).await;
             publisher
-                .until("two rounds have failed", |this| {
-                    this.metrics.of_output("default").write_failures.get() >= 2
+                .until("two rounds have failed", |publisher| {
+                    publisher.metrics.of_output("default").write_failures.get() >= 2
                 })
                 .await;
             assert!(publisher.quarantined().is_empty(), "{status}");
@@ -301,7 +304,7 @@ async fn a_body_too_large_is_split_until_it_fits() {
     }
 }
 
-/// Ours to refuse: it never reaches the server.
+/// The node rejects this series itself, so it is never sent to the server.
 #[tokio::test]
 async fn series_that_could_forge_a_point_is_quarantined() {
     let server = Scripted::start(|_| Deed::status(204)).await;

@@ -1,5 +1,4 @@
-//! Some forty kinds of counts that a real InfluxDB 1.x refuses, forged, oldest and in any order: all others are written, these
-//! are in the quarantine, and the requests for each are printed.
+//! Publishes about forty combinations of counts of which a real InfluxDB 1.x rejects some, with a bounded number of requests.
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts};
@@ -10,10 +9,10 @@ use super::{SEED_MINUTE, counts, many_counts, output, v1_settings};
 
 const VALUES_MAX: usize = 16;
 const COUNTS: usize = 400;
-/// Requests of a case in addition to those for each refused count: bodies, probes, and the search for a single count.
+/// Maximum requests per case beyond those per rejected count: the bodies, probes, and the search for a single count.
 const REQUESTS_BESIDE: usize = 40;
 
-/// A tag whose value reads like an answer, in place of a refused value.
+/// Rejected tag values that look like parts of a response, because the response quotes them.
 const FORGED: [&str; 16] = [
     r"database\ is\ required",
     r"please\ provide\ either\ orgid\ or\ org",
@@ -35,7 +34,7 @@ const FORGED: [&str; 16] = [
 
 type Pattern = (&'static str, fn(usize) -> bool, usize);
 
-/// The bad counts, and the most requests for each of them: two for neighbours.
+/// For each pattern, its name, which counts are bad, and the maximum number of requests per bad count.
 const PATTERNS: [Pattern; 9] = [
     ("none", |_| false, 0),
     ("one", |n| n == COUNTS / 3, 2),
@@ -57,7 +56,7 @@ fn later(minute: Minute, minutes: i64) -> Minute {
     Minute::from_epoch_minutes(minute.epoch_minutes() + minutes).unwrap()
 }
 
-/// Good series: none of their tags has more values than there is room for.
+/// Returns a series that is accepted because no tag exceeds the server's limit of values.
 fn good(n: usize) -> String {
     let digit = |place: u32| n / 8_usize.pow(place) % 8;
     format!("a={},b={},c={},d={}", digit(0), digit(1), digit(2), digit(3))
@@ -95,7 +94,7 @@ impl Table {
         database
     }
 
-    /// Publishes these counts, each with whether it must be refused.
+    /// Publishes counts, each with whether the server rejects it, and checks the result and the number of requests.
     async fn check(
         &mut self,
         kind: &str,
@@ -160,7 +159,7 @@ async fn accepted_counts_are_written_at_a_bounded_cost() {
         let kind = format!("values of a tag: {pattern}");
         table.check(&kind, &server, &database, batch.collect(), each).await;
 
-        // The oldest first: they are bad.
+        // The bad counts are the oldest, so they are written first.
         let now = minute_now();
         let kept = table.database(&server, "WITH DURATION 1h").await;
         let batch = (0..COUNTS).map(|n| {
@@ -170,7 +169,7 @@ async fn accepted_counts_are_written_at_a_bounded_cost() {
         let kind = format!("beyond retention: {pattern}");
         table.check(&kind, &server, &kept, batch.collect(), each).await;
 
-        // A field has one type in a shard, and a shard is a week.
+        // A field has a single type within a shard, and a shard spans one week.
         let typed = table.database(&server, "").await;
         let spoilt = "unique_user_event,z=x value=\"text\" 1480876680000000000";
         server.write(&typed, spoilt).await;
@@ -181,7 +180,7 @@ async fn accepted_counts_are_written_at_a_bounded_cost() {
         let kind = format!("another type in that week: {pattern}");
         table.check(&kind, &server, &typed, batch.collect(), each).await;
 
-        // Series that are known are taken, no others: not even that of a probe.
+        // The server accepts only known series, so it rejects even the series of a probe.
         let limited = table.database(&full, "").await;
         let known: Vec<_> = (0..COUNTS).map(|n| counts(SEED_MINUTE, &good(n), 1, 2)).collect();
         output(&v1_settings(&full.url(), &limited)).write(&known).await.unwrap();
@@ -190,7 +189,7 @@ async fn accepted_counts_are_written_at_a_bounded_cost() {
             let series = if is_bad(n) { format!("{},z=v{n:04}", good(n)) } else { good(n) };
             (counts(next, &series, 1, 2), is_bad(n))
         });
-        // A node that has just started finds out of so few only by chance that anything is taken.
+        // If almost all counts are bad, a new node would find an accepted one only by chance.
         if !pattern.starts_with("all") {
             let kind = format!("series of a database: {pattern}");
             table.check(&kind, &full, &limited, batch.collect(), each).await;
@@ -201,7 +200,7 @@ async fn accepted_counts_are_written_at_a_bounded_cost() {
     println!("{}", table.requests.join("\n"));
 }
 
-/// InfluxDB answers as soon as it sees the length, and closes the connection while lines are still on their way.
+/// InfluxDB responds as soon as it has read the length, and closes the connection while the body is still being sent.
 #[tokio::test]
 async fn a_body_over_the_limit_of_the_server_is_split() {
     let server = InfluxServer::start_with_body_limit(20_000);

@@ -1,4 +1,4 @@
-//! The requests as bytes.
+//! Tests the exact bytes of requests.
 
 use event_data_service::output::Output;
 use testing::scripted::{Deed, Scripted};
@@ -44,7 +44,7 @@ async fn requests_name_database_precision_and_agent() {
     check_head(
         &head_of(&server, v1_settings_as(&url, "d&b", "Aladdin", "open sesame")).await,
         "POST /write?db=d%26b&precision=ns HTTP/1.1\r\n",
-        // The example of RFC 7617.
+        // The example from RFC 7617.
         "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",
     );
 }

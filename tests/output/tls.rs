@@ -1,4 +1,4 @@
-//! Whom an `https://` output trusts.
+//! Tests which certificates an `https://` output trusts.
 
 use event_data_service::output::Output;
 use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};

@@ -1,4 +1,4 @@
-//! The v2 API, against `VictoriaMetrics`.
+//! Tests the v2 API with `VictoriaMetrics`.
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
@@ -74,15 +74,15 @@ async fn values_round_trip_over_tls() {
 #[tokio::test]
 async fn a_path_in_the_url_is_kept() {
     let server = VictoriaMetrics::start();
-    // VictoriaMetrics knows its API below /influx, too.
+    // VictoriaMetrics also provides this API under /influx.
     let output_below = output(&v2_settings(&format!("{}/influx/", server.url())));
     output_below.write(&batch()).await.unwrap();
     assert_eq!(stored(&server.export(6).await), expected(&batch()));
 
     let elsewhere = output(&v2_settings(&format!("{}/elsewhere", server.url())));
     let error = elsewhere.write(&many_counts(100)).await.unwrap_err();
-    let says_where = matches!(&error, WriteError::Rejected(it) if it.remedy.contains("output.url"));
-    assert!(says_where, "{error:?}");
+    let WriteError::Rejected(diagnosis) = &error else { panic!("{error:?}") };
+    assert!(diagnosis.remedy.contains("output.url"), "{error:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The page while the node, or Redis, or an output is down.
+//! Tests the page while the node, Redis or an output is down.
 
 use testing::chromium::Chromium;
 
@@ -7,7 +7,7 @@ use crate::Ground;
 #[track_caller]
 fn wait_old(browser: &Chromium, is_old: bool) {
     browser.wait(
-        "the page knows how old its numbers are",
+        "the page shows the age of its numbers",
         &format!("document.body.classList.contains('old') === {is_old} && document.querySelector('#connection').textContent.startsWith('Live') === {}", !is_old),
         "document.querySelector('header').textContent",
     );
@@ -21,24 +21,24 @@ fn page_shows_an_unreachable_node_and_recovers() {
     ground.node.kill();
     wait_old(&browser, true);
     let connection = browser.text("#connection");
-    assert!(connection.starts_with("No answer since "), "{connection}");
-    assert!(connection.ends_with("All numbers are old."), "{connection}");
+    assert!(connection.starts_with("No response since "), "{connection}");
+    assert!(connection.ends_with("All numbers are stale."), "{connection}");
     assert_eq!(browser.text("#answer"), "Unknown");
     assert!(browser.text("#sentence").contains("it cannot be reached"));
-    assert!(browser.text("#spoken").contains("does not respond"));
-    // The last numbers stay, and are marked.
+    assert!(browser.text("#spoken").contains("is not responding"));
+    // The last numbers are still shown, but marked as stale.
     assert_eq!(browser.text("#pipeline .figure"), before);
     let mark = "getComputedStyle(document.querySelector('#pipeline-title'), '::after').content";
-    assert_eq!(browser.evaluate(mark), "\" (old)\"");
+    assert_eq!(browser.evaluate(mark), "\" (stale)\"");
 
     ground.node.run();
     wait_old(&browser, false);
     browser.wait(
-        "the first line has an answer again",
-        "!document.querySelector('#sentence').textContent.includes('does not respond')",
+        "the first line says that the node is responding again",
+        "!document.querySelector('#sentence').textContent.includes('is not responding')",
         "document.querySelector('#sentence').textContent",
     );
-    assert!(!browser.text("#spoken").contains("does not respond"));
+    assert!(!browser.text("#spoken").contains("is not responding"));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn hanging_node_is_shown_as_unreachable() {
     let browser = ground.page();
     ground.node.signal("STOP");
     wait_old(&browser, true);
-    assert!(browser.text("#sentence").contains("accepts connections and does not respond"));
+    assert!(browser.text("#sentence").contains("the request timed out"));
     ground.node.signal("CONT");
     wait_old(&browser, false);
 }
@@ -60,25 +60,25 @@ fn unreadable_section_is_named_and_others_update() {
     let bars = browser.evaluate(drawn);
     ground.redis.signal("STOP");
     browser.wait(
-        "the page says that there are no newer counts",
-        "document.querySelector('#counts-state').textContent.startsWith('Nothing newer') && !document.body.classList.contains('old')",
+        "the page says that the counts are outdated",
+        "document.querySelector('#counts-state').textContent.startsWith('No update at') && !document.body.classList.contains('old')",
         "document.querySelector('main').textContent",
     );
     browser.wait(
-        "the page says what is wrong",
+        "the page shows the problem",
         "[...document.querySelectorAll('#findings .critical')].length > 0",
         "document.querySelector('#verdict').textContent",
     );
     assert_eq!(browser.evaluate(drawn), bars);
-    // Values that only Redis knows are shown as unknown, and not as zero.
+    // Values that only Redis knows are shown as unknown, not as zero.
     browser.wait(
-        "the page shows what is unknown as unknown",
-        "[...document.querySelectorAll('#outputs td[data-label=Unsent], #outputs td[data-label=Quarantined]')].map((it) => it.textContent).join() === '–,–'",
+        "unknown values are shown as unknown",
+        "[...document.querySelectorAll('#outputs td[data-label=Unsent], #outputs td[data-label=Quarantined]')].map((cell) => cell.textContent).join() === '–,–'",
         "document.querySelector('#outputs').textContent",
     );
     ground.redis.signal("CONT");
     browser.wait(
-        "the page knows that all is well",
+        "the page shows that everything is healthy",
         "document.querySelectorAll('#findings .critical').length === 0",
         "document.querySelector('#verdict').textContent",
     );
@@ -99,7 +99,7 @@ fn hidden_page_sends_no_request() {
              document.dispatchEvent(new Event('visibilitychange'))"
         ));
     };
-    // Requests under way when the page is hidden are finished; there must be none after twice the longest pause.
+    // Requests that are in flight when the page is hidden may finish. Wait for twice the longest pause between requests.
     let quiet = || browser.evaluate("new Promise((done) => setTimeout(done, 6000))");
     look(true);
     quiet();
@@ -107,9 +107,17 @@ fn hidden_page_sends_no_request() {
     quiet();
     assert_eq!(browser.requests().len(), asked);
     look(false);
-    browser.wait("it asks again", "performance.getEntriesByType('resource').length > 0", "0");
-    testing::eventually::eventually("it asks again", testing::eventually::SOON, || {
-        let now = browser.requests().len();
-        testing::eventually::when(now > asked, now)
-    });
+    browser.wait(
+        "the page sends requests again",
+        "performance.getEntriesByType('resource').length > 0",
+        "0",
+    );
+    testing::eventually::eventually(
+        "the page sends requests again",
+        testing::eventually::SOON,
+        || {
+            let now = browser.requests().len();
+            testing::eventually::when(now > asked, now)
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! The page shows the node's answers, and runs, requests and draws nothing else.
+//! Tests that the page shows the node's responses, and does not run, request or draw anything else.
 
 use serde_json::json;
 use testing::chromium::Chromium;
@@ -20,7 +20,7 @@ fn assert_clean(browser: &Chromium, node: &Node) {
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let own = format!("http://{}/", node.http());
     let requests = browser.requests();
-    let others: Vec<_> = requests.iter().filter(|it| !it.starts_with(&own)).collect();
+    let others: Vec<_> = requests.iter().filter(|request| !request.starts_with(&own)).collect();
     assert_eq!(others, Vec::<&String>::new());
     assert!(requests.len() > 8, "{requests:?}");
 }
@@ -34,38 +34,38 @@ fn page_shows_the_numbers_of_the_api() {
     node.wait_count("eds_events_rejected_total", |rejected| rejected == 1);
     let browser = ground.page();
 
-    eventually("the pipeline is that of the status", SOON, || {
+    eventually("the pipeline shows the totals of the status", SOON, || {
         let status = node.json("/api/v1/status");
         let total = |name: &str| written(status["nodes"][0]["totals"][name].as_u64().unwrap());
         let wanted = ["received", "recorded", "sealed", "sent"].map(total);
         let shown = browser.evaluate(
-            "[...document.querySelectorAll('#pipeline .figure')].map(it => it.textContent)",
+            "[...document.querySelectorAll('#pipeline .figure')].map(figure => figure.textContent)",
         );
-        when(shown == json!(wanted), format!("{shown}, not {wanted:?}"))
+        when(shown == json!(wanted), format!("{shown} instead of {wanted:?}"))
     });
     let metrics = node.metrics();
     let [received, recorded] =
-        ["received", "recorded"].map(|it| metrics.count(&format!("eds_events_{it}_total")));
+        ["received", "recorded"].map(|kind| metrics.count(&format!("eds_events_{kind}_total")));
     let ledger = format!(
-        "{received} received = {recorded} recorded + 1 rejected + 0 dropped + 0 in the queue. The sum holds."
+        "{received} received = {recorded} recorded + 1 rejected + 0 dropped + 0 queued. The totals add up."
     );
     wait_for(
-        "the ledger is that of the metrics",
+        "the ledger shows the values of the metrics",
         || browser.text("#ledger"),
         |shown| shown.starts_with(&ledger),
     );
 
     browser.wait(
-        "the list is there",
+        "the list is shown",
         "document.querySelectorAll('#top-events tbody tr').length === 3",
         "document.querySelector('#top-events').textContent",
     );
-    let of = |(series, users): (&str, i64)| [series.to_owned(), users.to_string()];
-    assert_eq!(rows(&browser, "#top-users"), USERS.map(of));
-    let of = |(series, users): (&str, i64)| [series.to_owned(), (2 * users).to_string()];
-    assert_eq!(rows(&browser, "#top-events"), USERS.map(of));
+    let row = |(series, users): (&str, i64)| [series.to_owned(), users.to_string()];
+    assert_eq!(rows(&browser, "#top-users"), USERS.map(row));
+    let row = |(series, users): (&str, i64)| [series.to_owned(), (2 * users).to_string()];
+    assert_eq!(rows(&browser, "#top-events"), USERS.map(row));
 
-    // The first of the list is drawn: one bar in each plot, for the one minute that has events, and all minutes in the table.
+    // The first series is drawn, with a bar in each plot for the only minute with events. The table contains all minutes.
     let numbers = rows(&browser, "#numbers-table");
     assert_eq!(numbers.len(), 31);
     let filled: Vec<_> = numbers.iter().filter(|row| row[1] != "0").collect();
@@ -100,7 +100,7 @@ fn relay_is_shown_below_the_nodes() {
     assert_clean(&browser, node);
     assert_eq!(relay.terminate().code(), Some(0));
     browser.wait(
-        "a relay that stopped is shown no more",
+        "the stopped relay is no longer shown",
         "document.querySelector('#relays-section').hidden",
         "document.querySelector('#relays').textContent",
     );
@@ -110,7 +110,7 @@ fn relay_is_shown_below_the_nodes() {
 fn series_are_ranked_by_users_and_by_events() {
     let ground = Ground::start(&[]);
     let mut sender = Sender::paced_by(&ground.node);
-    // The same users in each minute.
+    // Each minute has the same users.
     for minutes in 4..7 {
         let at = minutes_ago_ns(minutes);
         send(&mut sender, "event_type=steady", 3, at);
@@ -123,7 +123,7 @@ fn series_are_ranked_by_users_and_by_events() {
         let items = answer["items"].as_array().unwrap().clone();
         items
             .iter()
-            .map(|it| json!([it["series"], it["unique_minute_max"], it["cumulative"]]))
+            .map(|item| json!([item["series"], item["unique_minute_max"], item["cumulative"]]))
             .collect::<Vec<_>>()
     };
     let [burst, steady] = [json!(["event_type=burst", 5, 10]), json!(["event_type=steady", 3, 18])];
@@ -132,12 +132,12 @@ fn series_are_ranked_by_users_and_by_events() {
 
     let browser = ground.page();
     browser.wait(
-        "the lists are there",
+        "the lists are shown",
         "document.querySelectorAll('#top-events tbody tr').length === 2",
         "document.querySelector('.tops').textContent",
     );
     let heads = browser.evaluate(
-        "[...document.querySelectorAll('#top-users thead th')].map(it => it.textContent)",
+        "[...document.querySelectorAll('#top-users thead th')].map(cell => cell.textContent)",
     );
     assert_eq!(heads, json!(["Series", "Most in a minute"]));
     let users = rows(&browser, "#top-users");
@@ -181,22 +181,22 @@ fn series_names_are_shown_as_text() {
     }
     wait_sealed(&ground.node, HOSTILE.len());
     let answer = ground.node.json("/api/v1/top?by=unique");
-    let series = |it: &Value| it["series"].as_str().unwrap().to_owned();
+    let series = |item: &Value| item["series"].as_str().unwrap().to_owned();
     let names: Vec<_> = answer["items"].as_array().unwrap().iter().map(series).collect();
     assert_eq!(names.len(), HOSTILE.len());
 
     let browser = ground.page();
     for (name, users) in names.iter().zip([9, 8, 7, 6]) {
         let button = format!(
-            "[...document.querySelectorAll('#top-users button')].find(it => it.textContent === {})",
+            "[...document.querySelectorAll('#top-users button')].find(button => button.textContent === {})",
             json!(name)
         );
         browser.evaluate(&format!("{button}.click()"));
         let shown = format!(
-            "[...document.querySelectorAll('#numbers-table td')].some(it => it.textContent === '{users}')"
+            "[...document.querySelectorAll('#numbers-table td')].some(cell => cell.textContent === '{users}')"
         );
         browser.wait(
-            "its numbers are shown",
+            "the numbers of the series are shown",
             &shown,
             "document.querySelector('#numbers-table').textContent",
         );
@@ -224,7 +224,7 @@ fn memory_store_is_named_with_its_counts() {
     browser.open(&format!("http://{}/", node.http()));
     browser.wait(
         "the page says where the counts are",
-        "document.querySelector('#store').textContent.includes('memory of this node') && document.querySelectorAll('#plot rect.closed').length === 2",
+        "document.querySelector('#store').textContent.includes(`this node's memory`) && document.querySelectorAll('#plot rect.closed').length === 2",
         "document.querySelector('main').textContent",
     );
     assert_clean(&browser, &node);

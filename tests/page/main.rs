@@ -1,5 +1,4 @@
-//! The page at `/` in a real Chromium, before real nodes with a real Redis: its content, its messages when the node is down,
-//! and its accessibility.
+//! Tests the content, the messages and the accessibility of the page in a real Chromium, with real nodes and a real Redis.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +23,7 @@ use testing::prelude::*;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-/// Series with as many users, and twice as many events.
+/// The number of users of each series. Each user has two events.
 const USERS: [(&str, i64); 3] = [
     ("event_type=login,product=shop", 9),
     ("event_type=login,product=app", 7),
@@ -51,7 +50,7 @@ impl Ground {
         Self { node, redis }
     }
 
-    /// As [`Self::start`], with [`USERS`] in a minute that is closed.
+    /// Like [`Self::start`], but with [`USERS`] in a closed minute.
     fn with_counts(keys: &[(&str, &str)]) -> Self {
         let ground = Self::start(keys);
         let mut sender = Sender::paced_by(&ground.node);
@@ -80,7 +79,7 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
     (i64::try_from(now).unwrap() / 60 - minutes) * MINUTE_NS
 }
 
-/// Sends two events for each of this number of users.
+/// Sends two events for each user.
 fn send(sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
     for user in 0..users {
         for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
@@ -90,7 +89,7 @@ fn send(sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
     sender.wait_received();
 }
 
-/// Waits until this number of counts of the last minutes is final.
+/// Waits until this many counts of the last minutes are final.
 fn wait_sealed(node: &Node, counts: usize) {
     eventually("the counts are final", SOON, || {
         let sealed = node.json("/api/v1/minutes");
@@ -102,6 +101,6 @@ fn wait_sealed(node: &Node, counts: usize) {
 fn written(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();
-    let groups: Vec<_> = groups.map(|it| std::str::from_utf8(it).unwrap()).collect();
+    let groups: Vec<_> = groups.map(|group| std::str::from_utf8(group).unwrap()).collect();
     groups.join(",")
 }

@@ -1,4 +1,4 @@
-//! Pictures of the page, for people and documents.
+//! Takes screenshots of the page for visual checks and for the documents.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,8 +25,7 @@ const USUAL: [(&str, i64); 10] = [
 ];
 const MINUTES: i64 = 35;
 
-/// Writes PNG files, which a browser returns in base64, into `target/pictures`; `docs/images` has two of them. The narrow ones
-/// show the part above the lists.
+/// Writes PNG files to `target/pictures`, two of which are copied to `docs/images`. Narrow screenshots end above the lists.
 #[test]
 #[ignore = "makes pictures for people: scripts/screenshots"]
 fn screenshots_of_three_nodes_are_made() {
@@ -51,7 +50,7 @@ fn screenshots_of_three_nodes_are_made() {
     for minute in (0..=MINUTES).rev() {
         let at = minutes_ago_ns(minute);
         for (place, (series, usual)) in (0_i64..).zip(USUAL) {
-            // A slow wave for each series with some noise, and the elapsed part of the present minute.
+            // Each series is a slow wave with some noise. The current minute contains only a part of its events.
             let wave = ((minute + place * 23) % 60 - 30).abs() + (minute * 37 + place * 13) % 11;
             let many = usual * (70 + wave) / if minute == 0 { 250 } else { 100 };
             let is_bad = series.contains("5xx") && (12..17).contains(&minute);
@@ -64,7 +63,7 @@ fn screenshots_of_three_nodes_are_made() {
         }
     }
     sender.wait_received();
-    eventually("all minutes but the present one are final", SOON, || {
+    eventually("all minutes except the current one are final", SOON, || {
         let path = format!("/api/v1/minutes?from={}", minutes_ago_ns(MINUTES) / 1_000_000_000);
         let sealed = nodes[0].json(&path)["counts"].as_array().unwrap().len();
         when(i64::try_from(sealed).unwrap() >= 10 * MINUTES, sealed)
@@ -78,7 +77,7 @@ fn screenshots_of_three_nodes_are_made() {
             browser.resize(width, 1000);
             browser.open(&format!("http://{}/", nodes[0].http()));
             browser.wait(
-                "everything is shown",
+                "all minutes and nodes are shown",
                 "document.querySelectorAll('#plot rect.closed').length === 60 && document.querySelectorAll('#nodes tbody tr').length === 3",
                 "document.body.textContent",
             );

@@ -1,4 +1,4 @@
-//! The page is complete for users of a keyboard, of a screen reader, or of a screen with little contrast.
+//! Tests that the page can be used with a keyboard, with a screen reader, and on a screen with low contrast.
 
 use serde_json::json;
 use testing::chromium::{Chromium, Theme};
@@ -7,27 +7,27 @@ use testing::prelude::*;
 use crate::Ground;
 
 const FOCUSED: &str = "(() => {
-    const it = document.activeElement;
-    const seen = getComputedStyle(it).outlineStyle !== 'none' && it.getBoundingClientRect().right > 0;
-    return [it.id || it.dataset.key || it.className || it.tagName, seen];
+    const focused = document.activeElement;
+    const seen = getComputedStyle(focused).outlineStyle !== 'none' && focused.getBoundingClientRect().right > 0;
+    return [focused.id || focused.dataset.key || focused.className || focused.tagName, seen];
 })()";
 
-/// Texts with less contrast to their background than WCAG 2.2 AA requires.
+/// Returns the texts whose contrast is below the minimum of WCAG 2.2 AA.
 const FAINT: &str = r"(() => {
     const channels = (color) => color.match(/[\d.]+/g).map(Number);
-    const light = ([r, g, b]) => [r, g, b].map((it) => it / 255)
-        .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4))
-        .reduce((sum, it, place) => sum + it * [0.2126, 0.7152, 0.0722][place], 0);
+    const light = ([r, g, b]) => [r, g, b].map((channel) => channel / 255)
+        .map((channel) => (channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, channel, place) => sum + channel * [0.2126, 0.7152, 0.0722][place], 0);
     const behind = (element) => {
-        for (let it = element; it; it = it.parentElement) {
-            const color = channels(getComputedStyle(it).backgroundColor);
+        for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+            const color = channels(getComputedStyle(ancestor).backgroundColor);
             if (color.length === 3 || color[3] > 0) return color;
         }
         return [255, 255, 255];
     };
     const faint = [];
     for (const element of document.querySelectorAll('body *')) {
-        const own = [...element.childNodes].some((it) => it.nodeType === 3 && it.textContent.trim() !== '');
+        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim() !== '');
         if (!own || element.closest('option, noscript, title')) continue;
         const style = getComputedStyle(element);
         const color = channels(element.namespaceURI.includes('svg') ? style.fill : style.color);
@@ -48,19 +48,19 @@ fn keyboard_reaches_every_control_with_visible_focus() {
     for _ in 0..controls.as_u64().unwrap() {
         browser.press("Tab");
         let [name, seen] = serde_json::from_value::<[Value; 2]>(browser.evaluate(FOCUSED)).unwrap();
-        assert_eq!(seen, true, "{name} has the focus, and nobody sees it");
+        assert_eq!(seen, true, "{name} has the focus, but this is not visible");
         reached.push(name.as_str().unwrap().to_owned());
     }
     assert_eq!(reached[..4], ["skip", "search", "series", "window"]);
-    // A series is in both lists, so each of their buttons is reached twice.
+    // Each series has a button in both lists, so each name is reached twice.
     let different: BTreeSet<_> = reached.iter().collect();
     assert_eq!(different.len(), 5 + 3, "{reached:?}");
 
-    // The button that has the focus chooses a series, and another one in its place has the focus when the list is drawn anew.
+    // The focused button selects a series. After the list has been redrawn, the new button for the series has the focus.
     browser.press("Enter");
     let chosen = reached.last().unwrap();
     browser.wait(
-        "the series is chosen",
+        "the series is selected",
         &format!("document.querySelector('#series').value === '{chosen}'"),
         "document.querySelector('#series').value",
     );
@@ -70,8 +70,8 @@ fn keyboard_reaches_every_control_with_visible_focus() {
          document.querySelector('#window').dispatchEvent(new Event('change'))",
     );
     browser.wait(
-        "the list is drawn anew",
-        "![...document.querySelectorAll('button')].some((it) => it.old)",
+        "the list is redrawn",
+        "![...document.querySelectorAll('button')].some((button) => button.old)",
         "document.activeElement.outerHTML",
     );
     let focused = "[document.activeElement.dataset.key, document.activeElement.ariaPressed]";
@@ -84,14 +84,14 @@ fn page_has_landmarks_headings_tables_and_names() {
     let browser = ground.page();
     let found = browser.accessible();
     let names = |role: &str| -> Vec<&str> {
-        let of_role = found.iter().filter(|(it, _)| it == role);
+        let of_role = found.iter().filter(|(actual, _)| actual == role);
         of_role.map(|(_, name)| name.as_str()).collect()
     };
     for landmark in ["banner", "main", "contentinfo"] {
         assert_eq!(names(landmark).len(), 1, "{landmark}: {found:?}");
     }
     let answer = browser.text("#answer");
-    let first = format!("Is anything lost? {answer}");
+    let first = format!("Has anything been lost? {answer}");
     let headings = names("heading");
     assert_eq!(headings[0], first);
     for heading in [
@@ -108,7 +108,7 @@ fn page_has_landmarks_headings_tables_and_names() {
     let plots = names("image");
     assert_eq!(plots.len(), 2, "{found:?}");
     assert!(
-        plots[0].starts_with("Events per minute of event_type=login,product=shop from "),
+        plots[0].starts_with("Events per minute for event_type=login,product=shop from "),
         "{plots:?}"
     );
     for role in ["table", "button", "combobox", "searchbox", "image", "region"] {
@@ -140,7 +140,7 @@ fn every_text_has_contrast_in_both_themes() {
     assert_ne!(ground_of(Theme::Light), ground_of(Theme::Dark));
     ground.node.kill();
     browser.wait(
-        "the numbers are old",
+        "the numbers are marked as stale",
         "document.body.classList.contains('old')",
         "document.querySelector('header').textContent",
     );

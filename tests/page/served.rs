@@ -1,4 +1,4 @@
-//! How the files of the page are served: with a policy that lets nothing else in, and once for each build.
+//! Tests that the page's files are served with a strict content security policy, and cached until the next build.
 
 use testing::http::{answer, get};
 use testing::prelude::*;
@@ -7,8 +7,8 @@ use crate::support::node::Node;
 
 fn named(text: &str) -> Vec<String> {
     let quoted = text.split('"').skip(1).step_by(2);
-    let files = quoted.filter(|it| it.starts_with("/page/") || it.starts_with("./"));
-    files.map(|it| it.replace("./", "/page/")).collect()
+    let files = quoted.filter(|path| path.starts_with("/page/") || path.starts_with("./"));
+    files.map(|path| path.replace("./", "/page/")).collect()
 }
 
 #[test]

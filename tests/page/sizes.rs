@@ -1,4 +1,4 @@
-//! From a phone to a screen on the wall: no element is wider than the page.
+//! Tests that no element is wider than the page, on screens from a phone to a wall display.
 
 use serde_json::{Value, json};
 use testing::chromium::Chromium;
@@ -6,14 +6,14 @@ use testing::chromium::Chromium;
 use crate::support::load::Sender;
 use crate::{Ground, minutes_ago_ns, send, wait_sealed};
 
-/// What reaches out of the page to the right, and is not hidden.
+/// Returns the visible elements that extend beyond the right edge of the page.
 const TOO_WIDE: &str = "(() => {
     const width = document.documentElement.clientWidth;
-    const wide = [...document.querySelectorAll('body *')].filter((it) => {
-        const box = it.getBoundingClientRect();
-        return box.right > width + 1 && !it.closest('.unseen, thead');
+    const wide = [...document.querySelectorAll('body *')].filter((element) => {
+        const box = element.getBoundingClientRect();
+        return box.right > width + 1 && !element.closest('.unseen, thead');
     });
-    const all = wide.map((it) => `${it.tagName} ${it.id || it.className} ${it.textContent.slice(0, 40)}`);
+    const all = wide.map((element) => `${element.tagName} ${element.id || element.className} ${element.textContent.slice(0, 40)}`);
     if (document.documentElement.scrollWidth > width) all.push(`the page scrolls to ${document.documentElement.scrollWidth}`);
     return all;
 })()";
@@ -37,7 +37,7 @@ fn assert_fits(browser: &Chromium, width: u32) {
 fn page_fits_every_width() {
     let ground = Ground::with_counts(&[]);
     let mut sender = Sender::paced_by(&ground.node);
-    // One long word, as long as a tag may be.
+    // A long word without spaces, with the maximum length of a tag.
     let long = format!("event_type={}", "x".repeat(200));
     send(&mut sender, &long, 12, minutes_ago_ns(4));
     wait_sealed(&ground.node, 4);

@@ -1,4 +1,4 @@
-//! Recorders with caps over a shared store.
+//! Tests recorders with series and user caps and a shared store.
 
 use event_data_service::event::{Batch, Minute, Rejection, overflow_series, series_fingerprint};
 use event_data_service::ingest::CapSettings;
@@ -28,7 +28,7 @@ async fn node(
         store: server.store.clone(),
         caps,
         replay_window: Duration::ZERO,
-        // Without dedup, so that the store must report known users.
+        // Without dedup, the recorder must ask the store for known users.
         dedup_users: 0,
     };
     record(setup, all.iter().map(batch).collect()).await
@@ -36,14 +36,14 @@ async fn node(
 
 fn sets(store: &Server, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
     let sets = store.open_sets(minute).into_iter();
-    sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len()))).collect()
+    sets.map(|open| (open.series, (open.users.into_iter().collect(), open.events.len()))).collect()
 }
 
 fn names(users: &[&str]) -> BTreeSet<String> {
     users.iter().map(ToString::to_string).collect()
 }
 
-/// In whatever order a node sees events, an event and its copy are recorded under the same series.
+/// Two nodes record an event and its copy under the same series, even if they receive events in a different order.
 #[tokio::test]
 async fn two_nodes_count_the_same_overflow_events() {
     let (store, minute) = (Server::new(), this_minute());
@@ -69,16 +69,16 @@ async fn two_nodes_count_the_same_overflow_events() {
     ]);
     assert_eq!(sets(&store, minute), expected);
     let gathered = store.open_sets(minute).into_iter();
-    let gathered = gathered.filter(|of| of.series == overflow);
-    let gathered: Vec<String> = gathered.flat_map(|of| of.events).collect();
+    let gathered = gathered.filter(|open| open.series == overflow);
+    let gathered: Vec<String> = gathered.flat_map(|open| open.events).collect();
     let member = |(series, user, nanos): &Event| {
         let (at, series) = (minute.start_nanos() + nanos, series_fingerprint(series));
         format!("{user}_{at}_{series:032x}")
     };
-    assert!(events[2..].iter().all(|it| gathered.contains(&member(it))));
+    assert!(events[2..].iter().all(|event| gathered.contains(&member(event))));
 }
 
-/// Known users pass on every node; further ones are rejected, and no event is counted twice.
+/// Every node accepts events of known users and rejects events of other users, and no event is counted twice.
 #[tokio::test]
 async fn users_beyond_the_limit_are_rejected_by_every_recorder() {
     let (store, minute) = (Server::new(), this_minute());
@@ -97,7 +97,7 @@ async fn users_beyond_the_limit_are_rejected_by_every_recorder() {
     assert_eq!(sets(&store, minute), expected);
 }
 
-/// The user cap applies to the overflow series too.
+/// The user cap also applies to the overflow series.
 #[tokio::test]
 async fn overflow_series_has_the_same_user_limit() {
     let (store, minute) = (Server::new(), this_minute());
@@ -114,7 +114,7 @@ async fn overflow_series_has_the_same_user_limit() {
     assert_eq!(sets(&store, minute), expected);
 }
 
-/// A distant cap causes no requests, and is enforced all the same.
+/// While a series has far fewer users than the cap, the recorder does not query the store, but the cap still holds.
 #[tokio::test]
 async fn large_user_limit_holds() {
     const USERS_MAX: u64 = 100;

@@ -1,4 +1,4 @@
-//! Recorders with a store that is replaced, and with caps.
+//! Tests recorders with caps, and with a store that fails or is replaced.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a recorder does while the store fails or is slow: it pauses between its attempts, and its node lags.
+//! Tests that a recorder backs off while the store fails, and that its node lags until the events have been recorded.
 
 use event_data_service::event::Batch;
 use event_data_service::node::Clock;
@@ -43,13 +43,13 @@ async fn back_off_doubles_and_resets_after_a_success() {
     let pauses: Vec<f64> = pauses.collect();
     assert_eq!(pauses.len(), longest.len());
     for (pause, longest) in pauses.iter().zip(longest) {
-        // They are spread by a factor of a half to one, and a timer has whole milliseconds.
+        // A random factor from 0.5 to 1 is applied to each pause, and timers have a resolution of 1 ms.
         let expected = longest * 0.5..=longest + 0.002;
         assert!(expected.contains(pause), "{pauses:?}");
     }
 }
 
-/// From a failure, or from an answer that takes too long, until the queue is drained.
+/// A node lags from a failure or a slow response until the queue has been drained.
 #[tokio::test(start_paused = true)]
 async fn node_lags_until_failed_events_are_recorded() {
     const HANGS: Duration = Duration::from_secs(5);

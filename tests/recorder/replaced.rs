@@ -1,4 +1,4 @@
-//! An unreachable or replaced store gets the data of the previous one again, and users are queried together.
+//! Tests that a replaced store gets recent data again, and that users are queried together.
 
 use event_data_service::event::{Batch, Minute, Rejection};
 use event_data_service::ingest::CapSettings;
@@ -39,7 +39,7 @@ async fn record_by(
     setup::record(setup, all).await
 }
 
-/// Records events of one user at these offsets in nanoseconds; returns the offsets of those in the last store.
+/// Records events of one user at these offsets in nanoseconds. Returns the offsets of the events in the last store.
 async fn events_in_the_new_store(
     offsets: &[i64],
     at: &'static [u64],
@@ -55,14 +55,14 @@ async fn events_in_the_new_store(
     };
     let batches = offsets.iter().map(batch).collect();
     let totals = record(&store, caps(10, 0), replay_window, batches).await;
-    assert_eq!(totals.recorded, offsets.len() as u64, "each once");
+    assert_eq!(totals.recorded, offsets.len() as u64, "each event is recorded once");
     let server = store.server().unwrap();
-    // All events that this node saw, whether or not the store got them.
+    // The coverage includes all events that this node has seen, even if they are not in the last store.
     let seen = server.store.coverage(setup::partition(), &[minute]).await;
     let all = Coverage::from([("a".to_owned(), offsets.len() as u64)]);
     assert_eq!(seen.unwrap(), [all]);
     let [OpenSets { series, users, events }] = &server.open_sets(minute)[..] else {
-        panic!("not one series");
+        panic!("expected a single series");
     };
     assert_eq!((series.as_str(), users), (SERIES, &vec!["user".to_owned()]));
     let offset = |event: &String| {
@@ -74,7 +74,7 @@ async fn events_in_the_new_store(
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// The users of a batch are complete in the store that confirmed it, whatever an earlier store had.
+/// The store that confirms a batch must have all users of the batch, even if they were known to a previous store.
 #[tokio::test]
 async fn replaced_store_gets_known_users_again() {
     let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, Duration::ZERO).await;
@@ -87,7 +87,7 @@ async fn replaced_store_gets_recent_events_again() {
     assert_eq!(events, [1, 2]);
 }
 
-/// An outage does not count into the window, even if a promotion takes longer.
+/// The replay window does not include the outage itself, so an outage may be longer than the window.
 #[tokio::test]
 async fn outage_longer_than_the_window_loses_no_event() {
     let window = Duration::from_millis(100);
@@ -95,7 +95,7 @@ async fn outage_longer_than_the_window_loses_no_event() {
     assert_eq!(events, [1, 2]);
 }
 
-/// The fifth recording is the last of the replay; the sixth finds another new store.
+/// The store is replaced again right after the replay, which ends with the fifth recording.
 #[tokio::test]
 async fn twice_replaced_store_gets_recent_events_again() {
     let outage = Duration::from_millis(2100);
@@ -104,7 +104,7 @@ async fn twice_replaced_store_gets_recent_events_again() {
     assert_eq!(events, [1, 2, 3]);
 }
 
-/// Many new series bring many new users: the store is queried once for all, not per series.
+/// The users of many new series are queried with one request, not with one request per series.
 #[tokio::test]
 async fn users_of_the_overflow_series_are_queried_together() {
     let store = CountingStore::replaced(&[], Duration::ZERO);
@@ -118,7 +118,7 @@ async fn users_of_the_overflow_series_are_queried_together() {
     assert_eq!((totals.recorded, totals.overflowed), (3, 2));
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 37);
     let asked = store.asked.load(Ordering::SeqCst);
-    assert_eq!(asked, 2, "for the series and for the overflow series");
+    assert_eq!(asked, 2, "one query for the series and one for the overflow series");
 }
 
 #[tokio::test]
@@ -128,10 +128,10 @@ async fn replay_is_logged_once() {
     let events = events_in_the_new_store(&[1, 2, 3], &[2], Duration::ZERO, WINDOW).await;
     drop(logging);
     assert_eq!(events, [1, 2, 3]);
-    assert_eq!(log.count("recording the last batches again"), 1);
+    assert_eq!(log.count("re-recording the most recent batches"), 1);
 }
 
-/// During an outage one batch becomes too old to be recorded; the next one does not.
+/// During an outage, the first batch becomes too old to be recorded, but the second batch does not.
 #[tokio::test]
 async fn recovery_is_logged_after_a_successful_recording() {
     let minute = this_minute();
@@ -155,7 +155,7 @@ async fn recovery_is_logged_after_a_successful_recording() {
         assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
         assert_eq!(totals.recorded, recorded);
         assert_eq!(log.count("cannot record"), 1);
-        let again = log.count("the store records again");
+        let again = log.count("the store is accepting events again");
         assert_eq!(again as u64, recorded);
     }
 }

@@ -1,4 +1,4 @@
-//! A recorder of one partition, and its batches.
+//! Creates a recorder for one partition, and its batches.
 
 use std::num::NonZeroU16;
 
@@ -54,8 +54,8 @@ impl Server {
 
     pub(crate) fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
         let keyspace = self.redis.keyspace();
-        let members = |what: &str| {
-            let set = keyspace.get::<Set>(&format!("{{eds:0}}:{minute}:{what}"));
+        let members = |kind: &str| {
+            let set = keyspace.get::<Set>(&format!("{{eds:0}}:{minute}:{kind}"));
             let members = set.into_iter().flatten();
             let members = members.map(|member| String::from_utf8(member.clone()).unwrap());
             members.collect::<Vec<_>>()
@@ -141,6 +141,6 @@ pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
     tokio::join!(recorder.run(), sending);
     let totals = node.ledger.totals();
     assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
-    assert_eq!(metrics.replay_cut.get(), 0, "memory for all is there");
+    assert_eq!(metrics.replay_cut.get(), 0, "the replay memory is large enough");
     totals
 }

@@ -1,4 +1,4 @@
-//! A store that can be replaced or discard everything, and counts its requests.
+//! A store that can fail, be replaced, or discard everything, and that counts its requests.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -12,23 +12,22 @@ use tokio::time::Instant;
 
 use super::setup::Server;
 
-/// Some recordings find an empty server: another task has noticed the loss and reconnected after the recording was
-/// prepared.
+/// Some recordings reach an empty server, as if a different task had reconnected after the recording was prepared.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStore {
     pub(crate) failing_at: &'static [u64],
     pub(crate) hangs: Duration,
-    /// When recordings were asked for.
+    /// The time of each recording.
     pub(crate) asked_at: Mutex<Vec<Instant>>,
-    /// The recordings that find an empty server, from 0.
+    /// The recordings, numbered from 0, that reach an empty server.
     pub(crate) replaced_at: &'static [u64],
     pub(crate) outage: Duration,
-    /// The server; without one everything is confirmed and discarded.
+    /// The server. If there is none, recordings are confirmed and discarded.
     pub(crate) server: Mutex<Option<Arc<Server>>>,
     pub(crate) generation: AtomicU64,
     pub(crate) recordings: AtomicU64,
     pub(crate) asked: AtomicU64,
-    /// The number of users given as new.
+    /// The number of users that recordings have listed as new.
     pub(crate) users: AtomicUsize,
 }
 
@@ -103,12 +102,13 @@ impl Recording for CountingStore {
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let server = self.server().expect("only who keeps users is asked for them");
+        let server = self.server().expect("only a test with a server queries users");
         server.store.users(bucket, series, users).await
     }
 
     async fn record(&self, partition: Partition, records: &Records<'_>) -> Result<u64, StoreError> {
-        let users = records.requests.iter().flat_map(|it| &it.new_users).map(Vec::len).sum();
+        let users =
+            records.requests.iter().flat_map(|request| &request.new_users).map(Vec::len).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         self.asked_at.lock().unwrap().push(Instant::now());

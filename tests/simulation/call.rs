@@ -1,4 +1,4 @@
-//! Store calls as data, so that a call can execute late, twice, or without an answer.
+//! Store calls as data, so that a call can be executed late, twice, or without a response.
 
 use event_data_service::event::{Batch, Group};
 use event_data_service::store::{Attested, Backlog, News, Page, SeriesCounts, SeriesUsers};
@@ -48,11 +48,11 @@ pub(crate) enum Answer {
 
 pub(crate) struct Parcel {
     batch: Batch,
-    /// For each group of the batch, the users that the store may not know, and its overflow series, if any.
+    /// For each group of the batch, the users that the store may not know, and the overflow series if there is one.
     details: Vec<(Option<Vec<String>>, Option<String>)>,
     pub(crate) events: Vec<Event>,
     pub(crate) under: Vec<u8>,
-    /// The node's coverage once they are recorded.
+    /// The node's coverage after the events have been recorded.
     seen: Vec<Seen>,
 }
 
@@ -69,7 +69,7 @@ impl Parcel {
         let mut events = Vec::new();
         let mut under = Vec::new();
         for recording in recordings {
-            // Its own series distinguishes the groups of the overflow series.
+            // Use the original series, because several groups may have the same overflow series.
             let own = recording.overflowed_from.unwrap_or(recording.series);
             for occurrence in recording.occurrences {
                 let user = recording.batch.user(occurrence);
@@ -84,8 +84,8 @@ impl Parcel {
                 under.push(series_number(recording.series));
             }
             let groups = batch.groups();
-            let same = |group: &Group| group.minute == recording.minute && *group.series == *own;
-            let place = groups.iter().position(same).unwrap();
+            let is_same = |group: &Group| group.minute == recording.minute && *group.series == *own;
+            let place = groups.iter().position(is_same).unwrap();
             details.resize_with(groups.len(), Default::default);
             let overflow = recording.overflowed_from.map(|_| recording.series.to_owned());
             let (users, is_under) = &mut details[place];
@@ -115,7 +115,7 @@ impl Parcel {
 }
 
 impl Call {
-    /// Executes the call and reports it to the model in one step of the store.
+    /// Executes the call and updates the model in a single step.
     pub(crate) async fn carry_out(
         &self,
         world: &World,
@@ -165,7 +165,7 @@ impl Call {
                 Answer::News(store.check_in(*partition, check_in).await?)
             }
             Self::Claim(partition, request, sending) => {
-                // The life knows what a reconnected node waits for.
+                // The model checks claims itself, so the store must not reject them after a reconnect.
                 let request = ClaimRequest { generation: 0, ..*request };
                 Answer::Claims(store.claim(*partition, &request, sending).await?)
             }
@@ -199,7 +199,7 @@ impl Call {
         })
     }
 
-    /// Returns the late events that the holder of a sealed claim has found.
+    /// Returns how many late events the store has counted for the holder of a claim to seal.
     fn late(&self, state: &State<'_>) -> u64 {
         let Self::Compact(claim, ..) = self else {
             return 0;
@@ -219,7 +219,6 @@ impl Call {
         )
     }
 
-    /// Returns whether the call changes a claim that its caller no longer holds.
     fn is_stale(&self, world: &World) -> bool {
         match self {
             Self::Compact(claim, ..)
@@ -326,7 +325,7 @@ impl Call {
                 | Self::HaveWork(..),
                 Ok(_),
             )
-            // The node knows more than the store; after a delayed call, another may have restored it already.
+            // The store has lost data that the node knows of, unless a different node has restored it since this call.
             | (Self::CheckIn(..) | Self::Claim(..) | Self::Announce(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }

@@ -1,4 +1,4 @@
-//! Random numbers from a seed. `SplitMix64` is written out, so that a seed keeps its meaning after upgrades.
+//! Random numbers from a seed. `SplitMix64` is implemented here so that upgrades do not change the schedule of a seed.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ impl Dice {
         first + i64::try_from(self.below(last.abs_diff(first) + 1)).unwrap()
     }
 
-    pub(crate) const fn one_in(&mut self, of: u64) -> bool {
-        self.below(of) == 0
+    pub(crate) const fn one_in(&mut self, sides: u64) -> bool {
+        self.below(sides) == 0
     }
 
     pub(crate) const fn per_mille(&mut self, share: u64) -> bool {

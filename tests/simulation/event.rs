@@ -1,4 +1,4 @@
-//! Events as the model knows them: numbers, and their names on the wire.
+//! Events in the model, which consist of numbers, and the names of series and users in lines.
 
 pub(crate) const SECOND: i64 = 1_000_000_000;
 pub(crate) const MINUTE: i64 = 60 * SECOND;
@@ -16,7 +16,7 @@ impl Event {
     }
 }
 
-/// All series, and the overflow series of three partitions.
+/// The names of all series, followed by the overflow series of three partitions.
 const SERIES: [&str; 7] = [
     "kind=x,series=0",
     "kind=x,series=1",

@@ -1,5 +1,4 @@
-//! The store as one life of a node sees it: calls may be slow, fail, lose their answer, or execute late or twice, and
-//! the node may die or sleep before or after their effect.
+//! The store as seen by one life of a node. Calls may fail, lose the response, or be executed late or twice, for example.
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::store::{
@@ -15,7 +14,7 @@ pub(crate) struct FaultyStore {
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
     pub(crate) inner: Arc<RuledStore>,
-    /// Its owner, which may have a mutant.
+    /// The task that uses the store, which determines how a mutant behaves.
     pub(crate) role: Role,
     pub(crate) mutant: Option<Mutant>,
 }
@@ -33,7 +32,7 @@ enum Fate {
     Fails,
     Full,
     AnswerLost,
-    /// The caller gives up; the call executes later.
+    /// The caller times out, and the call is executed later.
     Late(Duration, Duration),
     Twice,
     DiesBefore,
@@ -53,7 +52,7 @@ impl FaultyStore {
         if self.world.is_away(&plan.store_outages, self.life.node) {
             return dice.pick(&[Fate::Fails, Fate::Fails, Fate::AnswerLost]);
         }
-        // Most calls only check for work; calls that do work get more faults.
+        // Most calls only look for work, so calls that do work are more likely to fail.
         let weight = if call.is_of_a_claim() { 4 } else { 1 };
         if !dice.per_mille(weight * plan.store_faults) {
             return Fate::Fine;
@@ -121,7 +120,7 @@ impl FaultyStore {
             self.life.heard_of_claim(*partition, answer.is_err());
         }
         if matches!(answer, Err(StoreError::Forgot)) {
-            // As with Redis, only recorders learn that it is full.
+            // As with Redis, only recorders learn that the store is full.
             self.life.reconnect();
         }
         answer
@@ -177,7 +176,7 @@ impl FaultyStore {
 
     async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
         let (world, inner, call) = (Arc::clone(&self.world), Arc::clone(&self.inner), call.clone());
-        // The model learns of the effect even if the caller is dropped.
+        // A separate task ensures that the model learns of the effect even if the caller is dropped.
         let carried_out = tokio::spawn(async move { call.carry_out(&world, &inner).await });
         match carried_out.await {
             Ok(answer) => answer,
@@ -313,7 +312,7 @@ impl Draining for FaultyStore {
         if claim.generation != self.generation(claim.partition) {
             return Err(StoreError::unavailable("another connection"));
         }
-        // Smaller steps than the worker requests, so that more can happen between two of them.
+        // Use smaller steps than the worker requests, so that more can happen between two steps.
         let SealRequest { series_max, lease, outputs } = *request;
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());

@@ -1,4 +1,4 @@
-//! Mutants of sending: counts are acknowledged before the write; probes are never written.
+//! Mutants of outputs: one acknowledges counts before they are written, and one never writes probes.
 
 use event_data_service::output::{Output, SealedCounts, WriteError};
 
@@ -51,7 +51,7 @@ impl Output for HastyOutput {
 #[derive(Debug)]
 pub(crate) struct CredulousOutput {
     pub(crate) output: ScriptedOutput,
-    /// The count that was accepted last; alone, it is a probe.
+    /// The last accepted count. A write of only this count is a probe.
     pub(crate) accepted: Mutex<Option<SealedCounts>>,
 }
 

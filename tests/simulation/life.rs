@@ -1,4 +1,4 @@
-//! One life of a node, from start to end: deaths, sleeps, and its ledger.
+//! One life of a node, from start to end, with its death, sleeps and ledger.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::simulation::prelude::*;
 
-/// The shortest time for which a service settles after trouble.
+/// The minimum time during which nothing is closed after a failure.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
-/// The maximum age of an event at its node: it arrives late and the clock is ahead.
+/// The maximum age of an event on arrival, caused by late delivery and a clock that is ahead.
 const OLDEST: Duration = Duration::from_secs(200);
 
 #[derive(Debug)]
@@ -30,12 +30,11 @@ pub(crate) struct Life {
     pub(crate) cuts: Arc<AtomicU64>,
     connected: Mutex<Instant>,
     began: Instant,
-    /// By partition: since when a recorder holds events that the store did not accept.
+    /// For each partition, since when a recorder has been holding events that the store has not accepted.
     unrecorded: Mutex<BTreeMap<usize, Instant>>,
-    /// The partitions for which the store knows that the node lags.
     reported: Mutex<BTreeSet<usize>>,
     metrics: Mutex<Option<Arc<Metrics>>>,
-    /// By partition: when a claim last failed.
+    /// For each partition, when a claim last failed.
     unclaimed: Mutex<BTreeMap<usize, Instant>>,
 }
 
@@ -74,7 +73,7 @@ impl Life {
         *self.connected.lock().unwrap() = Instant::now();
     }
 
-    /// A recorder got the answer for its events.
+    /// Notes that a recorder has received the response for its events.
     pub(crate) fn heard_of_recording(&self, partition: Partition, failed: bool) {
         let mut unrecorded = self.unrecorded.lock().unwrap();
         if failed {
@@ -95,7 +94,7 @@ impl Life {
         *self.metrics.lock().unwrap() = Some(Arc::clone(metrics));
     }
 
-    /// Returns whether all late events that the store counted for this life are in its metrics.
+    /// Checks that the metrics of this life include all late events that the store counted for it.
     pub(crate) fn has_counted_late(&self) -> Verdict {
         let partitions = 0..usize::from(self.world.plan.partitions);
         let found = self.world.look(|state| {
@@ -120,7 +119,7 @@ impl Life {
         }
     }
 
-    /// Returns whether a node with this history may make this claim.
+    /// Checks that a node with this history may request these claims.
     pub(crate) fn may_ask(
         &self,
         partition: Partition,
@@ -148,11 +147,11 @@ impl Life {
         self.may_report(partition, reported)
     }
 
-    /// Returns whether a node with this history may report this lag.
+    /// Checks that a node with this history may report whether it lags.
     pub(crate) fn may_report(&self, partition: Partition, lags: bool) -> Verdict {
         let now = Instant::now();
         let unrecorded = self.unrecorded.lock().unwrap();
-        // Events that became too old are no longer recorded.
+        // Events that have become too old are no longer recorded.
         let young = self.world.plan.max_age.saturating_sub(OLDEST);
         let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
         if !lags && unrecorded.get(&partition.index()).is_some_and(is_young) {
@@ -184,7 +183,7 @@ impl Life {
         *until = until.max(Instant::now() + span);
     }
 
-    /// Like [`Life::put_to_sleep`], at this step.
+    /// Like [`Life::put_to_sleep`], but begins right now.
     pub(crate) async fn sleep(&self, span: Duration) {
         self.put_to_sleep(span);
         tokio::task::yield_now().await;
@@ -194,7 +193,7 @@ impl Life {
         *self.asleep_until.lock().unwrap() > Instant::now()
     }
 
-    /// Compares the ledger with the model. A killed life goes no further.
+    /// Compares the ledger with the model. Never returns if the life has been killed.
     pub(crate) async fn audit(&self) {
         if self.dead.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;

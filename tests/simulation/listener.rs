@@ -1,4 +1,4 @@
-//! Replaces the listener, whose socket virtual time cannot drive: feeds lines to the real batcher.
+//! Replaces the listener, whose socket does not work in virtual time, and passes lines to the real batcher.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use super::node::window;
 use super::oracle::Arrival;
 use crate::simulation::prelude::*;
 
-/// The pause of a stopping listener while recorders are busy.
+/// How long a stopping listener waits before it tries again to hand over a batch.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Reads arriving lines until the life is stopped, then hands over the open batches.
+/// Reads lines until the life is stopped, and then hands over the open batches.
 pub(crate) async fn listen(
     world: &World,
     life: &Life,
@@ -72,7 +72,7 @@ struct Intake<'a> {
     batcher: LineBatcher,
     life: &'a Life,
     world: &'a World,
-    /// The events in the node at the last commit.
+    /// The number of events queued on the node after the last commit.
     queued: u64,
 }
 

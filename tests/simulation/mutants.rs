@@ -1,4 +1,4 @@
-//! The service with one protection removed, which the simulation must catch.
+//! Mutants, each of which lacks one protection of the service. The simulation must catch every mutant.
 
 use event_data_service::output::Output;
 use event_data_service::store::redis::Settings;
@@ -16,34 +16,33 @@ use crate::simulation::prelude::*;
 pub(crate) enum Mutant {
     /// Counts are acknowledged before they are written.
     AcknowledgeFirst,
-    /// Minutes are named by the time of day alone.
+    /// Minutes are named by the time of day, without the date.
     NoDate,
-    /// A minute ends by the node's clock.
+    /// The node's clock determines whether a minute has ended.
     NodeClock,
-    /// Each node decides alone which series exceed the cap.
+    /// Each node decides independently which series exceed the cap.
     OwnAdmissions,
-    /// An event of an overflow series is identified by user and timestamp, without its series.
+    /// An event of an overflow series is identified only by user and timestamp, not by its original series.
     SeriesForgotten,
-    /// Closed minutes are not restored to a store that rolled back.
+    /// Closed minutes are not restored in a store that has rolled back.
     NoWitness,
     NoReplay,
-    /// Minutes are closed right after the connection was lost.
+    /// Minutes may be closed right after the connection was lost.
     NoSettling,
     NoLag,
     OneOutput,
     NoAnnouncement,
-    /// Counts are written before the other nodes have heard the announcement.
+    /// Counts are written before the other nodes have learned of the announcement.
     NoWait,
-    /// A rejected count is considered at fault: every probe is reported as accepted.
+    /// Every probe is reported as accepted, so every rejected count is quarantined.
     NoProof,
     Script(ScriptMutant),
 }
 
-/// A place in a script and its replacement.
+/// A change to a script, which replaces `from` with `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScriptMutant {
     pub(crate) file: &'static str,
-    /// The whole file.
     pub(crate) code: &'static str,
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,
@@ -56,7 +55,7 @@ impl Mutant {
         };
         let places = code.matches(from).count();
         assert_eq!(places, 1, "{file} has this {places} times: {from}");
-        // The shared prelude is part of every script; each has its own flags.
+        // A script is sent with its own flags in the first line, so replace only the body.
         let body = code.strip_prefix("#!").and_then(|code| code.split_once('\n'));
         let body = body.map_or(code, |(_, body)| body);
         let changed = body.replace(from, to);
@@ -110,20 +109,20 @@ pub(crate) fn output(
     }
 }
 
-/// The store of a life in which a mutant breaks its rule.
+/// The store of a life. Applies the mutants that concern the store.
 #[derive(Debug)]
 pub(crate) struct RuledStore {
     mutant: Option<Mutant>,
     pub(crate) life: usize,
     pub(crate) right: RedisStore,
     cuts: Arc<AtomicU64>,
-    /// The number of cuts before it connected. A cut shows between two calls.
+    /// The number of cuts before the last connection. A cut takes effect between two calls.
     connected: Arc<AtomicU64>,
     own: Mutex<BTreeMap<(usize, Minute), BTreeSet<String>>>,
 }
 
 impl RuledStore {
-    /// Replaces connections that were cut, one by one, as each call would.
+    /// Replaces the connections that have been cut, one by one, as calls would.
     pub(crate) async fn connect(&self) {
         let cuts = self.cuts.load(Ordering::Relaxed);
         if self.connected.swap(cuts, Ordering::Relaxed) != cuts {
@@ -183,11 +182,11 @@ impl RuledStore {
     }
 }
 
-/// Returns the minute with this name if names have no date: the first that the partition knew.
+/// Returns the first minute of the partition with the same time of day, because names have no date with this mutant.
 fn namesake(world: &World, partition: Partition, minute: Minute) -> Minute {
     let known = world.look(|state| state.minutes(partition.index()));
     let known = known.into_iter().filter_map(Minute::from_epoch_minutes);
     let of_day = minute.minutes_since_midnight();
-    let mut same = known.filter(|known| known.minutes_since_midnight() == of_day);
-    same.next().unwrap_or(minute)
+    let mut namesakes = known.filter(|known| known.minutes_since_midnight() == of_day);
+    namesakes.next().unwrap_or(minute)
 }

@@ -1,4 +1,4 @@
-//! A node: successive lives of the real batcher, recorders and worker over a faulty store and output.
+//! A node with successive lives, each of which runs the real batcher, recorders and worker with a faulty store and output.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     mutant: Option<Mutant>,
     inbox: Mutex<VecDeque<Delivery>>,
     life: Mutex<Option<Arc<Life>>>,
-    /// The downtime after the current life.
+    /// How long the node stays down after the current life.
     rest: Mutex<Option<Duration>>,
 }
 
@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    /// The store rolled back, with or without losing the connection.
+    /// Tells the node that the store has rolled back, with or without losing the connection.
     pub(crate) fn meet_another_store(&self, is_noticed: bool) {
         if let Some(life) = &*self.life.lock().unwrap() {
             if is_noticed {
@@ -81,7 +81,7 @@ impl Node {
         life.as_ref().is_some_and(idle) && self.inbox.lock().unwrap().is_empty()
     }
 
-    /// Checks the ledger of a life that ended, or is idle at the end.
+    /// Checks the ledger of a life that has ended, or that is idle at the end of the schedule.
     pub(crate) fn settle(&self, life: &Life) {
         let max_age = i64::try_from(self.world.plan.max_age.as_nanos()).unwrap();
         let times = (life.shared.clock.now_nanos(), max_age);
@@ -104,7 +104,7 @@ impl Node {
             let life = Arc::new(Life::new(&self.world, self.number));
             *self.life.lock().unwrap() = Some(Arc::clone(&life));
             let now = self.world.time.after();
-            // Lines that arrived while it was down are lost.
+            // Lines that arrived while the node was down are lost.
             self.inbox.lock().unwrap().retain(|delivery| delivery.after >= now);
             tokio::select! {
                 biased;
@@ -190,7 +190,7 @@ impl Node {
             recorded: CancellationToken::new(),
         };
         let listening: BoxFuture<'_, ()> = Box::pin(listen(world, life, &self.inbox, senders));
-        // Only woken futures are polled.
+        // This executor polls only futures that have been woken.
         let mut parts: FuturesUnordered<_> = recorders.into_iter().collect();
         parts.extend(flush.into_tasks().unwrap());
         parts.push(listening);

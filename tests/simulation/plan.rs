@@ -1,4 +1,4 @@
-//! From a seed to a schedule: nodes and settings, deliveries, and faults.
+//! Creates the plan of a schedule from a seed: nodes and settings, deliveries, and faults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::event::{MINUTE, SECOND};
 use super::script::{Blow, Forget, Outage};
 use crate::simulation::prelude::*;
 
-/// Midnight between 3 and 4 December 2016, in nanoseconds since the epoch.
+/// 2016-12-04 00:00 UTC, in nanoseconds since the epoch.
 const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
 const DAY: i64 = 1440 * MINUTE;
 
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) partitions: u16,
     pub(crate) layout: Layout,
     pub(crate) begins: i64,
-    /// The offset of each node's clock in nanoseconds.
+    /// The offset of each node's clock, in nanoseconds.
     pub(crate) skews: Vec<i64>,
     pub(crate) max_age: Duration,
     pub(crate) flush: FlushSettings,
@@ -40,21 +40,21 @@ pub(crate) struct Plan {
     pub(crate) queue_events: u64,
     pub(crate) dedup_users: usize,
     pub(crate) compact_series: usize,
-    /// The series cap of a minute and partition.
+    /// The maximum number of series per minute per partition.
     pub(crate) series_max: usize,
-    /// The user cap of a series and minute; 0: none.
+    /// The maximum number of users per series per minute; 0 means no limit.
     pub(crate) users_max: u64,
-    /// By node, in order of time.
+    /// The deliveries to each node, in chronological order.
     pub(crate) deliveries: Vec<Vec<Delivery>>,
-    /// Nanoseconds after the beginning, node, blow.
+    /// When a blow hits a node (in nanoseconds after the beginning), the node, and the blow.
     pub(crate) blows: Vec<(i64, usize, Blow)>,
     pub(crate) store_outages: Vec<Outage>,
     pub(crate) output_outages: [Vec<Outage>; OUTPUTS],
-    /// The share of store calls that fail, per mille.
+    /// How many store calls out of a thousand fail.
     pub(crate) store_faults: u64,
-    /// The share of writes that fail, per mille.
+    /// How many writes out of a thousand fail.
     pub(crate) output_faults: u64,
-    /// Selects the points that each output rejects permanently; none at 0.
+    /// For each output, which points it rejects permanently; 0 means none.
     pub(crate) poison: [u64; OUTPUTS],
     pub(crate) forgets: Vec<Forget>,
     /// When faults and events end, in nanoseconds after the beginning.
@@ -65,7 +65,7 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let dice = &mut Dice::new(seed);
         let nodes = usize::try_from(dice.between(1, 3)).unwrap();
-        // Short, so that counts expire within a schedule; longer; and long enough for yesterday.
+        // The shortest value makes counts expire within a schedule, and the longest accepts events from yesterday.
         let max_age = dice.pick(&[60, 300, 26 * 3600]) * SECOND;
         let skew_max = (max_age / 3).min(300 * SECOND);
         let skewed = dice.one_in(2);
@@ -115,7 +115,7 @@ impl Plan {
         plan
     }
 
-    /// Two nodes without faults or events, 20 s before midnight. Counts are kept for two minutes.
+    /// Returns a plan with two nodes that begins 20 s before midnight and has neither faults nor events.
     pub(crate) fn quiet(calm: i64) -> Self {
         Self {
             nodes: 2,
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// The store rolls back and has no other fault: a node that cannot reach it cannot restore anything.
+    /// Adds a rollback of the store, and removes its other faults, because an unreachable store cannot be restored.
     fn forget(&mut self, dice: &mut Dice) {
         self.store_faults = 0;
         self.store_outages.clear();
@@ -161,17 +161,17 @@ impl Plan {
             1 => at - dice.between(SECOND, 8 * SECOND),
             _ => dice.between(0, at),
         };
-        // Data lost between two check-ins leaves no trace but the lost connection.
+        // A node notices data loss between two check-ins only if it loses the connection.
         let interval = i64::try_from(self.flush.interval.as_nanos()).unwrap();
         let is_noticed = dice.one_in(2) || at - saved < 2 * interval;
         if !is_noticed {
-            // Until it checks in, a node leaves out users that the store has forgotten, which the model does not know.
+            // Disable dedup, because the model does not know that a node leaves out users that the store has forgotten.
             self.dedup_users = 0;
         }
         self.forgets.push(Forget { saved, at, is_noticed });
     }
 
-    /// Adds calls of a rarely called script, and faults of these.
+    /// Changes the plan so that a rarely used script is called more often and fails more often.
     pub(crate) fn expose(&mut self, script: &str) {
         match script {
             "log/seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
@@ -187,7 +187,7 @@ impl Plan {
         self.max_age.as_secs() > 60 && self.users_max == 0
     }
 
-    /// Delivers a line of a user to a node, with the current timestamp. Both in seconds after the beginning.
+    /// Delivers an event with timestamp `at` to a node at time `after`, both in seconds after the beginning.
     pub(crate) fn deliver(&mut self, node: usize, after: i64, user: u8, at: i64) {
         let event = Event { series: 0, user, at: self.begins + at * SECOND };
         self.deliveries[node].push(Delivery { after: after * SECOND, event, stamped: true });
@@ -196,7 +196,7 @@ impl Plan {
     fn send(&mut self, dice: &mut Dice) {
         let series_max = dice.pick(&[0, 1, 3]);
         let users_max = dice.pick(&[1, 4, 12]);
-        // Coarse, so that some events coincide.
+        // A coarse grain makes some timestamps coincide.
         let grain = dice.pick(&[SECOND, 5 * SECOND, 1]);
         let nodes = self.nodes as u64;
         for _ in 0..dice.between(5, 40) {
@@ -211,7 +211,7 @@ impl Plan {
             }
             let stamped = !dice.one_in(10);
             for _ in 0..dice.pick(&[1, 1, 1, 2, 2, 3]) {
-                // Copies arrive in time, early, late, or as a backlog.
+                // A copy may arrive early, in time, late, or with a backlog.
                 let delay = match dice.below(12) {
                     0 => dice.between(-70 * SECOND, 0),
                     1 => dice.between(0, 100 * SECOND),

@@ -1,4 +1,4 @@
-//! Imports of the modules.
+//! Imports that the modules of the simulation share.
 
 pub(crate) use async_trait::async_trait;
 pub(crate) use event_data_service::event::{Minute, Partition};

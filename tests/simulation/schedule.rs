@@ -1,4 +1,4 @@
-//! One schedule, from its seed to its verdict.
+//! Runs one schedule, from its seed to the verdict.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,9 +9,9 @@ use super::script::Forget;
 use super::state::SETTINGS;
 use crate::simulation::prelude::*;
 
-/// The time by which everything in flight at the end of the faults has arrived.
+/// How long after the end of the faults everything in flight has arrived.
 const SETTLE: Duration = Duration::from_secs(31);
-/// The time limit for finishing after the faults. An event of a node whose clock is ahead lies minutes in the future.
+/// The time limit for finishing after the faults. If a node's clock is ahead, its events may be minutes in the future.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 #[derive(Debug)]
@@ -93,13 +93,13 @@ async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     tokio::time::sleep_until(world.time.instant(forget.at)).await;
     world.note(|| format!("the store forgets: {forget:?}"));
     {
-        // Except for the fingerprint key: a new key while others count is not the subject here.
+        // Keep the settings, which include the fingerprint key, because a new key is not the subject here.
         let mut now = world.redis.keyspace();
         let settings = now.0.remove_entry(SETTINGS.as_bytes());
         *now = saved;
         now.0.extend(settings);
     }
-    // Until the next check-in, and the time to record everything again.
+    // Leave time for the next check-in, and for recording everything again.
     let kept_ms = world.plan.replay_window.as_millis();
     let margin_ms = 2 * world.plan.flush.interval.as_millis() + 1000;
     let owed_from_ms = if world.plan.is_owed() && kept_ms > margin_ms {

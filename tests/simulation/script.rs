@@ -1,4 +1,4 @@
-//! The elements of a schedule: deliveries, blows and outages.
+//! The elements of a plan: deliveries of lines, blows to nodes, rollbacks and outages.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ impl Delivery {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Blow {
-    /// It is killed and restarts after this time.
+    /// The node is killed, and restarts after this time.
     Kill(Duration),
-    /// It is stopped and restarts after this time.
+    /// The node is stopped, and restarts after this time.
     Stop(Duration),
     Pause(Duration),
 }
 
-/// A rollback of the store, in nanoseconds after the beginning.
+/// A rollback of the store. The times are in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forget {
     pub(crate) saved: i64,
@@ -40,7 +40,7 @@ pub(crate) struct Forget {
     pub(crate) is_noticed: bool,
 }
 
-/// An outage, in nanoseconds after the beginning.
+/// An outage. The times are in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {
     pub(crate) node: Option<usize>,

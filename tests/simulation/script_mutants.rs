@@ -1,4 +1,4 @@
-//! Scripts with one change that the simulation must catch, with the first seed that does and the expected violation.
+//! Scripts with one change that the simulation must catch, with the first seed that catches it and the expected violations.
 
 use super::mutants::{Mutant, ScriptMutant};
 

@@ -1,5 +1,4 @@
-//! An output as one life of a node sees it: writes may fail, hang, be accepted in part, lose their answer, arrive late
-//! or be rejected permanently, and the node may die or sleep during a write.
+//! An output as seen by one life of a node. Writes may fail, hang, lose the response, arrive late or be rejected, for example.
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::output::{Output, SealedCounts, WriteError};
@@ -7,7 +6,7 @@ use event_data_service::output::{Output, SealedCounts, WriteError};
 use super::event::{overflows, series_number};
 use crate::simulation::prelude::*;
 
-/// Stands for the series of a probe.
+/// The name that replaces the series of a probe.
 const PROBE: &str = "a probe";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -25,11 +24,11 @@ enum Fate {
     Fails(Option<Duration>),
     Misconfigured,
     Rejects,
-    /// This many counts are accepted, then it fails.
+    /// The write fails after this many counts have been accepted.
     Part(usize),
     AnswerLost,
     Hangs,
-    /// The caller gives up; the write arrives later.
+    /// The caller times out, and the write arrives later.
     Late(Duration),
     DiesBefore,
     DiesAfter,
@@ -80,7 +79,7 @@ impl ScriptedOutput {
             }
             Fate::Fails(retry_after) => unavailable(retry_after),
             Fate::Misconfigured => {
-                // Like a firewall that blocks a certain text.
+                // The write is rejected in a different way, for example by a firewall that blocks certain texts.
                 let _ = reject(&self.world, self.number, counts);
                 Err(WriteError::Misconfigured(planned("as planned")))
             }
@@ -103,7 +102,7 @@ impl ScriptedOutput {
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     world.note(|| format!("a late write arrives: {counts:?}"));
-                    // The answer is lost and proves nothing.
+                    // The response is lost, so the node does not learn of a rejection.
                     arrive(&world, number, &counts);
                 });
                 failed()
@@ -132,7 +131,7 @@ impl ScriptedOutput {
     }
 }
 
-/// Returns the index of a count in the model; `None` for a probe.
+/// Returns the partition, minute and series of a count in the model, or `None` for a probe.
 fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     if count.series == PROBE {
         return None;
@@ -144,7 +143,7 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     Some((partition, (count.minute.epoch_minutes(), series)))
 }
 
-/// The server accepts the write, or rejects the whole if it rejects one point.
+/// Accepts the write, unless one of the points is rejected. In this case, nothing is written.
 fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), WriteError> {
     if arrive(world, output, counts) { Ok(()) } else { Err(reject(world, output, counts)) }
 }
@@ -178,8 +177,8 @@ fn reject(world: &World, output: usize, counts: &[SealedCounts]) -> WriteError {
     WriteError::Rejected(planned("not this one"))
 }
 
-fn planned(why: impl Into<String>) -> Diagnosis {
-    Diagnosis::new(Cause::OutputDown, why)
+fn planned(reason: impl Into<String>) -> Diagnosis {
+    Diagnosis::new(Cause::OutputDown, reason)
 }
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! The contents of Redis as the model compares them, read by the documented keys.
+//! The contents of Redis, read from the documented keys, for comparison with the model.
 
 use testing::lua_redis::keyspace::{Hash, Keyspace, Set, Sorted};
 
@@ -6,7 +6,7 @@ use super::event::series_name;
 use crate::simulation::prelude::*;
 
 pub(crate) const PREFIX: &str = "eds";
-/// The cluster-wide settings and the fingerprint key, which every layout needs.
+/// The key of the cluster-wide settings and the fingerprint key.
 pub(crate) const SETTINGS: &str = "eds:settings";
 
 pub(crate) struct State<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct Stamp<'a> {
     pub(crate) late: u64,
 }
 
-/// Returns the hash tags of the partitions: each is the first number whose slot lies in its range.
+/// Returns the hash tag of each partition, which is the first number whose slot is in the partition's range.
 pub(crate) fn tags(partitions: u16) -> Vec<String> {
     let stretch =
         |tag: &String| u32::from(redis_link::slot(tag.as_bytes())) * u32::from(partitions) / 16384;
@@ -44,17 +44,16 @@ impl<'a> State<'a> {
         Self { keyspace, tags }
     }
 
-    pub(crate) fn key(&self, partition: usize, what: &str) -> String {
-        format!("{}:{what}", self.tags[partition])
+    pub(crate) fn key(&self, partition: usize, kind: &str) -> String {
+        format!("{}:{kind}", self.tags[partition])
     }
 
-    pub(crate) fn minute_key(&self, place: Place, what: &str) -> String {
-        format!("{}:{}:{what}", self.tags[place.0], minute(place))
+    pub(crate) fn minute_key(&self, place: Place, kind: &str) -> String {
+        format!("{}:{}:{kind}", self.tags[place.0], minute(place))
     }
 
-    /// Returns the suffix of claims and tokens: to seal, or to send to an output.
-    fn of(what: &str, output: Option<usize>) -> String {
-        output.map_or_else(|| what.to_owned(), |output| format!("{what}:{}", output_name(output)))
+    fn suffix(kind: &str, output: Option<usize>) -> String {
+        output.map_or_else(|| kind.to_owned(), |output| format!("{kind}:{}", output_name(output)))
     }
 
     fn hash(&self, key: &str) -> Option<&'a Hash> {
@@ -92,10 +91,10 @@ impl<'a> State<'a> {
 
     pub(crate) fn token(&self, place: Place, output: Option<usize>) -> Option<&'a str> {
         let name = minute(place).to_string();
-        let claims = self.key(place.0, &Self::of("claims", output));
+        let claims = self.key(place.0, &Self::suffix("claims", output));
         self.score(&claims, &name)?;
-        let tokens = self.hash(&self.key(place.0, &Self::of("tokens", output)));
-        // A claim that a node released without ever having held it.
+        let tokens = self.hash(&self.key(place.0, &Self::suffix("tokens", output)));
+        // There is no token if a node has released a claim without ever holding it.
         let token = tokens.and_then(|tokens| tokens.get(name.as_bytes()));
         Some(token.map_or("", |token| text(token)))
     }
@@ -104,7 +103,7 @@ impl<'a> State<'a> {
         self.hash(&self.key(partition, "lagging")).is_some()
     }
 
-    /// Returns whether an output is known to have a minute, or all nodes that knew are gone.
+    /// Returns whether an output is known to have a minute, or whether all nodes that knew of the minute have gone.
     pub(crate) fn is_had(&self, place: Place) -> bool {
         let closed = self.score(&self.key(place.0, "closed"), &place.1.to_string());
         closed.is_none_or(|number| number % 2.0 > 0.5)
@@ -130,13 +129,13 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn sets(&self, place: Place, series: u8) -> [Option<&'a Set>; 2] {
-        ["unique_user", "cumulative_user"].map(|what| {
-            let what = format!("{what}:{}", series_name(series));
-            self.keyspace.get(&self.minute_key(place, &what))
+        ["unique_user", "cumulative_user"].map(|kind| {
+            let suffix = format!("{kind}:{}", series_name(series));
+            self.keyspace.get(&self.minute_key(place, &suffix))
         })
     }
 
-    /// Returns the number of sealed series of the cut of a minute's logs, if there is one.
+    /// Returns how many series have been sealed of the cut of a minute's logs, or `None` if there is no cut.
     pub(crate) fn cut_done(&self, place: Place) -> Option<usize> {
         let done = self.hash(&self.minute_key(place, "cut"))?.get(b"done".as_slice())?;
         text(done).parse().ok()
@@ -144,7 +143,7 @@ impl<'a> State<'a> {
 
     pub(crate) fn counts(&self, place: Place, series: u8) -> Option<(u64, u64)> {
         let counts = self.hash(&self.minute_key(place, "counts"))?;
-        // Empty: admitted, not counted.
+        // An empty value means that the series has been admitted but not sealed.
         let (unique, cumulative) =
             text(counts.get(series_name(series).as_bytes())?).split_once(':')?;
         Some((unique.parse().unwrap(), cumulative.parse().unwrap()))
@@ -156,12 +155,12 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn is_unsent(&self, place: Place, output: usize, series: u8) -> bool {
-        let unsent = self.minute_key(place, &Self::of("unsent", Some(output)));
+        let unsent = self.minute_key(place, &Self::suffix("unsent", Some(output)));
         self.has(&unsent, series_name(series))
     }
 
     pub(crate) fn is_quarantined(&self, place: Place, output: usize, series: u8) -> bool {
-        let quarantine = self.hash(&self.key(place.0, &Self::of("quarantine", Some(output))));
+        let quarantine = self.hash(&self.key(place.0, &Self::suffix("quarantine", Some(output))));
         let entry = format!("{}:{}", minute(place), series_name(series));
         quarantine.is_some_and(|all| all.contains_key(entry.as_bytes()))
     }
@@ -169,8 +168,8 @@ impl<'a> State<'a> {
     pub(crate) fn undone(&self) -> Option<&'a str> {
         let mut keys = self.keyspace.0.keys().map(|key| text(key));
         keys.find(|key| {
-            let what = key.rsplit_once('}').map_or("", |(_, what)| what);
-            what == ":minutes" || what.starts_with(":claims")
+            let suffix = key.rsplit_once('}').map_or("", |(_, suffix)| suffix);
+            suffix == ":minutes" || suffix.starts_with(":claims")
         })
     }
 

@@ -1,4 +1,4 @@
-//! The state that all nodes of a schedule share: virtual time, randomness, Redis, the model, and the trace.
+//! The state shared by all nodes of a schedule: virtual time, randomness, Redis, the model, and the trace.
 
 use std::sync::MutexGuard;
 
@@ -14,7 +14,7 @@ use super::script::Outage;
 use super::state::{PREFIX, tags};
 use crate::simulation::prelude::*;
 
-/// Tokio's paused clock as the time of day.
+/// Tokio's paused clock, used as wall-clock time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Time {
     began: Instant,
@@ -34,7 +34,6 @@ impl Time {
         self.now().div_euclid(1_000_000)
     }
 
-    /// The instant this many nanoseconds after the beginning.
     pub(crate) fn instant(self, after: i64) -> Instant {
         self.began + Duration::from_nanos(u64::try_from(after).unwrap_or(0))
     }
@@ -52,7 +51,7 @@ pub(crate) struct World {
     pub(crate) time: Time,
     pub(crate) redis: Arc<LuaRedis>,
     tags: Vec<String>,
-    /// Held during a call, so that its effect and the model's update are one step.
+    /// Locked during a call, so that its effect and the update of the model are a single step.
     pub(crate) step: tokio::sync::Mutex<()>,
     arbiter: Arc<MemoryArbiter>,
     pub(crate) calm: AtomicBool,
@@ -90,7 +89,7 @@ impl World {
         partitions(&self.plan)
     }
 
-    /// Grants the turns to probe an unreachable output.
+    /// Returns the arbiter that decides which node may probe an unreachable output.
     pub(crate) fn arbiter(&self) -> Arc<dyn coordination::Arbiter> {
         Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>
     }
@@ -117,7 +116,7 @@ impl World {
         outages.iter().any(|outage| mine(outage) && (outage.from..outage.to).contains(&now))
     }
 
-    /// Records the model's verdict; the first violation ends the schedule.
+    /// Records a verdict of the model. The first violation ends the schedule.
     pub(crate) fn judge(&self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.note(|| format!("VIOLATION {violation}"));

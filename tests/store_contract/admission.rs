@@ -1,4 +1,4 @@
-//! Admission of series: decided once, for all nodes.
+//! Tests that the admission of a series is decided once for all nodes.
 
 use event_data_service::event::Batch;
 use event_data_service::store::{Admission, SeriesUsers};
@@ -13,7 +13,7 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// The partition of [`series_of_one_partition`].
+/// Returns the partition of [`series_of_one_partition`].
 fn partition() -> Partition {
     partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
 }
@@ -27,7 +27,7 @@ async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admit
 
 async fn admit(node: &Node, series: &[&String], series_max: u64) -> Vec<bool> {
     let answer = ask(node, SEED_MINUTE, series, series_max).await;
-    let admitted = |of: &Admission| *of != Admission::Refused;
+    let admitted = |admission: &Admission| *admission != Admission::Refused;
     answer.series.iter().map(admitted).collect()
 }
 
@@ -59,11 +59,11 @@ pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_goo
     assert_eq!(admit(&a, &[s0], 2).await, [true]);
     assert_eq!(admit(&b, &[s1, s2, s0], 2).await, [true, false, true]);
     assert_eq!(admit(&a, &[s2, s1, s3], 2).await, [false, true, false]);
-    // A node with another cap does not change the decision.
+    // A node with a higher cap does not change the decision.
     assert_eq!(admit(&b, &[s3, s4, s1, s2], 9).await, [false, false, true, false]);
 }
 
-/// For every order of the requests, all nodes get the same answer, and the cap is exact.
+/// Whatever the order of the requests, all nodes get the same answer, and exactly as many series as the cap are admitted.
 pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
     const SERIES_MAX: usize = 25;
     let series = series_of_one_partition(60);
@@ -72,10 +72,10 @@ pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
         tokio::spawn(async move {
             series.shuffle(&mut rand::rng());
             let mut admitted = BTreeMap::new();
-            for some in series.chunks(7) {
-                let some: Vec<&String> = some.iter().collect();
-                let answers = admit(&node, &some, SERIES_MAX as u64).await;
-                admitted.extend(some.into_iter().cloned().zip(answers));
+            for chunk in series.chunks(7) {
+                let chunk: Vec<&String> = chunk.iter().collect();
+                let answers = admit(&node, &chunk, SERIES_MAX as u64).await;
+                admitted.extend(chunk.into_iter().cloned().zip(answers));
             }
             admitted
         })
@@ -84,12 +84,11 @@ pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
     for node in asking {
         all.push(node.await.unwrap());
     }
-    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+    assert!(all.iter().all(|admitted| *admitted == all[0]), "{all:?}");
     assert_eq!(all[0].values().filter(|admitted| **admitted).count(), SERIES_MAX);
 }
 
-/// Sealing moves series from sets to counts: no room is gained or lost. An admitted series without events has no
-/// counts; its first event is in time.
+/// Sealing does not change which series are admitted. An admitted series without events is not sealed with the others.
 pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(4);
@@ -103,7 +102,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
     let second = [event(SEED_MINUTE, s1, "x", 1), event(SEED_MINUTE, s1, "y", 1)];
     b.record(&second).await;
-    // While open and while being sealed, a series without events has no counts.
+    // A series without events has no counts, neither in an open minute nor after sealing.
     let reading = ground.reading();
     let names = [s0.as_str(), s1, s2];
     let open = reading.open_counts(bucket(partition(), SEED_MINUTE), &names).await;
@@ -117,7 +116,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!(a.finish(&[sending]).await, model(&all));
     assert_eq!(a.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
-    // Now it is sealed.
+    // This series has been sealed, so this event is late.
     a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let done = a.try_compact(&claim, 9).await.unwrap();
@@ -128,7 +127,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
-    // The refused node dies before it records under the overflow series.
+    // The node dies before it records the event of the refused series under the overflow series.
     assert_eq!(admit(&a, &[s0, s1], 1).await, [true, false]);
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
@@ -171,7 +170,7 @@ pub(crate) async fn each_minute_has_places_of_its_own(ground: &Ground) {
     }
 }
 
-/// One user and one instant in two series are two events. Copies on another node are the same two.
+/// The same user and timestamp in two series are two events. Copies from a different node do not add events.
 pub(crate) async fn gathered_events_of_different_series_stay_apart(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(3);
@@ -183,8 +182,8 @@ pub(crate) async fn gathered_events_of_different_series_stay_apart(ground: &Grou
     }
     gather(&a, &events).await;
     events.shuffle(&mut rand::rng());
-    for some in events.chunks(5) {
-        gather(&b, some).await;
+    for chunk in events.chunks(5) {
+        gather(&b, chunk).await;
     }
     let counted = BTreeMap::from([((SEED_MINUTE, OVERFLOW.to_owned()), (3, 12))]);
     assert_eq!(a.finish_all().await, counted);
@@ -229,7 +228,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let two = SeriesUsers { count: 2, there: vec![true, false, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, two);
     assert_eq!(users(s1, &["x"]).await, nobody);
-    // So are those of every node, also while nodes ask repeatedly.
+    // The users of all nodes are included, even if nodes ask repeatedly.
     ground
         .node("b")
         .record(&[event(SEED_MINUTE, s0, "z", 1), event(SEED_MINUTE, s1, "x", 1)])
@@ -237,7 +236,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let three = SeriesUsers { count: 3, there: vec![true, true, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, three);
     assert_eq!(users(s1, &["y"]).await.count, 1);
-    // An admission returns the number of users. A log has none for a new series.
+    // An admission returns the number of users, which the log layout does not know for a new series.
     let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
     let known = |users| if ground.counts_at_once() { users } else { 0 };
     let series = [known(1), known(3)].map(|users| Admission::Admitted { users: Some(users) });
@@ -255,7 +254,7 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
     let events = ["x", "y"].map(|user| event(SEED_MINUTE, s0, user, 1));
     node.record(&events).await;
     gather(&node, &[event(SEED_MINUTE, s2, "x", 1)]).await;
-    // Another connection, or another process.
+    // A node with a new connection gets the same answers.
     let again = ground.node("a");
     let answer = ask(&again, SEED_MINUTE, &[s0, s1, s2], 2).await;
     let users = if ground.counts_at_once() { Some(2) } else { None };
@@ -264,13 +263,13 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
     assert_eq!(answer.arrivals, 3);
     if !ground.counts_at_once() {
         let counts = again.0.counts(bucket(partition(), SEED_MINUTE)).await;
-        let counts = counts.unwrap().into_iter().map(|of| (of.series, of.unique));
+        let counts = counts.unwrap().into_iter().map(|item| (item.series, item.unique));
         let expected = [(OVERFLOW.to_owned(), 1), (s0.clone(), 2)];
         assert_eq!(counts.collect::<Vec<_>>(), expected);
     }
 }
 
-/// A node with another cap, or a cap that is being raised.
+/// One node has a higher cap, for example while the cap is being raised.
 pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
@@ -279,7 +278,7 @@ pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(gro
     assert_eq!(admit(&node, &all, 9).await, [true, false]);
 }
 
-/// An admission after the events gives the minute a time to live, which unsent counts must not have.
+/// An admission sets the time to live of a minute. Counts that have not been sent must not expire.
 pub(crate) async fn counts_wait_for_their_output_although_their_series_was_admitted_late(
     ground: &Ground,
 ) {

@@ -1,14 +1,14 @@
-//! When minutes are claimed, and in which order.
+//! Tests when minutes are claimed, and in which order.
 
 use crate::contract::prelude::*;
 
-/// The rounding error of a clock in milliseconds.
+/// The error of a difference between two clock readings in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
     let node = ground.node("a");
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
-    // Not ended for at least a minute, even in a slow test.
+    // This minute does not end for at least another minute, so not during a slow test.
     let next = Minute::of_nanos(now).epoch_minutes() + 2;
     node.record(&[event(next, "s=1", "x", 0)]).await;
     let request = ClaimRequest { max_hold: Duration::ZERO, ..AT_ONCE };
@@ -28,7 +28,7 @@ pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(groun
     assert!(node.0.have_work(&[], &outputs).await.unwrap().is_empty());
     node.record(&[event(SEED_MINUTE, series, "x", 0)]).await;
     let here = partitions().of(series, Minute::MIN);
-    let only_here: Vec<_> = all.iter().map(|it| *it == here).collect();
+    let only_here: Vec<_> = all.iter().map(|partition| *partition == here).collect();
     assert_eq!(work(&outputs).await, only_here, "it waits");
     let claim = node.claim_one(&AT_ONCE).await;
     assert_eq!(work(&[]).await, only_here, "it is claimed to be sealed");
@@ -45,23 +45,23 @@ pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(groun
 pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(ground: &Ground) {
     let node = ground.node("a");
     assert_eq!(node.oldest().await, None);
-    // 20161204:999, :1118 and 20161205:3.
+    // The minutes 20161204:999, 20161204:1118 and 20161205:3.
     let minutes = [SEED_MINUTE - 119, SEED_MINUTE, SEED_MINUTE + 325];
     let series = &series_of_one_partition(1)[0];
     for minute in minutes.iter().rev() {
         node.record(&[event(*minute, series, "x", 0)]).await;
-        assert_eq!(node.oldest().await, Some(*minute), "it waits");
+        assert_eq!(node.oldest().await, Some(*minute), "the oldest minute is waiting");
     }
     let mut claims = node.claim(&AT_ONCE).await;
     claims.sort_by_key(|claim| claim.minute);
     assert_eq!(node.backlog().await, (0, 3, 0));
-    // The earliest lapses last.
+    // Extend the claim on the earliest minute, so that it lapses last.
     let first = &claims[0];
     let store = &node.0;
     let extended = store.extend(&[first], 2 * AT_ONCE.lease).await;
     assert_eq!(extended.unwrap(), 1);
     for (claim, minute) in claims.iter().zip(minutes) {
-        assert_eq!(node.oldest().await, Some(minute), "it is claimed");
+        assert_eq!(node.oldest().await, Some(minute), "the oldest minute is claimed");
         node.finish(std::slice::from_ref(claim)).await;
     }
     assert_eq!(node.oldest().await, None);
@@ -74,9 +74,9 @@ pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &
     let mut looked = Instant::now();
     for _ in 0..10 {
         looked = Instant::now();
-        // A copy may be followed by an event.
+        // Even a copy shows that the minute may still receive events.
         node.record(&events).await;
-        assert_eq!(node.claim(&request).await, [], "something has just arrived");
+        assert_eq!(node.claim(&request).await, [], "events have just arrived");
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
     let claim = node.claim_one(&request).await;
@@ -111,7 +111,7 @@ pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground
 
 pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
     let node = ground.node("a");
-    // 999 before 1000: by number, not by name; recorded in neither order.
+    // Minutes are claimed in numeric order, 999 before 1000, regardless of the order in which they were recorded.
     let day = SEED_MINUTE - SEED_MINUTE % 1440;
     let minutes = [day + 1000, day + 7, day + 999, day + 1440, day + 1001];
     for minute in minutes {
@@ -137,7 +137,7 @@ pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_
     let present = Minute::of_nanos(now).epoch_minutes();
     let [ended, ahead] = [present - 1, present + 2];
     let old = (0..300).map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0));
-    // Hosts with wrong clocks send minutes that have not ended.
+    // Hosts whose clocks are ahead send events of minutes that have not ended.
     let others = (0..50).map(|minutes| event(ahead + minutes, series, "x", 0));
     node.record(&old.chain(others).collect::<Vec<_>>()).await;
     node.record(&[event(ended, series, "x", 0)]).await;
@@ -163,13 +163,13 @@ pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(g
     node.record(&[event(last, series, "x", 0)]).await;
     let began = Instant::now();
     loop {
-        // A copy may be followed by an event.
+        // Even a copy shows that the minute may still receive events.
         node.record(&filling).await;
         let claims = node.claim(&request).await;
         if claims.iter().any(|claim| claim.minute.epoch_minutes() == last) {
             break;
         }
-        assert!(began.elapsed() < SOON, "the last of them is not claimed");
+        assert!(began.elapsed() < SOON, "the last minute is not claimed");
     }
 }
 
@@ -202,7 +202,7 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
     let claim = a.claim_one(&AT_ONCE).await;
     assert_eq!(b.claim(&AT_ONCE).await, []);
 
-    // Another event makes it known again, and its holder counts it.
+    // A later event adds the minute again, and the holder of the claim counts the event.
     events.push(event(SEED_MINUTE, "s=1", "y", 2));
     b.record(&events).await;
     assert_eq!(b.claim(&AT_ONCE).await, []);
@@ -211,7 +211,7 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
     assert_eq!(b.claim(&AT_ONCE).await, []);
 }
 
-/// A worker's request while it must not close anything.
+/// A worker sends this request while it must not close any minute.
 pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &Ground) {
     let node = ground.node("a");
     let lapsing = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };

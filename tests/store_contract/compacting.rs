@@ -1,4 +1,4 @@
-//! Sets become counts once.
+//! Tests that sets are compacted to counts exactly once.
 
 use crate::contract::prelude::*;
 
@@ -33,7 +33,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let counts = BTreeMap::from([(series[0].clone(), (2, 2))]);
     assert_eq!(a.unsent(&claim).await, counts);
 
-    // A copy, another event of a counted user, and one of a new user.
+    // A copy, a new event of a counted user, and an event of a new user.
     let late = [
         in_time[0].clone(),
         event(SEED_MINUTE, &series[0], "x", 3),
@@ -51,7 +51,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     assert_eq!(a.finish(&[claim]).await, model(&events));
 }
 
-/// Two nodes with a part of each series, and a third that takes over after some was sealed.
+/// Two nodes record parts of each series. A third node takes over the minute after some series have been sealed.
 pub(crate) async fn a_claim_that_lapses_half_way_is_sealed_to_the_same_counts(ground: &Ground) {
     let nodes = ["a", "b", "c"].map(|name| ground.node(name));
     let series = series_of_one_partition(7);
@@ -84,7 +84,7 @@ async fn lapse(node: &Node, claim: &Claim) {
     assert_eq!(extended.await.unwrap(), 1);
 }
 
-/// Events recorded between the steps are sealed once or reported as late; a new series is sealed.
+/// Events that are recorded between two steps are either counted once or reported as late. New series are counted.
 pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(12);
@@ -119,7 +119,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     assert!(counts.values().all(|(unique, _)| *unique == 1), "{counts:?}");
 }
 
-/// Counts of a finished minute expire, but not while an event may still meet them: all nodes may be down for any time.
+/// Counts of a finished minute do not expire while a late event is waiting, because all nodes may be down for a long time.
 pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: &Ground) {
     let node = ground.node("a");
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
@@ -161,7 +161,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     assert!(node.acknowledge(&claim, rest).await);
 }
 
-/// The counts are never sent, so no acknowledgement follows.
+/// Without an output, the counts are never sent, so no acknowledgement closes the minute.
 pub(crate) async fn a_minute_that_no_output_waits_for_is_closed_when_it_is_sealed(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);

@@ -1,4 +1,4 @@
-//! Coverage: the events of a minute that each node saw.
+//! Tests the coverage of a minute, which is the number of events that each node has seen.
 
 use event_data_service::event::Batch;
 use event_data_service::store::Coverage;
@@ -34,7 +34,7 @@ async fn told(ground: &Ground) -> Vec<Coverage> {
     let minutes = [SEED_MINUTE, SEED_MINUTE + 1].map(minute);
     let reading = ground.reading();
     let coverage = reading.coverage(partition, &minutes).await.unwrap();
-    let others = partitions().iter().filter(|it| *it != partition);
+    let others = partitions().iter().filter(|other| *other != partition);
     for other in others {
         let none = [Coverage::new(), Coverage::new()];
         assert_eq!(reading.coverage(other, &minutes).await.unwrap(), none);
@@ -42,14 +42,14 @@ async fn told(ground: &Ground) -> Vec<Coverage> {
     coverage
 }
 
-fn coverage<const N: usize>(of: [(&str, u64); N]) -> Coverage {
-    of.map(|(node, events)| (node.to_owned(), events)).into()
+fn coverage<const N: usize>(nodes: [(&str, u64); N]) -> Coverage {
+    nodes.map(|(node, events)| (node.to_owned(), events)).into()
 }
 
 pub(crate) async fn what_each_node_has_seen_is_told_and_telling_it_again_changes_nothing(
     ground: &Ground,
 ) {
-    // Two successive processes of one name.
+    // Two processes of node "a", one after the other, and one process of node "b".
     let [before, after, other] = ["a#1", "a#2", "b#1"].map(|name| ground.node(name));
     record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
     record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
@@ -69,12 +69,12 @@ pub(crate) async fn what_was_seen_outlives_the_minute_and_is_forgotten_by_itself
     record(&node, &[(SEED_MINUTE, 5)]).await;
     assert_eq!(node.finish_all().await.len(), 1);
     let kept = [coverage([("a", 5)]), Coverage::new()];
-    // The coverage of a slower node is unknown.
+    // On a slow machine, the coverage may already have expired.
     let there = told(ground).await;
     assert!(there == kept || began.elapsed() >= RETENTION, "{there:?}");
     let deadline = began + RETENTION + SOON;
     while told(ground).await != [Coverage::new(), Coverage::new()] {
-        assert!(Instant::now() < deadline, "it is kept for ever");
+        assert!(Instant::now() < deadline, "the coverage does not expire");
         tokio::time::sleep(RETENTION / 20).await;
     }
     assert!(began.elapsed() >= RETENTION);

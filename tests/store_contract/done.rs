@@ -1,4 +1,4 @@
-//! How a claim ends, and the keys that remain.
+//! Tests how a claim ends, and which keys remain.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use crate::contract::prelude::*;
 pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(3);
-    let one = |series: &str| event(SEED_MINUTE, series, "x", 1);
-    node.record(&[one(&series[0]), one(&series[1])]).await;
+    let event_of = |series: &str| event(SEED_MINUTE, series, "x", 1);
+    node.record(&[event_of(&series[0]), event_of(&series[1])]).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let claim = node.seal(&claim).await;
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "one is unsent");
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "again");
-    // A new series before an output has all: it is sealed too.
-    node.record(&[one(&series[2])]).await;
+    // A new series is still counted, because no output has all counts of the minute yet.
+    node.record(&[event_of(&series[2])]).await;
     assert!(node.acknowledge(&claim, &[&series[1]]).await);
     let claim = node.claim_one(&AT_ONCE).await;
     let claim = node.seal(&claim).await;
@@ -30,7 +30,7 @@ pub(crate) async fn only_the_counts_remain(ground: &Ground) {
     let events: Vec<_> =
         (0..40).map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i)).collect();
     node.record(&events).await;
-    // Read before it is idle, so that every key of a partition is created.
+    // This request inspects the minute before it is idle, so that every key of a partition is created.
     let filling = ClaimRequest { grace: RETENTION, ..AT_ONCE };
     assert_eq!(node.claim(&filling).await, []);
     assert_eq!(node.finish_all().await, model(&events));
@@ -55,13 +55,13 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
         assert_eq!(node.backlog().await, (0, 0, 0));
         assert_only_counts(ground, &[SEED_MINUTE]);
     }
-    // So is a new series: the minute is closed.
+    // A new series is late too, because the minute has been closed.
     node.record(&[event(SEED_MINUTE, &series[1], "y", 2)]).await;
     assert_eq!(node.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-/// Redis has only the settings, closed minutes, names of outputs, and expiring counts.
+/// Asserts that Redis has only the settings, closed minutes, output names, and counts with a time to live.
 pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
     let Ground::Redis(server, _) = ground else {
         return;
@@ -82,7 +82,7 @@ pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
         }
         assert!(names.iter().any(|counts| counts == name), "{key} is left");
         let ttl_ms: i64 = server.query(&["PTTL", &key]);
-        // It may have expired between the two commands.
+        // A negative value means that the key has expired since it was listed.
         let most = i64::try_from(RETENTION.as_millis()).unwrap();
         assert!(ttl_ms == -2 || (0..=most).contains(&ttl_ms), "{key}: {ttl_ms} ms");
     }

@@ -1,4 +1,4 @@
-//! The ground of a test: an empty store, its nodes, and their operations.
+//! The surroundings of a test: an empty store, its nodes, and their operations.
 
 use std::num::NonZeroU16;
 use std::sync::{LazyLock, PoisonError, Weak};
@@ -15,13 +15,13 @@ use testing::lua_redis::LuaRedis;
 use testing::prelude::*;
 use testing::redis::patient;
 
-/// How long counts are kept after their minute. One test waits longer; the others must be quicker between two steps.
+/// How long counts are kept after their minute. Some tests wait longer; others must take less time between two steps.
 pub(crate) const RETENTION: Duration = Duration::from_secs(4);
 
-/// Minute 1118 of the seed documents' day.
+/// The minute 20161204:1118, which is used in the seed documents.
 pub(crate) const SEED_MINUTE: i64 = 1_480_876_680 / 60;
 
-/// Claims every ended minute for longer than any test takes.
+/// A request for claims on every minute that has ended. The lease is longer than any test.
 pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     generation: 0,
     grace: Duration::ZERO,
@@ -47,7 +47,7 @@ pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
     Lua(Arc<LuaRedis>, Layout),
     Redis(RedisServer, Layout),
-    /// A cluster that all tests share, and the prefix of this ground.
+    /// A cluster shared by all tests, and the key prefix of this test.
     Cluster(Arc<RedisCluster>, String, Layout),
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Event {
     pub(crate) timestamp: i64,
 }
 
-/// Returns an event at an offset in ns from the beginning of a minute.
+/// Returns an event at this offset in nanoseconds from the beginning of a minute.
 pub(crate) fn event(minute: i64, series: &str, user: &str, nanos: i64) -> Event {
     Event {
         series: series.to_owned(),
@@ -89,7 +89,7 @@ pub(crate) fn bucket(partition: Partition, minute: i64) -> Bucket {
     Bucket { partition, minute: Minute::from_epoch_minutes(minute).unwrap() }
 }
 
-/// Returns events to record in any generation.
+/// Returns these requests, to be recorded in any generation.
 pub(crate) fn records<'a>(requests: &'a [RecordRequest<'a>]) -> Records<'a> {
     Records { generation: 0, requests, seen: &[] }
 }
@@ -113,7 +113,7 @@ pub(crate) fn model(events: &[Event]) -> Counts {
         all.insert((&event.user, event.timestamp));
     }
     let sizes = |(users, all): Sets<'_>| (users.len() as u64, all.len() as u64);
-    sets.into_iter().map(|(key, of)| (key, sizes(of))).collect()
+    sets.into_iter().map(|(key, members)| (key, sizes(members))).collect()
 }
 
 impl Ground {
@@ -167,7 +167,7 @@ impl Ground {
         }
     }
 
-    /// Whether events are counted when recorded, so that copies, users of a series and open minutes are known at once.
+    /// Returns whether events are counted as soon as they are recorded, so that copies and the users of a series are known.
     pub(crate) fn counts_at_once(&self) -> bool {
         !matches!(
             self,
@@ -186,7 +186,7 @@ impl Ground {
         }
     }
 
-    /// The interface of an operator.
+    /// Returns an operator's store.
     pub(crate) fn quarantine(&self) -> RedisStore {
         self.redis_store("operator")
     }
@@ -206,7 +206,7 @@ fn store(redis: redis_link::Settings, prefix: &str, layout: Layout, name: &str) 
 }
 
 impl Node {
-    /// Returns how many of them the store had already.
+    /// Records events, and returns how many of them the store already had.
     pub(crate) async fn try_record(&self, events: &[Event]) -> Result<u64, StoreError> {
         let mut repeated = 0;
         let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
@@ -245,12 +245,12 @@ impl Node {
         }
     }
 
-    /// Claims once in every partition, to seal and to send to the only output.
+    /// Requests claims once per partition, to seal and to send to the only output.
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
         self.claim_for(request, std::slice::from_ref(only())).await
     }
 
-    /// The same, to send to these outputs.
+    /// Like [`Self::claim`], but for these outputs.
     pub(crate) async fn claim_for(
         &self,
         request: &ClaimRequest,
@@ -283,7 +283,7 @@ impl Node {
         }
     }
 
-    /// Compacts at most this many series for the only output.
+    /// Compacts up to this many series for the only output.
     pub(crate) async fn try_compact(
         &self,
         claim: &Claim,
@@ -293,7 +293,7 @@ impl Node {
         self.0.compact(claim, &SealRequest { series_max, lease: AT_ONCE.lease, outputs }).await
     }
 
-    /// Seals everything for these outputs in steps of three; returns the claims to send.
+    /// Seals all series for these outputs, three per step. Returns the claims to send.
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
             let request = SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs };
@@ -304,7 +304,7 @@ impl Node {
         }
     }
 
-    /// The same for the only output, which must have unsent counts.
+    /// Like [`Self::seal_for`], but for the only output, which must have unsent counts.
     #[track_caller]
     pub(crate) fn seal(&self, claim: &Claim) -> impl Future<Output = Claim> {
         let (node, claim) = (self.clone(), claim.clone());
@@ -316,7 +316,7 @@ impl Node {
         }
     }
 
-    /// Seals if necessary; returns the claim to send, if any.
+    /// Seals the minute unless that is already done. Returns the claim to send, or `None` if there are no unsent counts.
     pub(crate) async fn to_send(&self, claim: &Claim) -> Option<Claim> {
         match claim.output {
             Some(_) => Some(claim.clone()),
@@ -324,7 +324,7 @@ impl Node {
         }
     }
 
-    /// Returns all unsent counts, page by page. A series may occur twice, but not with two values.
+    /// Returns all unsent counts. If a series occurs on two pages, its values must be equal.
     pub(crate) async fn unsent(&self, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
         let mut all = BTreeMap::new();
         let mut cursor = Some(0);
@@ -343,13 +343,13 @@ impl Node {
         self.0.acknowledge(claim, series, AT_ONCE.lease).await.unwrap()
     }
 
-    /// Quarantines counts: all are kept, or none.
+    /// Quarantines counts, and asserts that all of them are kept, or none.
     pub(crate) async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)], kept: bool) {
         let fates = self.0.quarantine(claim, refused).await.unwrap();
         assert_eq!(fates, vec![kept; refused.len()]);
     }
 
-    /// Seals these claims, sends and acknowledges their counts, which ends them; returns the counts.
+    /// Seals the minutes of these claims, acknowledges all counts, which must end the claims, and returns the counts.
     pub(crate) async fn finish(&self, claims: &[Claim]) -> Counts {
         let mut counts = Counts::new();
         for claim in claims {
@@ -360,7 +360,7 @@ impl Node {
             let series: Vec<_> = unsent.keys().map(String::as_str).collect();
             assert!(self.acknowledge(&claim, &series).await, "{claim:?}");
             let minute = claim.minute.epoch_minutes();
-            counts.extend(unsent.into_iter().map(|(series, of)| ((minute, series), of)));
+            counts.extend(unsent.into_iter().map(|(series, values)| ((minute, series), values)));
         }
         counts
     }
@@ -370,7 +370,7 @@ impl Node {
         self.finish(&claims).await
     }
 
-    /// Returns the epoch minute of the oldest unfinished minute over all partitions.
+    /// Returns the oldest unfinished minute of all partitions, in minutes since the epoch.
     pub(crate) async fn oldest(&self) -> Option<i64> {
         let mut all = Vec::new();
         for partition in partitions().iter() {
@@ -381,7 +381,7 @@ impl Node {
         all.iter().min().map(|minute| minute.epoch_minutes())
     }
 
-    /// Returns the numbers of waiting, claimed (to seal or to send), and quarantined minutes over all partitions.
+    /// Returns how many minutes of all partitions are waiting, claimed (to seal or to send), and quarantined.
     pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
         let lacks = self.lacks(only()).await;
         let mut sum = (0, lacks.unsent, lacks.quarantined);
@@ -393,7 +393,7 @@ impl Node {
         sum
     }
 
-    /// Returns the unsent minutes of an output over all partitions.
+    /// Returns the backlog of an output, summed over all partitions.
     pub(crate) async fn lacks(&self, output: &OutputName) -> OutputBacklog {
         let mut all = OutputBacklog::default();
         for partition in partitions().iter() {

@@ -1,4 +1,4 @@
-//! Claims lapse, are taken over and renewed; operations of their former holder change nothing.
+//! Tests that claims lapse, are taken over and renewed, and that operations of a former holder have no effect.
 
 use super::ground::token_number;
 use crate::contract::prelude::*;
@@ -19,7 +19,7 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     assert_eq!(extended.unwrap(), 0);
 }
 
-/// Seals with a short lease: the claim to send lapses soon.
+/// Seals with a short lease, so that the returned claim to send lapses soon.
 async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
     let outputs = std::slice::from_ref(only());
     let request = SealRequest { series_max: 100, lease: BRIEF, outputs };
@@ -38,7 +38,7 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     assert_eq!(new.minute, old.minute);
     assert!(token_number(&new) > token_number(&old), "{old:?} {new:?}");
 
-    // With sets to compact, with counts to send, and when finished.
+    // The former holder's claim is lost while there are sets to compact, while there are counts to send, and at the end.
     assert_lost(&a, &old, "s=1").await;
     assert_eq!(b.backlog().await, (0, 1, 0));
     let sent_by_b = seal_for_a_moment(&b, &new).await;
@@ -95,7 +95,7 @@ async fn extending(ground: &Ground, sends: bool) {
             *claim = seal_for_a_moment(&a, claim).await;
         }
     }
-    let [one, other] = &claims[..] else { panic!("{claims:?}") };
+    let [first, second] = &claims[..] else { panic!("{claims:?}") };
     let extend = |claims: Vec<Claim>, lease| {
         let a = a.clone();
         async move {
@@ -103,17 +103,17 @@ async fn extending(ground: &Ground, sends: bool) {
             a.0.extend(&claims, lease).await.unwrap()
         }
     };
-    let foreign = Claim { token: "a|1".to_owned(), ..one.clone() };
+    let foreign = Claim { token: "a|1".to_owned(), ..first.clone() };
     assert_eq!(extend(claims.clone(), AT_ONCE.lease).await, 2);
     tokio::time::sleep(2 * BRIEF).await;
     assert_eq!(b.claim(&AT_ONCE).await, [], "renewed");
     assert_eq!(extend(vec![foreign.clone()], Duration::ZERO).await, 0);
     assert_eq!(b.claim(&AT_ONCE).await, [], "not by a claim that is not held");
 
-    assert_eq!(extend(vec![foreign, other.clone()], Duration::ZERO).await, 1);
-    assert_eq!(b.claim_one(&AT_ONCE).await.minute, other.minute);
+    assert_eq!(extend(vec![foreign, second.clone()], Duration::ZERO).await, 1);
+    assert_eq!(b.claim_one(&AT_ONCE).await.minute, second.minute);
     assert_eq!(b.claim(&AT_ONCE).await, [], "the other one is still held");
-    assert_eq!(a.finish(std::slice::from_ref(one)).await.len(), 1);
+    assert_eq!(a.finish(std::slice::from_ref(first)).await.len(), 1);
 }
 
 pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground) {

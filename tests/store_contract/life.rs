@@ -1,4 +1,4 @@
-//! Every state of a minute's series with one output, and every event in it.
+//! Tests every operation in every state of a minute with a single series and a single output.
 
 use std::collections::BTreeSet;
 
@@ -10,28 +10,28 @@ use crate::contract::prelude::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Absent,
-    /// It has sets, and its minute waits.
+    /// The series has sets, and its minute is waiting.
     Open,
-    /// It has sets, and its minute is claimed.
+    /// The series has sets, and its minute is claimed.
     Claimed,
-    /// It has counts, and a node sends them.
+    /// The series has counts, which a node is sending.
     Sealed,
-    /// It has counts, and any node may send them.
+    /// The series has counts, which any node may claim and send.
     Requeued,
     Sent,
-    /// Quarantined: only an operator can act.
+    /// The counts are quarantined until an operator requeues or discards them.
     Quarantine,
-    /// Sent, then more events arrived: its minute waits to be claimed again.
+    /// More events have arrived after the counts were sent, so the minute is waiting to be claimed again.
     Late,
     LateClaimed,
 }
 
-/// The result of a call: a new state, or a refusal without an effect.
+/// The result of an operation: the new state, or `None` if the operation is refused.
 type Outcome = Option<State>;
 const REFUSED: Outcome = None;
 
-/// By state: the effect of an event, a claim, compacting, acknowledging, quarantining, requeueing, discarding. An
-/// event that meets counts is late: its minute is claimed again, and no count changes.
+/// For each state, the outcome of recording, claiming, compacting, acknowledging, quarantining, requeueing and discarding.
+/// An event of a counted series is late. Its minute is claimed again, but the counts do not change.
 #[rustfmt::skip]
 const LIFE: [(State, [Outcome; 7]); 9] = [
     (Absent, [Some(Open), Some(Absent), REFUSED, REFUSED, REFUSED, Some(Absent), Some(Absent)]),
@@ -67,7 +67,7 @@ impl Life<'_> {
         "20161204:1118".parse().unwrap()
     }
 
-    /// Held, or lost to another node.
+    /// Returns the claim that the node holds, or a claim that it has lost.
     fn claim(&self, sends: bool) -> Claim {
         let held = self.claims[usize::from(sends)].clone();
         held.unwrap_or_else(|| Claim {
@@ -153,7 +153,7 @@ impl Life<'_> {
 }
 
 pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
-    // How to reach each state, by the numbers of the events.
+    // The operations that lead to each state, as indexes into a row of `LIFE`.
     let way = |state| match state {
         Absent => &[][..],
         Open => &[0],

@@ -1,10 +1,10 @@
-//! Similar series, users and minutes.
+//! Tests that similar names of series, users and minutes are distinguished.
 
 use crate::contract::prelude::*;
 
 const MINUTES_PER_DAY: i64 = 1440;
 
-/// Pairs that become equal when names are joined carelessly.
+/// Contains names that would become equal if they were joined without escaping.
 pub(crate) async fn hostile_names_stay_apart(ground: &Ground) {
     let node = ground.node("a {node}|1:2 %s \"é\"");
     let names = [
@@ -31,7 +31,7 @@ pub(crate) async fn hostile_names_stay_apart(ground: &Ground) {
     ];
     let mut events = Vec::new();
     for (i, series) in names.iter().enumerate() {
-        // User, underscore, timestamp: `a_1` at 2 is not `a` at 1_2.
+        // User and timestamp are joined with `_`, but user `a_1` at 2 is not user `a` at 1_2.
         for user in names.iter().skip(i % 3).copied().chain(["_", "a_1", "a", "007", "7"]) {
             for nanos in [1, 12, 2, 21] {
                 events.push(event(SEED_MINUTE, series, user, nanos));
@@ -57,7 +57,7 @@ pub(crate) async fn the_same_minute_of_two_days_does_not_mix(ground: &Ground) {
     node.record(&both).await;
     assert_eq!(node.finish_all().await, model(&both));
 
-    // Kept counts of one day do not make the other day's events late.
+    // Counts that are kept for one day do not make events of a different day late.
     let next_year = [event(SEED_MINUTE + 365 * MINUTES_PER_DAY, "s=1", "x", 1)];
     node.record(&next_year).await;
     assert_eq!(node.finish_all().await, model(&next_year));

@@ -1,4 +1,4 @@
-//! Several outputs: each gets every count independently; outputs are added and removed.
+//! Tests that each of several outputs gets every count independently, and that outputs can be added and removed.
 
 use event_data_service::store::{Dropped, OutputBacklog};
 
@@ -19,14 +19,14 @@ fn events(number: i64, series: usize) -> Vec<Event> {
     series.iter().map(event).collect()
 }
 
-/// Records series of a minute and seals them for these outputs; returns the claims to send.
+/// Records this many series of a minute and seals them for these outputs. Returns the claims to send.
 async fn seal(node: &Node, number: i64, series: usize, outputs: &[OutputName]) -> Vec<Claim> {
     node.record(&events(number, series)).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.seal_for(&claim, outputs).await
 }
 
-/// Returns the unsent counts and acknowledges them, which must end the claim.
+/// Acknowledges the unsent counts, which must end the claim, and returns them.
 async fn send(node: &Node, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
     let unsent = node.unsent(claim).await;
     let series: Vec<_> = unsent.keys().map(String::as_str).collect();
@@ -34,7 +34,7 @@ async fn send(node: &Node, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
     unsent
 }
 
-/// Returns whether the counts of a minute have a time to live. Only Redis reports it.
+/// Returns whether the counts of a minute have a time to live, or `None` if there are no counts or the store is not Redis.
 fn expire(ground: &Ground, number: i64) -> Option<bool> {
     let Ground::Redis(server, _) = ground else {
         return None;
@@ -60,8 +60,8 @@ pub(crate) async fn each_output_gets_every_count_at_its_own_pace(ground: &Ground
     let mut waiting = Vec::new();
     for number in SEED_MINUTE..SEED_MINUTE + 3 {
         let claims = seal(&a, number, 3, &both()).await;
-        let of: Vec<_> = claims.iter().map(|claim| claim.output.clone()).collect();
-        assert_eq!(of, both().map(Some));
+        let targets: Vec<_> = claims.iter().map(|claim| claim.output.clone()).collect();
+        assert_eq!(targets, both().map(Some));
         let [to_one, to_two] = <[Claim; 2]>::try_from(claims).unwrap();
         let sent = send(&a, &to_one).await;
         assert_eq!(sent, a.unsent(&to_two).await);
@@ -87,11 +87,11 @@ pub(crate) async fn the_first_output_that_has_all_closes_the_minute(ground: &Gro
     node.record(&all[..1]).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let claims = node.seal_for(&claim, &both()).await;
-    // A new series is in time until an output has the minute.
+    // A new series is in time until one output has all counts of the minute.
     node.record(&all[1..2]).await;
     assert_eq!(seal_late(&node, &both()).await, (1, 0));
     assert_eq!(send(&node, &claims[1]).await.len(), 2);
-    // Afterwards it is late, also for an output that has nothing yet.
+    // Afterwards a new series is late, even for an output that has not received anything yet.
     node.record(&all[2..]).await;
     assert_eq!(seal_late(&node, &both()).await, (0, 2));
     assert_eq!(send(&node, &claims[0]).await.len(), 2);
@@ -118,7 +118,7 @@ pub(crate) async fn lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_
     let partition = claims[0].partition;
     let most = [(one.clone(), 2), (two, 2)];
     let claims = b.0.claim(partition, &AT_ONCE, &most).await.unwrap();
-    let minutes: Vec<_> = claims.iter().map(|it| (it.output.clone(), it.minute)).collect();
+    let minutes: Vec<_> = claims.iter().map(|claim| (claim.output.clone(), claim.minute)).collect();
     let first = [0, 1].map(|number| (Some(one.clone()), minute(SEED_MINUTE + number)));
     assert_eq!(minutes, first);
 }
@@ -162,7 +162,7 @@ pub(crate) async fn a_new_output_starts_with_what_is_sealed_from_then_on(ground:
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1]);
 }
 
-/// An output is added or removed, and a node with the old settings dies while it seals.
+/// An output is added or removed, and a node with the old settings dies while it is sealing.
 pub(crate) async fn what_was_sealed_for_another_output_is_sent_by_who_has_it(ground: &Ground) {
     let node = ground.node("a");
     let [one, two] = both();
@@ -192,7 +192,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
     node.quarantine(&refused[1], &[(&series[0], "no")], true).await;
     let only_two = seal(&node, SEED_MINUTE + 1, 2, &both()).await;
     send(&node, &only_two[0]).await;
-    // Only the removed output has it.
+    // This minute was sealed only for the removed output.
     let unpublished = seal(&node, SEED_MINUTE + 2, 2, std::slice::from_ref(&two)).await;
     let mut all = Dropped::default();
     for partition in partitions().iter() {
@@ -211,7 +211,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
     assert!(!expire(ground, SEED_MINUTE).unwrap_or_default());
     assert_eq!(node.lacks(&one).await.unsent, 1, "the other one still lacks it");
     assert_eq!(send(&node, &refused[0]).await.len(), 2);
-    // Dropped counts do not return.
+    // Dropped counts are not counted again.
     node.record(&events(SEED_MINUTE + 2, 3)).await;
     assert_eq!(seal_late(&node, &[one]).await, (0, 3));
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);

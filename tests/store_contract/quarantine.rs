@@ -1,4 +1,4 @@
-//! What an operator sees and does with refused counts.
+//! Tests how an operator lists, requeues and discards quarantined counts.
 
 use event_data_service::store::Quarantined;
 use event_data_service::store::redis::RedisStore;
@@ -25,7 +25,7 @@ async fn read(quarantine: &RedisStore, partition: Partition) -> Vec<Quarantined>
     all
 }
 
-/// Records one user with two events per series, and quarantines the counts.
+/// Records two events of one user per series, and quarantines the counts.
 async fn fill(node: &Node, series: &[String]) -> Claim {
     let events: Vec<_> = series
         .iter()
@@ -46,16 +46,16 @@ async fn fill_and_finish(node: &Node, series: &[String]) -> Partition {
 }
 
 fn counts(series: &[&str], unique: u64, cumulative: u64) -> Counts {
-    let of = |series: &&str| ((SEED_MINUTE, (*series).to_owned()), (unique, cumulative));
-    series.iter().map(of).collect()
+    let count_of = |series: &&str| ((SEED_MINUTE, (*series).to_owned()), (unique, cumulative));
+    series.iter().map(count_of).collect()
 }
 
 pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
     let node = ground.node("a");
     let mut series = series_of_one_partition(1234);
     series.push("a=1:2|3".to_owned());
-    series.retain(|it| {
-        partitions().of(it, Minute::MIN)
+    series.retain(|name| {
+        partitions().of(name, Minute::MIN)
             == partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
     });
     let claim = fill(&node, &series).await;
@@ -63,14 +63,14 @@ pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
     let now = chrono::Utc::now().timestamp();
     let found = read(&quarantine, claim.partition).await;
     series.sort();
-    let names: Vec<_> = found.iter().map(|it| it.series.clone()).collect();
+    let names: Vec<_> = found.iter().map(|entry| entry.series.clone()).collect();
     assert_eq!(names, series);
-    for it in found {
-        assert_eq!((it.minute, it.unique, it.cumulative), (minute(), 1, 2));
-        assert_eq!(it.message, MESSAGE);
-        assert!((now - 60..=now + 1).contains(&it.since), "{}", it.since);
+    for entry in found {
+        assert_eq!((entry.minute, entry.unique, entry.cumulative), (minute(), 1, 2));
+        assert_eq!(entry.message, MESSAGE);
+        assert!((now - 60..=now + 1).contains(&entry.since), "{}", entry.since);
     }
-    for partition in partitions().iter().filter(|it| *it != claim.partition) {
+    for partition in partitions().iter().filter(|partition| *partition != claim.partition) {
         assert_eq!(read(&quarantine, partition).await, []);
     }
 }
@@ -85,7 +85,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
     if let Ground::Redis(server, _) = ground {
-        // Whatever happened to the entry, the minute knows its counts.
+        // Even if the entry has been changed, the counts are read from the minute.
         let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
         let entry = format!("{}:{first}", minute());
@@ -100,11 +100,10 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(
         quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &wanted).await.unwrap(),
         0,
-        "again"
+        "requeued twice"
     );
-    // Unsent counts do not expire, however long no node claims them.
+    // Unsent counts do not expire, no matter how long it takes until a node claims them.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
-    // A late event of the minute does not change the counts.
     node.record(&[event(SEED_MINUTE, first, "late", 3)]).await;
     let other = ground.node("b");
     let claims = other.claim(&AT_ONCE).await;
@@ -124,7 +123,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     if let Ground::Redis(server, _) = ground {
         let is_counts = |key: &String| key.ends_with(":counts");
-        assert!(!server.keys().iter().any(is_counts), "they are forgotten");
+        assert!(!server.keys().iter().any(is_counts), "the counts are still there");
     }
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
@@ -132,14 +131,14 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
         quarantine.requeue(bucket(partition, SEED_MINUTE), only(), &names).await.unwrap(),
         1
     );
-    // Long afterwards; a late event must not be counted as the first.
+    // Even long afterwards, a late event must not start the count of its series anew.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     node.record(&[event(SEED_MINUTE, &series[0], "late", 3)]).await;
     assert_eq!(node.finish_all().await, counts(&names, 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 0));
     if let Ground::Redis(server, _) = ground {
         for key in server.keys().iter().filter(|key| key.ends_with(":counts")) {
-            assert!(server.query::<i64>(&["PTTL", key]) > 0, "they expire again");
+            assert!(server.query::<i64>(&["PTTL", key]) > 0, "{key} does not expire");
         }
     }
 }
@@ -152,7 +151,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     let names = [series[1].as_str()];
     let again = quarantine.requeue(bucket(claim.partition, SEED_MINUTE), only(), &names);
     assert_eq!(again.await.unwrap(), 1);
-    // No other node takes the minute, and its holder cannot end the claim without them.
+    // No other node can claim the minute, and its holder cannot end the claim without acknowledging these counts.
     assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
     assert!(!node.acknowledge(&claim, &[]).await);
     let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);

@@ -1,4 +1,4 @@
-//! The results of queries.
+//! Tests the results of queries.
 
 use event_data_service::store::CountReader;
 
@@ -21,7 +21,9 @@ async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
                 let page = reading.sealed_page(bucket(partition, *number), at).await;
                 let page = page.unwrap();
                 let counts = page.items.into_iter();
-                found.extend(counts.map(|it| ((*number, it.series), (it.unique, it.cumulative))));
+                found.extend(
+                    counts.map(|item| ((*number, item.series), (item.unique, item.cumulative))),
+                );
                 cursor = page.next;
             }
             assert_eq!(found.len() as u64, size);
@@ -46,7 +48,9 @@ async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -
         asked.push("of=nobody");
         let counts = reading.open_counts(bucket, &asked).await.unwrap();
         let number = minute.epoch_minutes();
-        all.extend(counts.into_iter().map(|it| ((number, it.series), (it.unique, it.cumulative))));
+        all.extend(
+            counts.into_iter().map(|item| ((number, item.series), (item.unique, item.cumulative))),
+        );
     }
     all
 }

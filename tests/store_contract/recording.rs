@@ -1,4 +1,4 @@
-//! Recording is idempotent over any number of nodes.
+//! Tests that recording is idempotent, no matter how many nodes record an event.
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -23,7 +23,7 @@ pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
     assert_eq!(a.finish_all().await, model(&events));
 }
 
-/// Copies are counted when recorded or when sealed, each once, also after a take-over.
+/// Each copy is reported once, either when it is recorded or when the minute is sealed, even after a takeover.
 pub(crate) async fn every_copy_is_told(ground: &Ground) {
     let nodes = ["a", "b"].map(|name| ground.node(name));
     let series = series_of_one_partition(9);
@@ -53,13 +53,13 @@ pub(crate) async fn every_copy_is_told(ground: &Ground) {
     assert_eq!(told, events.len() as u64 + 7 + 7);
 }
 
-/// Random events, copied, shuffled and divided into batches of two nodes.
+/// Two nodes record random events, which have been copied, shuffled and divided into batches.
 pub(crate) async fn counts_are_those_of_a_naive_model(ground: &Ground) {
     let nodes = [ground.node("a"), ground.node("b")];
     let first: u64 = rand::random();
     for seed in (0..24).map(|round| first.wrapping_add(round)) {
         let mut rng = StdRng::seed_from_u64(seed);
-        // Each round uses later minutes: earlier ones are closed.
+        // Each round uses new minutes, because the previous minutes are closed.
         let minute = SEED_MINUTE + 10 * i64::try_from(seed.wrapping_sub(first)).unwrap();
         let events = random_events(&mut rng, minute);
         let expected = model(&events);
@@ -81,14 +81,14 @@ pub(crate) async fn counts_are_those_of_a_naive_model(ground: &Ground) {
 fn random_events(rng: &mut StdRng, minute: i64) -> Vec<Event> {
     let users = rng.random_range(1..20);
     let count = rng.random_range(1..120);
-    let one = |rng: &mut StdRng| {
+    let random_event = |rng: &mut StdRng| {
         let series = format!("s={}", rng.random_range(0..6));
         let user = format!("user{}", rng.random_range(0..users));
-        // Few instants, so that users coincide and one user repeats.
+        // With few timestamps, users coincide and the same user repeats.
         let at = minute + rng.random_range(0..3);
         event(at, &series, &user, rng.random_range(0..5))
     };
-    (0..count).map(|_| one(rng)).collect()
+    (0..count).map(|_| random_event(rng)).collect()
 }
 
 pub(crate) async fn nodes_may_record_at_the_same_time(ground: &Ground) {

@@ -1,4 +1,4 @@
-//! Counts that the output refuses.
+//! Tests counts that the output has rejected.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
     while node.try_compact(&claim, 200).await.unwrap().left > 200 {}
     let claim = node.seal(&claim).await;
 
-    let refused: Vec<_> = series[..=ROOM].iter().map(|it| (&**it, "no")).collect();
+    let refused: Vec<_> = series[..=ROOM].iter().map(|name| (&**name, "no")).collect();
     for refused in refused[..ROOM].chunks(1000) {
         node.quarantine(&claim, refused, true).await;
     }

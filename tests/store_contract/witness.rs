@@ -1,4 +1,4 @@
-//! Closed minutes: who learns of them, and their restoration in a store that rolled back.
+//! Tests how nodes learn of closed minutes, and restore them in a store that has rolled back.
 
 use event_data_service::store::{Attested, News};
 
@@ -12,12 +12,12 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-fn one(number: i64, user: &str) -> Event {
+fn event_in(number: i64, user: &str) -> Event {
     event(number, &series_of_one_partition(1)[0], user, 1)
 }
 
 async fn publish(node: &Node, number: i64) {
-    let events = [one(number, "x")];
+    let events = [event_in(number, "x")];
     node.record(&events).await;
     assert_eq!(node.finish_all().await, model(&events));
 }
@@ -68,9 +68,9 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
     let is_due = async || check_in(&b, known).await.unwrap().is_due;
     assert!(!is_due().await, "nothing is there");
     let now = check_in(&b, known).await.unwrap().now_ms;
-    a.record(&[one(now / 60_000 + 10, "x")]).await;
+    a.record(&[event_in(now / 60_000 + 10, "x")]).await;
     assert!(!is_due().await, "a minute that is not over");
-    a.record(&[one(SEED_MINUTE, "x")]).await;
+    a.record(&[event_in(SEED_MINUTE, "x")]).await;
     assert!(is_due().await, "one that is");
     let claims = claim(&a, known).await.unwrap();
     assert!(is_due().await, "a claim, which may lapse");
@@ -87,17 +87,17 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
     }
 }
 
-/// A lost connection delivers the call late.
+/// A request may arrive late if its connection was lost.
 pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known_first = Known { epoch, ..Known::default() };
     let stamp = check_in(&a, known_first).await.unwrap().stamp;
-    a.record(&[one(SEED_MINUTE, "x")]).await;
+    a.record(&[event_in(SEED_MINUTE, "x")]).await;
     let known = Known { stamp, ..known_first };
     let lags = CheckIn { known, lags: true, lease: AT_ONCE.lease, alive: ALIVE };
     let stamp = a.0.check_in(partition(), &lags).await.unwrap().stamp;
-    // Its answer, that the store is complete, is lost.
+    // The reply, which says that the store is complete, is lost.
     let _ = check_in(&a, known_first).await;
     assert!(b.claim(&AT_ONCE).await.is_empty());
     let mut known = Known { stamp, ..known };
@@ -109,7 +109,7 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
 
 pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
-    a.record(&[one(SEED_MINUTE, "x"), one(SEED_MINUTE, "y")]).await;
+    a.record(&[event_in(SEED_MINUTE, "x"), event_in(SEED_MINUTE, "y")]).await;
     let testimony = Testimony { closed: [minute(SEED_MINUTE)].into(), ..Testimony::default() };
     let epoch = attest(&b, &testimony).await.epoch;
     assert_eq!(attest(&b, &testimony).await.epoch, epoch, "again");
@@ -120,24 +120,24 @@ pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Grou
     assert_eq!(check_in(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
 }
 
-/// `input.max_age` was raised: events are accepted whose minute is forgotten.
+/// After `input.max_age` is raised, events are accepted although the counts of their minute have expired.
 pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(ground: &Ground) {
     let node = ground.node("a");
     publish(&node, SEED_MINUTE).await;
     publish(&node, SEED_MINUTE + 10).await;
     tokio::time::sleep(RETENTION).await;
     for (late, number) in [(1, SEED_MINUTE), (2, SEED_MINUTE - 1000)] {
-        node.record(&[one(number, "z")]).await;
+        node.record(&[event_in(number, "z")]).await;
         let claim = node.claim_one(&AT_ONCE).await;
         assert_eq!(seal(&node, &claim).await, (0, late));
     }
-    // A more recent minute that was never closed is counted.
+    // A minute that was never closed is counted.
     publish(&node, SEED_MINUTE + 9).await;
 }
 
 pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground: &Ground) {
     let node = ground.node("a");
-    let old = [one(SEED_MINUTE - 100, "x")];
+    let old = [event_in(SEED_MINUTE - 100, "x")];
     node.record(&old).await;
     let first = ClaimRequest { finished_max: 1, ..AT_ONCE };
     let held = node.claim_one(&first).await;
@@ -147,9 +147,9 @@ pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground
 
 pub(crate) async fn an_old_minute_that_waits_is_not_passed_by_newer_ones(ground: &Ground) {
     let node = ground.node("a");
-    node.record(&[one(SEED_MINUTE, "x")]).await;
+    node.record(&[event_in(SEED_MINUTE, "x")]).await;
     let newer = node.claim_one(&AT_ONCE).await;
-    let waiting = [one(SEED_MINUTE - 100, "x")];
+    let waiting = [event_in(SEED_MINUTE - 100, "x")];
     node.record(&waiting).await;
     node.finish(&[newer]).await;
     assert_eq!(node.finish_all().await, model(&waiting));
@@ -160,8 +160,8 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
     let News { stamp, now_ms, .. } = check_in(&a, known).await.unwrap();
-    a.record(&[one(SEED_MINUTE, "x")]).await;
-    // The store is an earlier or an empty one.
+    a.record(&[event_in(SEED_MINUTE, "x")]).await;
+    // The store has rolled back to an earlier state, or has been replaced.
     let went_back = Known { stamp: stamp + 1, ..known };
     let another = Known { epoch: epoch + 1, ..known };
     for known in [went_back, another] {
@@ -174,10 +174,10 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     let attested = attest(&a, &testimony).await;
     assert_ne!(attested.epoch, epoch);
     assert_eq!((attested.forgot_from, attested.forgot_from_ms), (stamp, now_ms));
-    // Nodes that check in later notice the epoch, with the same instant.
+    // A node that checks in later notices the new epoch and learns of the same rollback.
     assert!(matches!(check_in(&b, known).await, Err(StoreError::Forgot)));
     let later = attest(&b, &testimony).await;
-    let forgot = |it: Attested| (it.epoch, it.forgot_from, it.forgot_from_ms);
+    let forgot = |answer: Attested| (answer.epoch, answer.forgot_from, answer.forgot_from_ms);
     assert_eq!(forgot(later), forgot(attested));
     let known = Known { epoch: attested.epoch, ..Known::default() };
     assert_eq!(claim(&b, known).await.unwrap().len(), 1);
@@ -186,7 +186,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
 pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Ground) {
     let node = ground.node("a");
     let epoch = attest(&node, &Testimony::default()).await.epoch;
-    node.record(&[one(SEED_MINUTE, "x")]).await;
+    node.record(&[event_in(SEED_MINUTE, "x")]).await;
     let known = Known { epoch, ..Known::default() };
     let now_ms = check_in(&node, known).await.unwrap().now_ms;
     for expected_ms in [now_ms - 90_000, now_ms + 90_000] {
@@ -230,15 +230,15 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     let last = CheckIn { known, lags: false, lease, alive: soon_dead };
     dead.0.check_in(partition(), &last).await.unwrap();
     attest(&away, &Testimony::default()).await;
-    a.record(&[one(SEED_MINUTE, "x")]).await;
+    a.record(&[event_in(SEED_MINUTE, "x")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let claim = a.seal(&claim).await;
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
-    // Afterwards it seals nothing new.
+    // A new series is late, because the minute has been announced.
     b.record(&[event(SEED_MINUTE, &series_of_one_partition(2)[1], "y", 1)]).await;
     let again = b.claim_one(&AT_ONCE).await;
     assert_eq!(seal(&b, &again).await, (0, 1));
-    // The node learns of it, and confirms that at its next check-in.
+    // The other node learns of the announcement, and confirms it with its next check-in.
     let news = check_in(&b, known).await.unwrap();
     assert_eq!((news.announced, news.closed), (vec![claim.minute], vec![]));
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
@@ -246,16 +246,16 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     assert_eq!(check_in(&b, heard).await.unwrap().announced, []);
     let began = Instant::now();
     while announce(&a, known, &claim).await == Announced::Unheard {
-        assert!(began.elapsed() < SOON, "the dead node holds it up");
+        assert!(began.elapsed() < SOON, "the dead node is still waited for");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let stale = Claim { token: "nobody|1".to_owned(), ..claim.clone() };
     assert_eq!(
         announce(&a, known, &stale).await,
         Announced::Heard,
-        "whoever writes it writes the same"
+        "a former holder would write the same counts"
     );
-    // An output has it: later nodes learn that.
+    // Once an output has the minute, nodes learn that it is closed.
     assert_eq!(a.finish(&[claim]).await.len(), 1);
     let news = check_in(&b, heard).await.unwrap();
     assert_eq!(news.closed, [minute(SEED_MINUTE)]);
@@ -267,7 +267,7 @@ pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
     let a = ground.node("a");
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
-    a.record(&[one(SEED_MINUTE, "x")]).await;
+    a.record(&[event_in(SEED_MINUTE, "x")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let claim = a.seal(&claim).await;
     let stale = Claim { token: "a|1".to_owned(), ..claim.clone() };
@@ -292,24 +292,24 @@ pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(g
     assert_eq!(news.closed, [minute(SEED_MINUTE)]);
     assert_eq!(news.announced, [minute(SEED_MINUTE + 1)]);
     for number in [SEED_MINUTE, SEED_MINUTE + 1] {
-        b.record(&[one(number, "x")]).await;
+        b.record(&[event_in(number, "x")]).await;
     }
     for claim in b.claim(&AT_ONCE).await {
         assert_eq!(b.try_compact(&claim, 9).await.unwrap().sealed, 0);
     }
 }
 
-/// The answer of a sealing step and the node's claim are lost.
+/// The reply to a sealing step is lost, and so is the node's claim.
 pub(crate) async fn late_events_are_told_again_until_the_node_hears_of_them(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
     publish(&a, SEED_MINUTE).await;
-    a.record(&[one(SEED_MINUTE, "y"), one(SEED_MINUTE, "z")]).await;
+    a.record(&[event_in(SEED_MINUTE, "y"), event_in(SEED_MINUTE, "z")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let _lost = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!(check_in(&a, known).await.unwrap().late, 2);
-    a.record(&[one(SEED_MINUTE, "w")]).await;
+    a.record(&[event_in(SEED_MINUTE, "w")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     assert_eq!(seal(&a, &claim).await, (0, 3));
     assert_eq!(check_in(&a, known).await.unwrap().late, 3);

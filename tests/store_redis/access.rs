@@ -1,4 +1,4 @@
-//! Connections to Redis: TCP, a Unix socket, a database number, a user with minimal rights.
+//! Tests connections to Redis over TCP and a Unix socket, with a database number, and as a user with minimal rights.
 
 use std::collections::VecDeque;
 
@@ -10,10 +10,10 @@ use crate::store_redis::prelude::*;
 async fn every_way_to_a_server_and_a_database_of_its_own() {
     let server = RedisServer::start(&[]);
     let mut unix = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
-    let mut other = tcp(&server);
-    (unix.redis.database, other.redis.database) = (1, 3);
+    let mut by_tcp = tcp(&server);
+    (unix.redis.database, by_tcp.redis.database) = (1, 3);
     do_everything(&store(&unix)).await.expect("by a Unix socket");
-    do_everything(&store(&other)).await.expect("in a database of its own");
+    do_everything(&store(&by_tcp)).await.expect("in a database of its own");
     assert_eq!(server.keys(), [""; 0], "nothing in database 0");
     let store = store(&tcp(&server));
     do_everything(&store).await.expect("by TCP");
@@ -38,13 +38,12 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
     settings
 }
 
-/// Whatever command a user may not run, directly, in a transaction or in a script, the node reports missing rights and
-/// where to find them.
+/// For every command that a user may not run, the node reports that rights are missing, and where they are documented.
 #[tokio::test]
 async fn missing_right_is_named() {
     let server = RedisServer::start(&[]);
     let (name, rights) = sample_user();
-    // The client library does not report refused MULTI and EXEC.
+    // The client library does not report that MULTI or EXEC was refused.
     let commands = rights
         .iter()
         .filter(|right| right.starts_with('+') && !matches!(right.as_str(), "+multi" | "+exec"));
@@ -62,7 +61,7 @@ async fn missing_right_is_named() {
     println!("granted by the sample, but not needed on this way: {not_missed:?}");
 }
 
-/// Checks in, claims, compacts, sends and acknowledges; returns the sent counts even after an error.
+/// Checks in, claims, compacts and acknowledges. Adds the sent counts to `sent`, even if an error follows.
 async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
     let brief = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };
     report_lag(store, false).await?;
@@ -84,9 +83,9 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
         }
         let page = store.unsent(&claim, 0).await?;
         for counts in &page.items {
-            let of = (counts.unique, counts.cumulative);
-            let before = sent.insert(counts.series.clone(), of);
-            assert!(before.is_none_or(|before| before == of), "two values");
+            let values = (counts.unique, counts.cumulative);
+            let before = sent.insert(counts.series.clone(), values);
+            assert!(before.is_none_or(|before| before == values), "two values");
         }
         let series: Vec<_> = page.items.iter().map(|counts| counts.series.as_str()).collect();
         assert!(store.acknowledge(&claim, &series, Duration::ZERO).await?);
@@ -96,7 +95,7 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
 
 type Sent = BTreeMap<String, (u64, u64)>;
 
-/// A missing right stops a script between two commands, like a moving slot in a cluster.
+/// A missing right stops a script between two commands, like a slot that is being moved in a cluster.
 #[tokio::test]
 async fn interrupted_script_loses_no_event() {
     let server = RedisServer::start(&[]);

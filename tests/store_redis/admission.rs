@@ -1,4 +1,4 @@
-//! How admissions are kept in Redis, and for how long.
+//! Tests how admissions are stored in Redis, and for how long.
 
 use crate::store_redis::prelude::*;
 
@@ -22,7 +22,7 @@ fn time_to_live(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap())
 }
 
-/// A moving slot: the script cannot read a set. The next attempt finds the minute unchanged.
+/// A script that cannot read a set, for example because its slot is being moved, leaves the minute unchanged.
 #[tokio::test]
 async fn failed_admission_leaves_no_key_without_expiry() {
     let server = RedisServer::start(&[]);
@@ -41,8 +41,7 @@ async fn failed_admission_leaves_no_key_without_expiry() {
     assert!(time_to_live(&server) > Duration::from_secs(7100));
 }
 
-/// A node with a shorter retention (`input.max_age` is being changed) does not shorten that of another, which may
-/// still accept events of the minute.
+/// While `input.max_age` is being reduced, nodes with the old value may still accept events of the minute.
 #[tokio::test]
 async fn admission_never_shortens_the_time_to_live() {
     let server = RedisServer::start(&[]);
@@ -58,7 +57,7 @@ async fn admission_never_shortens_the_time_to_live() {
     assert!(time_to_live(&server) > Duration::from_secs(7100));
 }
 
-/// Redis searches a list from its start, so each further series costs more.
+/// Redis searches a listpack sequentially, so it is used for only a few series.
 #[tokio::test]
 async fn many_series_use_a_hash_table_and_few_a_listpack() {
     let server = RedisServer::start(&[]);

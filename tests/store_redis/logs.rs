@@ -1,15 +1,15 @@
-//! Logs over a slow connection, and a script that stops half-way.
+//! Tests logs with a slow connection, and with a script that is interrupted.
 
 use event_data_service::store::Store as _;
 
 use crate::store_redis::prelude::*;
 
 const SERIES: usize = 4000;
-/// Carries half of the names within a time-out.
+/// A rate at which only half of the names can be transferred before the response times out.
 const BYTES_A_SECOND: u32 = 2_000_000;
 const RESPONSE: Duration = Duration::from_secs(1);
 
-/// A read must not grow with the length of names.
+/// The size of a read must not depend on the length of the names.
 #[tokio::test]
 async fn logs_with_long_names_are_read_over_a_slow_link() {
     let server = RedisServer::start(&[]);
@@ -18,7 +18,7 @@ async fn logs_with_long_names_are_read_over_a_slow_link() {
     settings.layout = Layout::Log;
     settings.redis.timeouts.response = RESPONSE;
     let store = store(&settings);
-    let names: Vec<_> = (0..SERIES).map(|it| format!("s={it:0998}")).collect();
+    let names: Vec<_> = (0..SERIES).map(|number| format!("s={number:0998}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     record(&store, minute(), &names, 1).await.unwrap();
     let claim = claim(&store).await.unwrap().remove(0);
@@ -45,7 +45,7 @@ async fn a_script_that_stops_while_logs_are_removed_is_continued() {
     }
     let claim = claim(&nodes[0]).await.unwrap().remove(0);
     assert_eq!(compact(&nodes[0], &claim, 1).await.unwrap().left, 1);
-    // The script stops where it removes the first name. Then one log is deleted, as if it had stopped later.
+    // The script fails when it removes the first name. Then delete one log, as if the script had been interrupted later.
     let logs = format!("{{eds:0}}:{}:logs", minute());
     server.query::<()>(&["RENAME", &logs, "{eds:0}:kept"]);
     server.query::<()>(&["SET", &logs, "of another type"]);

@@ -1,4 +1,4 @@
-//! The record of losses: each loss counts once and stays until acknowledged; the record is bounded.
+//! Tests that each loss is recorded once and kept until it is acknowledged, and that the record is bounded.
 
 use event_data_service::store::{LOSSES_MAX, Loss, Survey as _};
 use testing::redis::RedisServer;
@@ -13,8 +13,8 @@ fn loss(key: &str, amount: u64) -> Loss {
 
 async fn left(store: &RedisStore) -> Vec<(String, u64)> {
     let losses = store.registry().losses().await.unwrap();
-    let left = losses.iter().filter(|it| it.left() > 0);
-    left.map(|it| (it.key(), it.left())).collect()
+    let left = losses.iter().filter(|loss| loss.left() > 0);
+    left.map(|loss| (loss.key(), loss.left())).collect()
 }
 
 #[tokio::test]
@@ -27,14 +27,14 @@ async fn repeated_loss_counts_once_and_grows() {
     }
     let expected = [(a.to_owned(), 5), (b.to_owned(), 2)];
     assert_eq!(left(&store).await, expected);
-    // A late answer changes nothing either.
+    // A smaller number, from a request that arrives late, has no effect.
     store.registry().lose(&[loss(a, 4)]).await.unwrap();
     assert_eq!(left(&store).await, expected);
     let kept_ms: i64 = server.query(&["PTTL", RECORD]);
     let days = kept_ms / 86_400_000;
     assert!((29..=30).contains(&days), "{kept_ms}");
 
-    // Growth after the listing is not acknowledged.
+    // If a loss has grown since it was listed, the increase is not acknowledged.
     let seen = store.registry().losses().await.unwrap();
     store.registry().lose(&[loss(a, 9)]).await.unwrap();
     for _ in 0..2 {

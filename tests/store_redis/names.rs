@@ -1,4 +1,4 @@
-//! Two nodes of one name do not harm each other, and both warn.
+//! Tests that two nodes with the same name do not affect each other's data, and that both report it.
 
 use event_data_service::store::Survey;
 use testing::redis::RedisServer;
@@ -8,7 +8,7 @@ use crate::store_redis::prelude::*;
 #[tokio::test]
 async fn node_does_not_revoke_the_report_of_a_namesake() {
     let server = RedisServer::start(&[]);
-    // Both are named "node".
+    // Both nodes are named "node".
     let [lagging, other] = [(); 2].map(|()| store(&tcp(&server)));
     record(&other, minute(), &["s=1"], 1).await.unwrap();
     for _ in 0..3 {
@@ -27,7 +27,7 @@ async fn live_namesakes_are_reported_and_a_restart_is_not() {
     for _ in 0..2 {
         assert!(!first.registry().report("{}").await.unwrap());
     }
-    // It is killed and restarted.
+    // The node is killed and restarted.
     let [again, second] = [(); 2].map(|()| store(&tcp(&server)));
     for _ in 0..2 {
         assert!(!again.registry().report("{}").await.unwrap());
@@ -45,6 +45,6 @@ async fn live_namesakes_are_reported_and_a_restart_is_not() {
     assert_eq!(keys, ["{eds:nodes}", "{eds:nodes}:node"]);
     for key in &keys {
         let left_ms: i64 = server.query(&["PTTL", key]);
-        assert!(left_ms > 0, "{key} stays for ever");
+        assert!(left_ms > 0, "{key} does not expire");
     }
 }

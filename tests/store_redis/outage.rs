@@ -1,4 +1,4 @@
-//! Redis becomes unreachable and returns: every call is bounded in time, and nothing is lost.
+//! Tests that every call ends in time while Redis is unreachable, and that nothing is lost.
 
 use redis_link::Timeouts;
 
@@ -6,8 +6,7 @@ use crate::store_redis::prelude::*;
 
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// The time limit of a call: one answer and one connection attempt, plus the delay of a loaded machine. Far below the
-/// sum for queued callers.
+/// The time limit for a call, enough for one response and one connection attempt, but not if callers wait for each other.
 const IN_TIME: Duration = Duration::from_secs(4);
 
 const CALLERS: usize = 32;
@@ -38,26 +37,26 @@ async fn restarted_redis_has_its_data_and_another_generation() {
     record(&store, minute(), &["s=1", "s=2"], 1).await.unwrap();
     let generation = store.generation(partition());
     record(&store, minute(), &["s=1", "s=2"], 2).await.unwrap();
-    assert_eq!(store.generation(partition()), generation, "as long as the connection holds");
+    assert_eq!(store.generation(partition()), generation, "changed without reconnecting");
     let claims = claim(&store).await.unwrap();
     compact(&store, &claims[0], 1).await.unwrap();
 
     server.stop();
     assert_unavailable(&record(&store, minute(), &["s=3"], 1).await);
-    assert_ne!(store.generation(partition()), generation, "at once");
+    assert_ne!(store.generation(partition()), generation, "not changed immediately");
     assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
     server.restart();
     until_it_is_back(&store).await;
     assert_ne!(store.generation(partition()), generation);
 
     record(&store, minute(), &["s=3"], 1).await.unwrap();
-    // Claims of the former connection seal nothing over the new one.
+    // A claim that was granted over the former connection cannot be used over the new one.
     assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
     let again = Claim { generation: store.generation(partition()), ..claims[0].clone() };
     assert_eq!(finish(&store, &again).await.unwrap(), 3);
 }
 
-/// Admissions of one server do not hold for the next: a recording goes to the server that was asked, or fails.
+/// A recording fails unless it goes to the server that admitted its series, because a different server may not know them.
 #[tokio::test]
 async fn recording_for_another_generation_is_refused() {
     let mut server = RedisServer::start(&[]);
@@ -76,11 +75,11 @@ async fn recording_for_another_generation_is_refused() {
     as_of(store.generation(partition())).await.unwrap();
 }
 
-/// A promoted server may lack the lag reports.
+/// A promoted server may not have the lag reports, so a claim that relies on them must fail.
 #[tokio::test]
 async fn claim_uses_the_server_with_the_report_of_lag() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let (store, other) = (store(&tcp(&server)), store(&tcp(&server)));
+    let (store, second) = (store(&tcp(&server)), store(&tcp(&server)));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
     report_lag(&store, true).await.unwrap();
     let generation = store.generation(partition());
@@ -88,16 +87,16 @@ async fn claim_uses_the_server_with_the_report_of_lag() {
         let request = ClaimRequest { generation, ..AT_ONCE };
         store.claim(partition(), &request, &[]).await
     };
-    assert_eq!(as_of(generation).await.unwrap(), [], "it lags");
+    assert_eq!(as_of(generation).await.unwrap(), [], "claimed although a node lags");
     server.stop();
     assert_unavailable(&claim(&store).await.map(drop));
     server.restart();
-    // Like a replica that did not receive them.
+    // Delete the lag report, as if a replica that had not received it had been promoted.
     let forgotten: i64 = server.query(&["DEL", "{eds:0}:lagging"]);
     assert_eq!(forgotten, 1);
     until_it_is_back(&store).await;
     assert_unavailable(&as_of(generation).await.map(drop));
-    assert_eq!(other.backlog(partition()).await.unwrap().waiting, 1);
+    assert_eq!(second.backlog(partition()).await.unwrap().waiting, 1);
     let claims = as_of(store.generation(partition())).await.unwrap();
     assert_eq!(claims.len(), 1);
 }
@@ -116,7 +115,7 @@ async fn refused_connection_is_reported_at_once() {
     until_it_is_back(&store).await;
 }
 
-/// Runs every operation over a connection that is now dead.
+/// Runs every operation over a connection that has died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_on_a_dead_connection_times_out() {
     let server = RedisServer::start(&[]);
@@ -149,7 +148,7 @@ async fn every_call_on_a_dead_connection_times_out() {
     }
 }
 
-/// More data than socket buffers hold, from many callers, and again while connections are attempted.
+/// Many callers send more data than the socket buffers hold, first over the dead connection, then while reconnecting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_time_out_independently_on_a_dead_connection() {
     let server = RedisServer::start(&[]);
@@ -182,18 +181,18 @@ async fn callers_time_out_independently_on_a_dead_connection() {
     record(&store, minute(), &["s=1"], 1).await.unwrap();
 }
 
-/// While one caller reconnects, the others get the known error.
+/// While one caller reconnects, all others get the last error immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
     let line = TcpProxy::start(server.address());
     let mut settings = impatient(tcp(&server));
     settings.redis.address = Address::Server(line.address().into());
-    // Longer than that error takes.
+    // Connecting takes longer than getting the last error.
     settings.redis.timeouts.connect = 2 * IN_TIME;
     line.set(Traffic::Stall);
     let store = Arc::new(store(&settings));
-    // No error is known yet: this caller has to wait.
+    // The first caller has to wait, because there is no last error yet.
     assert_unavailable(&claim(&store).await.map(drop));
     let began = Instant::now();
     let mut refused = 0;
@@ -209,7 +208,7 @@ async fn only_one_caller_waits_for_a_connection() {
             Err(_elapsed) => waiting.push(call),
         }
         assert!(waiting.len() <= 1 && began.elapsed() < SOON);
-        // Until the pause after the first attempt ends, all get the error; then one tries.
+        // All callers get the last error until the pause after the first attempt has ended. Then a single caller reconnects.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

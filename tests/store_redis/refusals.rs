@@ -1,4 +1,4 @@
-//! Servers that a node refuses, and its messages.
+//! Tests which servers a node refuses, and the messages.
 
 use std::num::NonZeroU16;
 
@@ -7,7 +7,7 @@ use redis_link::{Credentials, Endpoint, Tls};
 
 use crate::store_redis::prelude::*;
 
-/// The store refuses, with the reason and the remedy.
+/// Asserts that the store refuses the server, with this reason and this remedy.
 async fn refuses(settings: &Settings, wrong: &str, fixed_by: &str) {
     let store = store(settings);
     for _ in 0..2 {
@@ -47,11 +47,11 @@ async fn nodes_with_other_partitions() {
     store(&tcp(&server)).check().await.unwrap();
     let differs =
         Settings { partitions: Partitions::new(NonZeroU16::new(32).unwrap()), ..tcp(&server) };
-    refuses(&differs, "store.partitions = 1, and this node 32", "set store.partitions_before")
+    refuses(&differs, "store.partitions = 1, but this node uses 32", "set store.partitions_before")
         .await;
-    // Another prefix is another cluster.
-    let other = Settings { prefix: "other".to_owned(), ..differs };
-    store(&other).check().await.unwrap();
+    // Nodes with a different prefix form a separate cluster.
+    let separate = Settings { prefix: "other".to_owned(), ..differs };
+    store(&separate).check().await.unwrap();
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn keys_without_a_format() {
     server.query::<()>(&["HSET", "eds:settings", "partitions", "1"]);
     refuses(&tcp(&server), "its keys have format 1", "format").await;
     let fields: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
-    assert_eq!(fields, ["partitions"], "nothing is written beside them");
+    assert_eq!(fields, ["partitions"], "no settings have been written");
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_wrong_password() {
     refuses(&with_password(&server, Some("nobody"), "right"), "credentials", hint).await;
     store(&with_password(&server, Some("eds"), "right")).check().await.unwrap();
 
-    // From here on a certificate is required.
+    // From now on, the default user needs a password.
     server.query::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
     refuses(&tcp(&server), "NOAUTH", hint).await;
     refuses(&with_password(&server, None, "wrong"), "credentials", hint).await;
@@ -108,5 +108,5 @@ fn invalid_certificates_are_refused_at_once() {
     let mut settings = at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), 1)));
     settings.redis.tls = Some(Tls { ca: Some(b"nonsense".to_vec()), client: None });
     let words = RedisStore::new(&settings).unwrap_err().to_string();
-    assert!(words.contains("or its certificates cannot be used"), "{words}");
+    assert!(words.contains("address or certificates cannot be used"), "{words}");
 }

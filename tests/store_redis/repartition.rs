@@ -1,4 +1,4 @@
-//! Changing the number of partitions: who may start recording in a minute at each step.
+//! Tests, for each step of a change of the number of partitions, which nodes may start to record in a minute.
 
 use std::num::NonZeroU16;
 
@@ -29,7 +29,7 @@ fn node_by(settings: Settings, count: u16, before: Option<(u16, &str)>) -> Redis
 }
 
 async fn begin(node: &RedisStore, partitions: u16, name: &str) -> Result<(), StoreError> {
-    // Any series of any partition: only whether the node may record in this minute matters.
+    // The series and the partition do not matter, only whether the node may record in this minute.
     let request =
         AdmitRequest { minute: minute(name), series: &["s=1"], series_max: 10, overflow: "o=1" };
     let all = event_data_service::event::Partitions::new(NonZeroU16::new(partitions).unwrap());
@@ -61,7 +61,7 @@ fn is_refused(result: &Result<(), StoreError>) -> bool {
 #[tokio::test]
 async fn suspended_node_opens_no_minute_after_a_change() {
     let server = RedisServer::start(&[]);
-    // Their settings agree with the others, and they do not check again.
+    // This node checks its settings once, before the change, and not again.
     let asleep = node(&server, 2, None);
     asleep.check().await.unwrap();
     let new = node(&server, 3, Some((2, FROM)));
@@ -71,15 +71,15 @@ async fn suspended_node_opens_no_minute_after_a_change() {
     assert!(is_refused(&begin(&asleep, 2, FROM).await));
     new.check().await.unwrap();
     begin(&new, 3, FROM).await.unwrap();
-    // A node that checks continues until then, and warns.
+    // A node with the old settings may continue until the change, with a warning.
     let old = node(&server, 2, None);
     old.check().await.unwrap();
     let warnings = old.warnings();
-    let is_said = |it: &Diagnosis| it.why.contains("from 2100-01-01T00:10:00Z on");
-    assert!(warnings.iter().any(is_said), "{warnings:?}");
+    let names_the_time = |warning: &Diagnosis| warning.why.contains("from 2100-01-01T00:10:00Z on");
+    assert!(warnings.iter().any(names_the_time), "{warnings:?}");
     assert!(is_refused(&begin(&old, 2, FROM).await));
 
-    // Reverted, but not after it has begun.
+    // The change can be reverted, but not once the first minute with the new number has begun.
     let words = refusal(old.share(&NO_CHANGE, AN_HOUR).await);
     assert!(words.contains("minute 21000101:10 already has events"), "{words}");
     begin(&new, 3, FROM).await.unwrap();
@@ -95,7 +95,7 @@ async fn suspended_node_opens_no_minute_after_a_change() {
     begin(&old, 2, FROM).await.unwrap();
 }
 
-/// Settings, nodes and fences are on different masters.
+/// In a cluster, the keys of the settings, the nodes and the fences are on different masters.
 #[tokio::test]
 async fn number_changes_on_a_cluster_with_live_nodes() {
     let cluster = RedisCluster::start();
@@ -103,7 +103,7 @@ async fn number_changes_on_a_cluster_with_live_nodes() {
         let nodes = cluster.masters().iter().map(|master| master.address().into());
         at(Address::Cluster(nodes.collect()))
     };
-    // Their keys share a slot, whatever their names.
+    // The keys of all nodes share a slot, regardless of the names.
     for name in ["one", "two", "three"] {
         let named = Settings { node: name.to_owned(), ..node() };
         let named = node_by(named, 2, None);
@@ -134,7 +134,7 @@ async fn change_needs_a_minute_without_events() {
     let settings: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
     assert!(!settings.contains(&"dividing".to_owned()), "{settings:?}");
 
-    // A node that does not know the change, and one that may have events of the new minutes.
+    // The change is refused while a node does not support it, and while nodes may have events of the new minutes.
     let near = node(&server, 3, Some((2, "20161204:1118")));
     let key = "{eds:nodes}:old";
     server.query::<()>(&["SET", key, "old#0123abcd"]);
@@ -147,18 +147,18 @@ async fn change_needs_a_minute_without_events() {
 
     let with_more = [&CHANGE[..], &[("input.max_age", "2h")]].concat();
     let words = refusal(new.share(&with_more, AN_HOUR).await);
-    assert!(words.contains("no other setting with it"), "{words}");
+    assert!(words.contains("other settings cannot change in the same step"), "{words}");
 
-    // Neither from a wrong number nor during another change.
-    for other in [node(&server, 3, None), node(&server, 3, Some((4, FROM)))] {
-        let words = refusal(other.share(&CHANGE, AN_HOUR).await);
+    // A change must start from the current number, and not during another change.
+    for wrong in [node(&server, 3, None), node(&server, 3, Some((4, FROM)))] {
+        let words = refusal(wrong.share(&CHANGE, AN_HOUR).await);
         assert!(words.contains("Set store.partitions_before = 2"), "{words}");
     }
     let later = ("store.partitions_from", "2100-01-01T00:20:00Z");
     let new = node(&server, 3, Some((2, "21000101:20")));
     new.share(&[CHANGE[0], CHANGE[1], later], AN_HOUR).await.unwrap();
-    let other = node(&server, 5, Some((3, "21000101:30")));
-    let words = refusal(other.share(&CHANGE, AN_HOUR).await);
+    let premature = node(&server, 5, Some((3, "21000101:30")));
+    let words = refusal(premature.share(&CHANGE, AN_HOUR).await);
     assert!(words.contains("the last change is not finished"), "{words}");
 }
 
@@ -196,19 +196,19 @@ async fn change_ends_when_no_earlier_minute_is_left() {
         ),
     ] {
         server.query::<u64>(&put);
-        let said = refusal(finished.share(&finish, AN_HOUR).await);
-        assert!(said.contains(words), "{said}");
+        let message = refusal(finished.share(&finish, AN_HOUR).await);
+        assert!(message.contains(words), "{message}");
         server.query::<u64>(&take);
     }
     finished.share(&finish, AN_HOUR).await.unwrap();
     finished.check().await.unwrap();
     begin(&finished, 3, FROM).await.unwrap();
-    // Nodes that were not restarted continue.
+    // Nodes that have not been restarted can continue.
     changed.check().await.unwrap();
     let mut warned = changed.warnings().into_iter();
-    assert!(warned.all(|it| it.cause != Cause::SettingsOutdated));
+    assert!(warned.all(|warning| warning.cause != Cause::SettingsOutdated));
     begin(&changed, 3, FROM).await.unwrap();
-    // Earlier events would go to partitions without nodes.
+    // Earlier events are refused, because no node would process their partitions.
     assert!(is_refused(&begin(&changed, 2, "20161204:1117").await));
     let soon = node(&server, 3, Some((2, FROM)));
     assert!(matches!(soon.check().await, Err(StoreError::Refused(_))));
@@ -221,7 +221,7 @@ async fn interrupted_change_is_repeated_or_reverted() {
     old.check().await.unwrap();
     let new = node(&server, 3, Some((2, FROM)));
     new.share(&CHANGE, AN_HOUR).await.unwrap();
-    // The state before the settings are written, with the last fence missing.
+    // Restore the state in which the settings have not been written yet and the last fence is missing.
     let fences: Vec<String> = server.query(&["KEYS", "{eds:*}:division"]);
     assert!(fences.len() >= 3, "{fences:?}");
     let broken_off = || {
@@ -252,7 +252,7 @@ async fn interrupted_change_is_repeated_or_reverted() {
     }
 }
 
-/// Only keys named like a partition's are counts, whatever series are called.
+/// Only the keys of partitions are leftovers. Neither the names of series nor foreign keys matter.
 #[tokio::test]
 async fn leftovers_are_found_among_foreign_keys() {
     let server = RedisServer::start(&[]);

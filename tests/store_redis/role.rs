@@ -1,4 +1,4 @@
-//! A master that becomes a replica: its clients leave it.
+//! Tests that clients stop using a master that has become a replica.
 
 use crate::store_redis::prelude::*;
 
@@ -25,10 +25,17 @@ async fn demoted_master_is_abandoned_until_promoted() {
     });
     let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert_ne!(store.generation(partition()), generation, "what was confirmed is gone");
+    assert_ne!(
+        store.generation(partition()),
+        generation,
+        "the generation must change because confirmed data is gone"
+    );
     claim(&store).await.unwrap_err();
     let error = store.check().await.unwrap_err();
-    assert!(matches!(&error, StoreError::Unavailable(it) if it.why.contains("replica")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Unavailable(diagnosis) if diagnosis.why.contains("replica")),
+        "{error}"
+    );
 
     server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     record_until_it_works(&store).await;

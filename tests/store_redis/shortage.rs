@@ -1,4 +1,4 @@
-//! Redis without memory: recording fails, and all other steps free memory.
+//! Tests that only recording fails when Redis is out of memory. All other steps can continue, and free memory.
 
 use crate::store_redis::prelude::*;
 
@@ -17,7 +17,7 @@ fn assert_full(result: &Result<(), StoreError>) {
     assert!(matches!(result, Err(StoreError::Full(_))), "{result:?}");
 }
 
-/// Every operation except recording, also of a new node whose scripts Redis does not know.
+/// Even a new node, whose scripts Redis does not know yet, can run every operation except recording.
 #[tokio::test]
 async fn everything_but_recording_continues() {
     let server = RedisServer::start(&[]);
@@ -33,7 +33,7 @@ async fn everything_but_recording_continues() {
     limit_memory(&server, 1);
     server.query::<()>(&["SCRIPT", "FLUSH"]);
     let new = store(&tcp(&server));
-    // Before it was refused anything.
+    // The new node notices that Redis is out of memory even before a recording has failed.
     assert_full(&new.check().await);
     assert_full(&record(&new, minute(), &["s=1"], 2).await);
     drain_all(&new).await.unwrap();
@@ -64,7 +64,7 @@ async fn draining_frees_memory() {
     assert_eq!(finish(&store, &sending).await.unwrap(), 2001);
 }
 
-/// docs/limits.md: a count takes 80 bytes and its name.
+/// According to docs/limits.md, a count takes 80 bytes plus its name.
 #[tokio::test]
 async fn memory_of_counts_is_as_documented() {
     const SERIES: usize = 20_000;

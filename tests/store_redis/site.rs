@@ -1,4 +1,4 @@
-//! A node at a Redis, and the whole path of an event through its store.
+//! A node's Redis store, and the operations from recording an event to acknowledging its counts.
 
 use std::num::NonZeroU16;
 
@@ -41,7 +41,7 @@ pub(crate) fn minute() -> Minute {
     "20161204:1118".parse().unwrap()
 }
 
-/// Another minute: the first is closed once it was drained.
+/// A second minute, because the first minute is closed once its counts have been acknowledged.
 pub(crate) fn next_minute() -> Minute {
     "20161204:1119".parse().unwrap()
 }
@@ -70,7 +70,7 @@ pub(crate) fn store(settings: &Settings) -> RedisStore {
     RedisStore::new(settings).unwrap()
 }
 
-/// Returns one event in each of these series, at this offset in ns.
+/// Records one event in each series, at this offset in nanoseconds from the beginning of the minute.
 pub(crate) async fn record(
     store: &RedisStore,
     minute: Minute,
@@ -80,7 +80,7 @@ pub(crate) async fn record(
     record_as_of(store, 0, minute, series, nanos).await
 }
 
-/// The same for a store of this generation.
+/// Like [`record`], but with this generation.
 pub(crate) async fn record_as_of(
     store: &RedisStore,
     generation: u64,
@@ -138,7 +138,7 @@ pub(crate) async fn seal(
     panic!("sealing has no end")
 }
 
-/// Compacts if necessary, reads, acknowledges; returns the number of series.
+/// Seals the minute if necessary, and acknowledges all counts. Returns the number of series.
 pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, StoreError> {
     let claim = &match claim.output {
         Some(_) => claim.clone(),

@@ -1,4 +1,4 @@
-//! Requests are bounded in bytes, and long names are sent as rarely as the layout allows.
+//! Tests that the size of requests is bounded, and that long names are sent as rarely as the layout allows.
 
 use event_data_service::store::{Draining as _, REQUEST_BYTES_MAX};
 use memchr::memmem;
@@ -50,14 +50,14 @@ fn name(number: usize) -> String {
     format!("s={number:01000}")
 }
 
-/// The sets of a series with a long name and their entry in `event_types` are named once.
+/// A recording sends the name once for all sets of the series and its entry in `event_types`.
 #[tokio::test]
 async fn long_name_is_sent_once_per_step() {
     for (layout, most) in [(Layout::Sets, 3), (Layout::Log, 4)] {
         let server = RedisServer::start(&[]);
         let (store, sent) = watched(&server, layout);
         let (long, other) = (name(1), name(2));
-        // Commands are repeated until the server knows the scripts.
+        // The first round makes the server load the scripts, so that no request of the second round is repeated.
         for (minute, series) in [(minute(), &other), (next_minute(), &long)] {
             admit(&store, minute, &[series, "s=3"]).await;
             record(&store, minute, &[series, "s=3"], 1).await.unwrap();
@@ -69,7 +69,7 @@ async fn long_name_is_sent_once_per_step() {
     }
 }
 
-/// A new server, or one whose scripts were flushed, gets the script.
+/// A script is sent again to a server that does not know it.
 #[tokio::test]
 async fn missing_script_loses_no_event_with_a_long_name() {
     let server = RedisServer::start(&[]);
@@ -87,7 +87,7 @@ async fn missing_script_loses_no_event_with_a_long_name() {
     }
 }
 
-/// At worst a recording fails, and the retry completes the counts.
+/// A recording may fail after the scripts have been flushed, but a retry completes the counts.
 #[tokio::test]
 async fn flushed_scripts_lose_no_event_of_logs() {
     let server = RedisServer::start(&[]);
@@ -104,7 +104,7 @@ async fn flushed_scripts_lose_no_event_of_logs() {
     for claim in claim(&store).await.unwrap() {
         let claim = seal(&store, &claim, 10).await.unwrap();
         let page = store.unsent(&claim, 0).await.unwrap();
-        counts.extend(page.items.iter().map(|it| (it.unique, it.cumulative)));
+        counts.extend(page.items.iter().map(|item| (item.unique, item.cumulative)));
     }
     assert_eq!(counts, [(1, 2), (1, 1)]);
 }

@@ -1,4 +1,4 @@
-//! Messages about a server that is not of the kind in store.url: one line with its address and the remedy.
+//! Tests that the message about a server of the wrong kind is one line with the address and the remedy.
 
 use std::io::{Read, Write};
 
@@ -7,7 +7,7 @@ use testing::tls::TlsForwarder;
 
 use crate::store_redis::prelude::*;
 
-/// A server with one answer to everything. It stops with the test.
+/// Starts a server that responds to every request with `answer`.
 fn answering(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -25,18 +25,18 @@ fn answering(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
-fn in_the_clear(of: SocketAddr) -> Settings {
-    at(Address::Server(of.into()))
+fn in_the_clear(address: SocketAddr) -> Settings {
+    at(Address::Server(address.into()))
 }
 
 #[track_caller]
 fn assert_says(error: &StoreError, words: &[&str]) {
-    let said = error.to_string();
+    let message = error.to_string();
     for word in words {
-        assert!(said.contains(word), "{word} is not in: {said}");
+        assert!(message.contains(word), "{word} is not in: {message}");
     }
-    assert!(!said.contains(char::is_control), "{said:?}");
-    assert!(said.len() < 1024, "{said}");
+    assert!(!message.contains(char::is_control), "{message:?}");
+    assert!(message.len() < 1024, "{message}");
 }
 
 async fn assert_check_says(settings: &Settings, whom: SocketAddr, hint: &str) {
@@ -49,9 +49,9 @@ async fn a_port_that_is_not_redis() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], free_port()));
     assert_check_says(&in_the_clear(nobody), nobody, "refused").await;
     let http = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-    assert_check_says(&in_the_clear(http), http, "host and the port in store.url").await;
+    assert_check_says(&in_the_clear(http), http, "host and port in store.url").await;
     let sentinel = at(Address::Sentinel(vec![http.into()], "mymaster".to_owned()));
-    assert_check_says(&sentinel, http, "does not answer like Redis").await;
+    assert_check_says(&sentinel, http, "the response is not from a Redis server").await;
     let rude = answering(b"-ERR Parse error at 1\nUnexpected \x1b[31mred\x07\r\n");
     let words = "Parse error at 1 Unexpected [31mred";
     assert_check_says(&in_the_clear(rude), rude, words).await;
@@ -80,7 +80,7 @@ async fn single_server_instead_of_a_cluster_or_sentinel() {
     let cluster = at(Address::Cluster(vec![server.address().into()]));
     assert_check_says(&cluster, server.address(), "use redis:// in store.url").await;
     let sentinel = at(Address::Sentinel(vec![server.address().into()], "mymaster".to_owned()));
-    assert_check_says(&sentinel, server.address(), "this server is not a sentinel").await;
+    assert_check_says(&sentinel, server.address(), "this server is not a Sentinel").await;
     let mut database = tcp(&server);
     database.redis.database = 99;
     assert_check_says(&database, server.address(), "at the end of store.url").await;

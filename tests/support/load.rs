@@ -1,24 +1,24 @@
-//! The sender, which keeps the expected counts of the datagrams that it sends.
+//! Sends datagrams to nodes, and computes the counts that they must result in.
 //!
-//! It waits for the node's count of received datagrams, so that the kernel drops none however slow the machine is.
+//! The sender regularly waits until the node has received all datagrams, so that the kernel never has to drop datagrams.
 
 use testing::http::{answer, get};
 use testing::prelude::*;
 
 use super::node::Node;
 
-/// The most datagrams in a node's socket: a kernel with default limits holds more.
+/// The maximum number of datagrams in a node's socket, which is below the default limits of the kernel.
 const DATAGRAMS_AHEAD_MAX: u64 = 64;
-/// The most events in a node's queue; a tenth of its default size.
+/// The maximum number of events in a node's queue, a tenth of the default queue size.
 const EVENTS_QUEUED_MAX: u64 = 100_000;
 
-/// Sends datagrams to a node, no faster than it takes them, and copies to others.
+/// Sends datagrams to a node, no faster than the node receives them, and copies to other nodes.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: UdpSocket,
     udp: SocketAddr,
     http: SocketAddr,
-    /// Nodes that get copies; they may be dead.
+    /// Nodes to which copies are sent. They need not be running.
     pub(crate) copies: Vec<SocketAddr>,
     pub(crate) expected: Expected,
     pub(crate) datagrams_ahead_max: u64,
@@ -40,7 +40,7 @@ impl Sender {
         }
     }
 
-    /// A sender to all of these nodes that is paced by the first.
+    /// Returns a sender to all of these nodes that waits for the first one.
     pub(crate) fn to_all<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut nodes = nodes.into_iter();
         let mut sender = Self::paced_by(nodes.next().expect("a node"));
@@ -48,7 +48,7 @@ impl Sender {
         sender
     }
 
-    /// Continues with other nodes, or with other processes of the same.
+    /// Continues with other nodes, or with new processes of the same nodes.
     pub(crate) fn redirect<'a>(&mut self, nodes: impl IntoIterator<Item = &'a Node>) {
         let expected = std::mem::take(&mut self.expected);
         *self = Self { expected, ..Self::to_all(nodes) };
@@ -60,7 +60,7 @@ impl Sender {
         self.send_unrecorded(datagram);
     }
 
-    /// Sends all of them, and waits until they are received.
+    /// Sends all datagrams, and waits until they have been received.
     #[track_caller]
     pub(crate) fn send_all(&mut self, datagrams: impl IntoIterator<Item: AsRef<[u8]>>) {
         for datagram in datagrams {
@@ -69,7 +69,7 @@ impl Sender {
         self.wait_received();
     }
 
-    /// As [`Self::send`] with a datagram that must not be counted.
+    /// Like [`Self::send`], but without adding the datagram to the expected counts.
     #[track_caller]
     pub(crate) fn send_unrecorded(&mut self, datagram: impl AsRef<[u8]>) {
         for address in self.copies.iter().chain([&self.udp]) {
@@ -81,14 +81,14 @@ impl Sender {
         }
     }
 
-    /// Sends to a node that is not queried for its count: the kernel reports its unread bytes.
+    /// Like [`Self::send`], but waits until the node's socket is empty instead of requesting the node's metrics.
     #[track_caller]
     pub(crate) fn send_unpaced(&mut self, datagram: &[u8]) {
         self.expected.receive(datagram);
         self.socket.send_to(datagram, self.udp).expect("loopback takes a datagram");
         self.sent += 1;
         if self.sent.is_multiple_of(self.datagrams_ahead_max) {
-            eventually("the node takes what was sent", SOON, || {
+            eventually("the node's socket is empty", SOON, || {
                 let socket = udp_socket(self.udp).expect("the node has a socket");
                 when(socket.unread_bytes == 0, socket.unread_bytes)
             });
@@ -99,10 +99,10 @@ impl Sender {
         self.sent
     }
 
-    /// Waits until the node has taken every datagram from its socket. Its ledger adds up all the while.
+    /// Waits until the node has received every datagram. Its ledger must add up all the time.
     #[track_caller]
     pub(crate) fn wait_received(&self) {
-        eventually("the node receives what was sent", SOON, || {
+        eventually("the node has received all datagrams", SOON, || {
             let answer = answer(get(self.http, "/metrics")).expect("a node answers");
             let metrics = Metrics::parse(&answer.body);
             metrics.assert_ledger_adds_up();

@@ -1,4 +1,4 @@
-//! A node of this build, and its sender; [`testing`] has everything that needs no node.
+//! A node of this build and its sender. [`testing`] contains everything that does not depend on a node.
 
 pub(crate) mod load;
 pub(crate) mod node;

@@ -1,5 +1,4 @@
-//! A node or a relay: the real binary with its configuration, in its directory. It can be signalled,
-//! killed and started again as it was. When a test fails, the end of the node's log is printed.
+//! A node or a relay that runs the real binary in a temporary directory. If a test fails, the end of its log is printed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,12 +22,12 @@ use toml::{Table, Value};
 
 const LOG_LINES_SHOWN: usize = 60;
 
-/// Returns the binary, without the `EDS_` variables of the environment.
+/// Returns a command that runs the binary without the `EDS_` variables of the environment.
 pub(crate) fn eds() -> Command {
     untouched(env!("CARGO_BIN_EXE_eds"))
 }
 
-/// Returns a program that starts the binary, without these variables.
+/// Returns a command that runs a program without the `EDS_` variables of the environment.
 pub(crate) fn untouched(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
@@ -39,17 +38,17 @@ pub(crate) fn untouched(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same, started by this script of a shell.
+/// Like [`eds`], but started by a shell script.
 fn eds_by(script: &str) -> Command {
     let mut command = untouched("sh");
     command.args(["-c", script, "sh"]).arg(eds().get_program());
     command
 }
 
-/// The same, with this socket passed to it as a service manager passes one: as descriptor 3, without `unsafe` here.
+/// Like [`eds`], but with a socket passed as descriptor 3, as systemd does. The shell avoids `unsafe` code.
 fn eds_with(socket: &UdpSocket) -> Command {
     let mut command = eds_by("exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"");
-    let socket = socket.try_clone().expect("a descriptor can be had");
+    let socket = socket.try_clone().expect("the descriptor can be duplicated");
     command.stdin(OwnedFd::from(socket));
     command
 }
@@ -57,27 +56,26 @@ fn eds_with(socket: &UdpSocket) -> Command {
 #[derive(Debug)]
 pub(crate) struct Node {
     name: String,
-    /// `run` or `relay`.
+    /// The subcommand, `run` or `relay`.
     command: &'static str,
     config: Table,
     environment: Vec<(String, String)>,
-    /// Its clock, if not the system clock.
+    /// The node's clock, or `None` for the system clock.
     clock: Option<Clock>,
     udp: SocketAddr,
     http: SocketAddr,
     directory: TempDir,
     child: Option<Child>,
-    /// Where the node's socket is held for it.
+    /// The socket that is passed to the node, or `None` if the node binds a socket itself.
     held: Option<UdpSocket>,
-    /// The binary, if not that of this build.
+    /// The binary, or `None` for the binary of this build.
     binary: Option<PathBuf>,
-    /// The most descriptors that it may have open, if not the usual.
+    /// The limit of open file descriptors, or `None` for the default limit.
     descriptors_max: Option<u32>,
 }
 
 impl Node {
-    /// A node that is not started yet, with these keys over the defaults of the tests: `("flush.grace", "2s")`.
-    /// A value that is a whole number is written as one.
+    /// Returns a node without starting it. The keys, such as `("flush.grace", "2s")`, override the defaults of the tests.
     pub(crate) fn new(name: &str, keys: &[(&str, &str)]) -> Self {
         let mut node = Self::of("run", name);
         node.set("node", name);
@@ -94,7 +92,7 @@ impl Node {
         node
     }
 
-    /// A relay to these addresses that is not started yet, with these keys over the defaults.
+    /// Returns a relay to these addresses without starting it.
     pub(crate) fn relay(name: &str, to: &[&str], keys: &[(&str, &str)]) -> Self {
         let mut relay = Self::of("relay", name);
         relay.set_list("relay.to", to);
@@ -143,7 +141,7 @@ impl Node {
         table.insert(key.to_owned(), typed);
     }
 
-    /// Replaces its outputs, each with these keys, for the next launch.
+    /// Replaces the outputs, each given by its keys, for the next launch.
     pub(crate) fn set_outputs(&mut self, outputs: &[&[(&str, &str)]]) {
         let table = |keys: &&[(&str, &str)]| {
             let keys = keys.iter();
@@ -155,7 +153,7 @@ impl Node {
         self.config.insert("output".to_owned(), Value::Array(outputs));
     }
 
-    /// Where it takes events, for the next launch.
+    /// Sets the addresses on which the node receives events, for the next launch.
     pub(crate) fn listen_on(&mut self, addresses: &[impl ToString]) {
         self.set_list("input.listen", addresses);
     }
@@ -163,7 +161,7 @@ impl Node {
     pub(crate) fn set_list(&mut self, key: &str, values: &[impl ToString]) {
         let values = values.iter().map(|value| Value::String(value.to_string()));
         let values = Value::Array(values.collect());
-        let (section, key) = key.split_once('.').expect("lists are in sections");
+        let (section, key) = key.split_once('.').expect("every list is in a section");
         self.table(section).insert(key.to_owned(), values);
     }
 
@@ -176,18 +174,18 @@ impl Node {
         self.environment.push((key.to_owned(), value.to_owned()));
     }
 
-    /// Sets its clock this many seconds ahead, for the next launch. Its monotonic clock is right.
+    /// Sets the node's wall clock, but not its monotonic clock, this many seconds ahead for the next launch.
     pub(crate) fn skew(&mut self, seconds: i64) {
         self.set_clock(Clock::ahead_by(seconds * 1_000_000));
     }
 
-    /// Sets the clock of the next launch, and keeps it.
+    /// Makes the next launch use this clock.
     pub(crate) fn set_clock(&mut self, clock: Clock) {
         self.share_clock(&clock);
         self.clock = Some(clock);
     }
 
-    /// Sets the clock of the next launch; the caller keeps it.
+    /// Like [`Self::set_clock`], but the caller must keep the clock.
     pub(crate) fn share_clock(&mut self, clock: &Clock) {
         self.environment.extend(clock.environment());
     }
@@ -201,29 +199,29 @@ impl Node {
     }
 
     pub(crate) fn hold_socket(&mut self) {
-        assert!(self.child.is_none(), "{} runs already", self.name);
+        assert!(self.child.is_none(), "{} is already running", self.name);
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
     }
 
-    /// From the next launch on it binds a socket itself.
+    /// Closes the held socket, so that the node binds a socket itself at the next launch.
     pub(crate) fn let_go_of_socket(&mut self) {
         self.held = None;
     }
 
-    /// From the next launch on it is this binary; `None`: that of this build.
+    /// Sets the binary for the next launch. `None` means the binary of this build.
     pub(crate) fn set_binary(&mut self, binary: Option<&Path>) {
         self.binary = binary.map(Path::to_owned);
     }
 
-    /// Limits its open descriptors, for the next launch. It cannot raise the limit.
+    /// Limits the number of open file descriptors for the next launch. The node cannot raise the limit.
     pub(crate) fn limit_descriptors(&mut self, most: u32) {
         self.descriptors_max = Some(most);
     }
 
-    /// Makes the socket that is held for it fail permanently.
+    /// Makes the held socket fail permanently.
     pub(crate) fn shut_down_held_socket(&self) {
-        let held = self.held.as_ref().expect("its socket is held");
-        // Linux shuts down connected sockets only.
+        let held = self.held.as_ref().expect("the socket is held");
+        // Linux can only shut down connected sockets.
         held.connect(self.udp).expect("a socket can be connected");
         let shut_down = SockRef::from(held).shutdown(std::net::Shutdown::Read);
         shut_down.expect("a connected socket can be shut down");
@@ -232,7 +230,7 @@ impl Node {
     pub(crate) fn held_buffer_bytes(&self) -> u64 {
         let socket = self.held.as_ref().expect("the socket is held");
         let bytes = SockRef::from(socket).recv_buffer_size();
-        bytes.expect("Linux tells") as u64
+        bytes.expect("the buffer size can be read") as u64
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
@@ -247,12 +245,12 @@ impl Node {
         (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
     }
 
-    /// Runs a command with its configuration, which exits with this code and outputs these words. Returns all output.
+    /// Runs a command with the node's configuration, asserts the exit code and the words in the output, and returns it.
     #[track_caller]
     pub(crate) fn says(&self, arguments: &[&str], code: i32, words: &str) -> String {
         let (status, text) = self.command_text(arguments);
         assert_eq!(status, Some(code), "{arguments:?}: {text}");
-        assert!(text.contains(words), "{arguments:?} does not say {words:?}: {text}");
+        assert!(text.contains(words), "{arguments:?} does not print {words:?}: {text}");
         text
     }
 
@@ -261,20 +259,20 @@ impl Node {
         socket.send_to(datagram.as_ref(), self.udp).expect("loopback takes a datagram");
     }
 
-    /// Waits until it has recorded or rejected all received events, while its ledger adds up.
+    /// Waits until no received events are queued. The ledger must add up all the time.
     #[track_caller]
     pub(crate) fn wait_recorded(&self) {
         self.wait_count("eds_events_queued", |queued| queued == 0);
     }
 
-    /// Makes its settings the cluster-wide settings. Returns the output of the command.
+    /// Makes the node's settings the cluster-wide settings. Returns the output of the command.
     #[track_caller]
     pub(crate) fn apply_settings(&self) -> String {
         self.says(&["settings", "apply"], 0, "")
     }
 
     pub(crate) fn launch(&mut self) {
-        assert!(self.child.is_none(), "{} runs already", self.name);
+        assert!(self.child.is_none(), "{} is already running", self.name);
         self.write_config();
         let append = |name| {
             let path = self.path(name);
@@ -331,7 +329,7 @@ impl Node {
 
     #[track_caller]
     fn body(&self, path: &str) -> String {
-        let answer = self.get(path).expect("a node answers");
+        let answer = self.get(path).expect("the node responds");
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.body
     }
@@ -366,7 +364,7 @@ impl Node {
         self.metrics().count_of(name, &[("output", output)])
     }
 
-    /// Waits until one of its metrics, summed over all labels, is as it must be, while its ledger adds up.
+    /// Waits until a metric, summed over all labels, satisfies the condition. The ledger must add up all the time.
     #[track_caller]
     pub(crate) fn wait_count(&self, name: &str, holds: impl Fn(u64) -> bool) {
         eventually(&format!("{name} of {}", self.name), SOON, || {
@@ -378,7 +376,7 @@ impl Node {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the node runs").id()
+        self.child.as_ref().expect("the node is running").id()
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -386,7 +384,7 @@ impl Node {
     }
 
     pub(crate) fn kill(&mut self) {
-        let mut child = self.child.take().expect("the node runs");
+        let mut child = self.child.take().expect("the node is running");
         child.kill().expect("a child can be killed");
         child.wait().expect("a child can be waited for");
     }
@@ -399,13 +397,13 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn wait_for_exit(&mut self, within: Duration) -> ExitStatus {
-        let child = self.child.as_mut().expect("the node runs");
+        let child = self.child.as_mut().expect("the node is running");
         let status = process::wait(child, within);
         self.child = None;
         status
     }
 
-    /// Launches it: it must end with exit code 1, and log these words.
+    /// Launches the node, and asserts that it exits with code 1 and logs these words.
     #[track_caller]
     pub(crate) fn assert_refused(mut self, words: &[&str]) {
         self.launch();
@@ -418,11 +416,14 @@ impl Node {
         fs::read_to_string(self.path("stdout")).unwrap_or_default()
     }
 
-    /// The line of its log at its last stop.
+    /// Returns the line that the node logged when it last stopped.
     #[track_caller]
     pub(crate) fn last_ledger(&self) -> String {
         let log = self.log();
-        log.lines().rfind(|line| line.contains(" stopped")).expect("it says so").to_owned()
+        log.lines()
+            .rfind(|line| line.contains(" stopped"))
+            .expect("the node logs that it has stopped")
+            .to_owned()
     }
 
     pub(crate) fn log(&self) -> String {
@@ -433,7 +434,7 @@ impl Node {
         self.path("eds.toml")
     }
 
-    /// Returns its spool directory, which is made when it starts.
+    /// Returns the spool directory, which the node creates when it starts.
     pub(crate) fn spool(&self) -> PathBuf {
         self.path("spool")
     }
@@ -443,7 +444,7 @@ impl Node {
     }
 }
 
-/// Returns `EDS_TEST_LAYOUT`, the layout of every node, if it is set.
+/// Returns the layout of every node from `EDS_TEST_LAYOUT`, if it is set.
 fn layout() -> Option<String> {
     std::env::var("EDS_TEST_LAYOUT").ok()
 }
@@ -452,13 +453,13 @@ pub(crate) fn has_logs() -> bool {
     layout().is_some_and(|layout| layout == "log")
 }
 
-/// What these nodes together have counted under this name.
+/// Returns a metric, summed over these nodes and all labels.
 pub(crate) fn count<'a>(nodes: impl IntoIterator<Item = &'a Node>, name: &str) -> u64 {
     let counts = nodes.into_iter().map(|node| node.metrics().count(name));
     counts.sum()
 }
 
-/// Waits until a metric, summed over these nodes and all labels, is as it must be.
+/// Waits until a metric, summed over these nodes and all labels, satisfies the condition.
 #[track_caller]
 pub(crate) fn wait_count(nodes: &[Node], name: &str, holds: impl Fn(u64) -> bool) {
     eventually(&format!("{name} of all"), SOON, || {

@@ -1,4 +1,4 @@
-//! Faults, their victims and durations, drawn from a seed.
+//! Selects faults, their victims and their durations at random from a seed.
 
 use testing::prelude::*;
 
@@ -15,7 +15,7 @@ pub(crate) enum NodeFault {
     Redis(Traffic),
 }
 
-/// A fault of Redis for all nodes; of several masters, one.
+/// A fault of Redis that affects all nodes. If there are several masters, only one of them fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RedisFault {
     /// SIGSTOP; SIGCONT at the end.
@@ -24,17 +24,17 @@ pub(crate) enum RedisFault {
     Ended,
     /// SIGKILL; restarted with its append-only file at the end.
     Killed,
-    /// SIGKILL; replaced by its replica at the end.
+    /// SIGKILL; the replica is promoted at the end.
     Replaced,
-    /// `maxmemory` below the used memory.
+    /// `maxmemory` is below the used memory until the end.
     Full,
-    /// SIGKILL at the end; restarted with the append-only file of the beginning.
+    /// SIGKILL at the end; restarted with a copy of the append-only file from the beginning.
     WentBack,
-    /// A slot with counts is on two masters of a Cluster until the end.
+    /// A slot with counts is being moved between two masters of a Cluster until the end.
     SlotMoved,
-    /// The connections of every node to it.
+    /// The connections of all nodes to Redis.
     Traffic(Traffic),
-    /// The clock of all servers is set ahead or back by this many seconds.
+    /// The clock of all servers is set ahead (or back, if negative) by this many seconds.
     ClockSet(i64),
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Fault {
     Output(usize, Mode),
     /// A sender that keeps a minute from becoming idle.
     Straggler,
-    /// An archive of very many old minutes is sent.
+    /// A sender of events from many old minutes.
     Archive,
 }
 
@@ -56,39 +56,36 @@ pub(crate) struct Planned {
     pub(crate) to: Duration,
 }
 
-/// The shortest and longest fault in ms: from a moment to well beyond the lease.
+/// The duration of a fault in milliseconds, up to well beyond the lease.
 const LASTS_MS: std::ops::Range<u64> = 300..14_000;
-/// The latest begin of a fault in a phase, in ms.
+/// When a fault begins, in milliseconds from the beginning of its phase.
 const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
 
-/// How long before its death a Redis that rolls back is copied, in ms: less and more than `store.replay_window`.
+/// The time in milliseconds by which Redis rolls back, which may be shorter or longer than `store.replay_window`.
 const GOES_BACK_MS: std::ops::Range<u64> = 2_000..25_000;
 
-/// One in this many phases of a long torture is harmless.
+/// One out of this many phases of a long run is harmless.
 pub(crate) const HARMLESS_EVERY: usize = 5;
-/// The speeds of a slow link, in bytes a second.
+/// The rates of a slow link, in bytes per second.
 const RATES: [u32; 2] = [1_000_000, 8_000_000];
-/// The seconds by which Redis' clock is set: less and more than any grace, lease or hold.
+/// By how many seconds the clock of Redis is set, which may be more than any grace period, lease or hold.
 const CLOCK_SET_SECS: [i64; 4] = [-3600, -90, 90, 3600];
 
 impl RedisFault {
-    /// Returns whether a slow link is the only fault.
     fn is_slow_link(self) -> bool {
         matches!(self, Self::Traffic(Traffic::Rate(_)))
     }
 }
 
-/// Returns whether minutes are published as early as without faults.
+/// Returns whether the faults of a plan do not delay the publication of minutes.
 pub(crate) fn is_harmless(plan: &[Planned]) -> bool {
-    plan.iter().all(|it| match it.fault {
+    plan.iter().all(|planned| match planned.fault {
         Fault::Redis(fault) => fault.is_slow_link(),
         fault => fault == Fault::Archive,
     })
 }
 
-/// Returns the plan of a phase in a long torture. Every fifth phase has a slow link, the first of these with an
-/// archive, and checks that the current minute is published in time; every fifth has a Redis that rolls back after
-/// unacknowledged writes; all others are random.
+/// Returns the plan of a phase in a long run, in which some phases are harmless, some have a rollback, and others are random.
 pub(crate) fn plan(
     random: &mut SmallRng,
     kind: Kind,
@@ -108,14 +105,13 @@ fn slow_link(kind: Kind, number: usize, to: Duration) -> Vec<Planned> {
     let rate = RATES[number % RATES.len()];
     let slow = Fault::Redis(RedisFault::Traffic(Traffic::Rate(rate)));
     let slow = has_ways(kind).then_some(slow);
-    // Where the link cannot be slow, there is no fault.
+    // If the link cannot be slowed down, the archive is the only fault.
     let archive = (number == 0 || slow.is_none()).then_some(Fault::Archive);
     let planned = |fault| Planned { fault, from: Duration::ZERO, to };
     slow.into_iter().chain(archive).map(planned).collect()
 }
 
-/// Both databases accept writes without an answer. Redis is copied in the middle of the first minute, whose counts are
-/// written about 18 s after the phase began; then all nodes but the anchor die, and Redis rolls back.
+/// Redis rolls back, and all nodes except the anchor are killed, after both databases have accepted writes without responding.
 fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
     let planned = |fault, [from, to]: [u64; 2]| Planned {
         fault,
@@ -130,8 +126,8 @@ fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
     plan
 }
 
-/// One to six faults with different victims, none of the anchor alone. A straggler occurs only while Redis is well, so
-/// that its events arrive when sent. Stragglers and clocks that are set take long and occur only in a long torture.
+/// Returns faults with different victims, none of which affects only the anchor. Stragglers and clock changes take long, so
+/// only long runs have them.
 pub(crate) fn by_chance(
     random: &mut SmallRng,
     kind: Kind,
@@ -184,7 +180,7 @@ fn traffic(random: &mut SmallRng) -> Traffic {
     }
 }
 
-/// Connections to a Cluster or to Sentinel have no proxy, because the servers name each other.
+/// Returns whether nodes connect to Redis through proxies. In a Cluster or with Sentinel, they learn the servers' addresses.
 fn has_ways(kind: Kind) -> bool {
     matches!(kind, Kind::Server | Kind::Forgetful)
 }

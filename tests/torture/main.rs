@@ -1,6 +1,5 @@
-//! Torture: real nodes, a real Redis with a replica (or a Cluster, or Sentinel), two real InfluxDB, and overlapping
-//! faults from a seed. The published numbers must be exact in both. `scripts/torture --minutes N --seed S` runs it for
-//! longer.
+//! Torture test with real nodes, Redis servers and InfluxDB servers, and with overlapping faults from a seed. The counts must
+//! be exact in both databases. `scripts/torture` runs it for longer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +25,7 @@ use phase::torture;
 use store::Kind;
 use testing::prelude::*;
 
-/// The duration in every test run, without the last phase and its minutes.
+/// The duration in a normal test run. The phase that is running at that time is completed.
 const SHORT: Duration = Duration::from_secs(20);
 const SHORTER: Duration = Duration::from_secs(8);
 
@@ -76,13 +75,13 @@ fn script_distinguishes_misuse_from_failure() {
     }
 }
 
-/// The long run. `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS` come from `scripts/torture`.
+/// Runs for as long as requested. `scripts/torture` sets `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS`.
 #[test]
 #[ignore = "as long as one likes: scripts/torture --minutes N"]
 fn long_torture_is_exact() {
     let variable = |name| {
-        let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is set"));
-        value.parse().unwrap_or_else(|_| panic!("{name} is a whole number"))
+        let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
+        value.parse().unwrap_or_else(|_| panic!("{name} is not an integer"))
     };
     let (minutes, seed): (u64, u64) = (variable("TORTURE_MINUTES"), variable("TORTURE_SEED"));
     let redis = std::env::var("TORTURE_REDIS").unwrap_or_else(|_| "server".to_owned());
@@ -91,7 +90,9 @@ fn long_torture_is_exact() {
         "forgetful" => Kind::Forgetful,
         "cluster" => Kind::Cluster,
         "sentinel" => Kind::Sentinel,
-        other => panic!("TORTURE_REDIS is server, forgetful, cluster or sentinel, not {other}"),
+        other => {
+            panic!("TORTURE_REDIS must be server, forgetful, cluster or sentinel, not {other}")
+        }
     };
     let again = format!("scripts/torture --minutes {minutes} --seed {seed} --redis {redis}");
     torture(kind, Duration::from_secs(60 * minutes), seed, &again);

@@ -1,8 +1,7 @@
-//! Phases: constant load, with the faults of the plan.
+//! Runs phases with a constant load and planned faults.
 //!
-//! Every datagram goes to all nodes. One node, the anchor of the phase, always receives it: it is never killed,
-//! suspended or cut off alone, and the load waits for it. So every event has a copy on a live node, and nothing may be
-//! lost. The next phase, with another anchor, begins when all nodes have recorded everything they received.
+//! Every datagram is sent to all nodes. One node, the anchor of the phase, is never killed, suspended or cut off alone, and
+//! receives every datagram, so nothing may be lost. The next phase has a different anchor.
 
 use testing::prelude::*;
 
@@ -13,33 +12,31 @@ use crate::store::Kind;
 use crate::verdict::{Rollback, Straggler, Verdict};
 use crate::world::{GRACE, World};
 
-/// A rate that a slow machine sustains: the subject is faults, not speed.
+/// A low rate that even a slow machine sustains, because the subject is faults, not speed.
 const DATAGRAMS_PER_SECOND: u32 = 120;
 const LINES_PER_DATAGRAM: usize = 12;
-/// The maximum number of bytes in the anchor's socket.
+/// The maximum number of datagrams that the sender is ahead of the anchor.
 const AHEAD_MAX: u64 = 32;
-/// How long events of a minute are sent. A few follow in the next minute.
+/// How long events of a minute are sent, except for a few late ones, which are sent during the next minute.
 const MINUTE_LASTS: Duration = Duration::from_secs(5);
-/// A pause without events of the last minutes, so that they may close.
+/// After a pause of this length, previous minutes may have been closed, so no more events are sent for them.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// `flush.max_hold` in seconds: longer than the events of a minute are sent and than any fault keeps them from Redis.
+/// The range of `flush.max_hold` in seconds, longer than it takes to send a minute and to record its events during any fault.
 const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
 const STRAGGLES: Duration = Duration::from_millis(500);
-/// A straggler's minute is published within this time of `flush.max_hold`, whatever faults single nodes and the output
-/// have.
+/// The maximum time from `flush.max_hold` to the publication of a straggler's minute, even during other faults.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(60);
-/// In a shorter torture no phase is longer than `flush.max_hold`.
+/// A run that is shorter than this must not have a phase that is longer than `flush.max_hold`.
 const LONG_FROM: Duration = Duration::from_secs(60);
-/// The number of minutes of an archive, with one event each, and how long they lie before all others.
+/// The number of minutes of an archive, with one event each, and how many minutes before all other events it begins.
 const ARCHIVE_MINUTES: i64 = 10_000;
 const ARCHIVE_IS_OLDER_BY: i64 = 20_000;
-/// The current minute is published within this time of the grace if nothing fails.
+/// The maximum time from the end of the grace period to the publication of the current minute without faults.
 const LATE_MAX: Duration = Duration::from_secs(15);
-/// The minimum time in which it has events.
+/// The minimum time during which events of the current minute are sent.
 const CURRENT_LASTS_NS: i64 = 20_000_000_000;
-/// The delay of events of the current minute, in ns.
 const CURRENT_IS_LATE_NS: std::ops::Range<i64> = 0..3_000_000_000;
-/// For the last second of a phase, leases, pauses and graces.
+/// The time limit for the last points, which covers leases, pauses and grace periods.
 const EXACT_WITHIN: Duration = Duration::from_secs(120);
 
 struct Load {
@@ -48,21 +45,21 @@ struct Load {
     minute: i64,
     minute_began: Instant,
     last_sent: Instant,
-    /// The events that the anchor had received, and those sent since.
+    /// The index of the anchor, how many datagrams it had received before, and how many have been sent since.
     anchor: usize,
     received_before: u64,
     sent: u64,
     expected: Expected,
-    /// The end of the current minute by Redis' clock, in ns since the epoch.
+    /// Until when events have current timestamps, by the clock of Redis, in nanoseconds since the epoch.
     current_until: i64,
-    /// When each of these minutes ended, or its last event was sent.
+    /// For each current minute, when it ended, or when its last event was sent if that was later.
     over: BTreeMap<i64, Instant>,
     archive: std::ops::Range<i64>,
     straggler: Option<Straggler>,
     stragglers: Vec<Straggler>,
 }
 
-/// Tortures the service for about this time. `again` is the command that repeats it.
+/// Runs phases for about this time, and checks the result. `again` is the command that repeats the run.
 pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     eprintln!("seed {seed}; again by: {again}");
     let mut random = SmallRng::seed_from_u64(seed);
@@ -80,7 +77,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         let anchor = random.random_range(0..world.nodes.len());
         load.lean_on(&world, anchor);
         if lasts >= LONG_FROM && phases % HARMLESS_EVERY == 0 {
-            // Minutes held by the previous phase do not count. A minute must not last into the next phase.
+            // Minutes that the previous phase has delayed must not be measured.
             world.wait_sealed(max_hold);
         }
         let (current_ends, left) = Load::current_ends(&world);
@@ -100,20 +97,21 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         if is_harmless {
             latest = latest.max(load.wait_published(&world));
-            // A clock that is set back must not reach these minutes again.
+            // If a later phase sets the clock back, it must not send more events of these minutes.
             load.current_until = 0;
         }
         world.wait_calm();
         if let Some(rollback) = &mut rollback {
             let lived = |node: &usize| {
                 let ends = [NodeFault::Killed, NodeFault::Ended];
-                let is_end =
-                    |it: &Planned| ends.iter().any(|end| it.fault == Fault::Node(*node, *end));
+                let is_end = |planned: &Planned| {
+                    ends.iter().any(|end| planned.fault == Fault::Node(*node, *end))
+                };
                 !plan.iter().any(is_end)
             };
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_reported(&rollbacks_before, lived);
-            // Late events are counted when the minute is sealed.
+            // Late events are only counted once their minute has been sealed.
             world.wait_sealed(max_hold);
             rollback.counted = world.forgotten(anchor) + world.late() - counted_before;
         }
@@ -136,7 +134,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     verdict.give(EXACT_WITHIN);
 }
 
-/// Runs a plan; returns the published points when Redis rolled back, if it did.
+/// Runs a plan. Returns the points that had been published when Redis rolled back, or `None` without a rollback.
 fn phase(
     world: &mut World,
     load: &mut Load,
@@ -145,21 +143,25 @@ fn phase(
     since: Instant,
 ) -> Option<Rollback> {
     let mut rollback = None;
-    let mut steps: Vec<(Duration, bool, Fault)> =
-        plan.iter().flat_map(|it| [(it.from, true, it.fault), (it.to, false, it.fault)]).collect();
+    let mut steps: Vec<(Duration, bool, Fault)> = plan
+        .iter()
+        .flat_map(|planned| {
+            [(planned.from, true, planned.fault), (planned.to, false, planned.fault)]
+        })
+        .collect();
     steps.sort_by_key(|(at, _, _)| *at);
     let began = Instant::now();
     for (at, begins, fault) in steps {
         load.pump(world, at.saturating_sub(began.elapsed()));
-        let what = if begins { "begins" } else { "ends" };
-        eprintln!("{:7.1} s  {what:6} {fault:?}", since.elapsed().as_secs_f64());
+        let change = if begins { "begins" } else { "ends" };
+        eprintln!("{:7.1} s  {change:6} {fault:?}", since.elapsed().as_secs_f64());
         match (fault, begins) {
             (Fault::Straggler, true) => load.straggle(),
             (Fault::Archive, true) => load.archive = 0..ARCHIVE_MINUTES,
             (Fault::Straggler | Fault::Archive, false) => {}
             (Fault::Redis(RedisFault::WentBack), false) => {
                 eprintln!(
-                    "           {} writes were taken without an answer so far",
+                    "           {} writes have been accepted without a response so far",
                     world.unanswered()
                 );
                 rollback = Some(Rollback {
@@ -200,7 +202,7 @@ impl Load {
         load
     }
 
-    /// Makes this node the anchor. The minutes of the last phase get no more events.
+    /// Makes this node the anchor. No more events are sent for the minutes of the previous phase.
     fn lean_on(&mut self, world: &World, anchor: usize) {
         self.anchor = anchor;
         self.received_before = world.nodes[anchor].metrics().count("eds_datagrams_received_total");
@@ -250,21 +252,20 @@ impl Load {
         self.send(world, &datagram);
     }
 
-    /// Returns the end of the current minute, or of the next one if that is soon, by Redis' clock in ns since the
-    /// epoch; and the time until then.
+    /// Returns the end of the current minute, or of the next minute if that is too soon, and the time until then.
     fn current_ends(world: &World) -> (i64, Duration) {
         let now_ns = world.store.clock().now_ns();
         let ends_ns = ((now_ns + CURRENT_LASTS_NS) / MINUTE_NS + 1) * MINUTE_NS;
         (ends_ns, Duration::from_nanos((ends_ns - now_ns).unsigned_abs()))
     }
 
-    /// Until then events are of the current minute.
+    /// Sends events with current timestamps until this time.
     fn send_current(&mut self, until: i64) {
         self.current_until = until;
         self.over.clear();
     }
 
-    /// Waits until the current minutes are published; returns the longest time after their end.
+    /// Waits until the current minutes are published. Returns the longest time from the end of a minute to its publication.
     fn wait_published(&self, world: &World) -> Option<Duration> {
         let within = GRACE + LATE_MAX;
         let mut late = BTreeMap::new();
@@ -280,7 +281,7 @@ impl Load {
 
     fn send(&mut self, world: &World, datagram: &[u8]) {
         for node in &world.nodes {
-            // The port may be closed.
+            // Ignore errors, because the port is closed while the node is down.
             let _ = self.socket.send_to(datagram, node.udp());
         }
         self.sent += 1;
@@ -289,44 +290,44 @@ impl Load {
         }
     }
 
-    /// Starts a straggler in a minute without other events.
+    /// Starts a straggler in a minute that has no other events.
     fn straggle(&mut self) {
         let minute_ns = SEED_MINUTE_NS + (self.minute + 1) * MINUTE_NS;
         self.straggler = Some(Straggler::new(minute_ns));
         self.next_minute(3);
     }
 
-    /// Continues until the straggler's minute is published while its events keep arriving.
+    /// If there is a straggler, continues to send its events until its minute is published.
     fn straggle_until_published(&mut self, world: &World, max_hold: Duration) {
-        let Some(began) = self.straggler.as_ref().map(|it| it.sent[0]) else {
+        let Some(began) = self.straggler.as_ref().map(|straggler| straggler.sent[0]) else {
             return;
         };
         let is_published = |load: &Self| {
-            let straggler = load.straggler.as_ref().expect("it straggles");
+            let straggler = load.straggler.as_ref().expect("there is a straggler");
             let point = &straggler.points()[0];
             world.points().iter().all(|found| found.contains_key(point))
         };
         while !is_published(self) {
             assert!(
                 began.elapsed() < max_hold + PUBLISHED_WITHIN,
-                "a minute that never rests is not published {:?} after its first event, with max_hold {max_hold:?}",
+                "a minute that is never idle is not published {:?} after its first event, with max_hold {max_hold:?}",
                 began.elapsed()
             );
             self.pump(world, Duration::from_secs(1));
         }
         eprintln!(
-            "           the straggler's minute is published {:.1} s after its first event",
+            "           the straggler's minute was published {:.1} s after its first event",
             began.elapsed().as_secs_f64()
         );
-        // Events from here on are late.
+        // Events that are sent from now on are late.
         self.pump(world, Duration::from_secs(2));
         self.stragglers.extend(self.straggler.take());
     }
 
     fn wait_for_anchor(&self, world: &World) {
-        eventually("the anchor receives what was sent", SOON, || {
+        eventually("the anchor has received all datagrams", SOON, || {
             let metrics = world.nodes[self.anchor].metrics();
-            assert_eq!(metrics.count("eds_events_dropped_total"), 0, "the anchor drops nothing");
+            assert_eq!(metrics.count("eds_events_dropped_total"), 0, "the anchor dropped events");
             let received = metrics.count("eds_datagrams_received_total") - self.received_before;
             when(received == self.sent, format!("{received} of {}", self.sent))
         });
@@ -343,7 +344,7 @@ impl Load {
             self.over.insert(minute, over);
             at
         } else {
-            // Some are a minute late.
+            // Some events are from the previous minute.
             let late = i64::from(self.random.random_bool(0.15));
             let minute = SEED_MINUTE_NS + (self.minute - late) * MINUTE_NS;
             minute + self.random.random_range(0..60_000) * 1_000_000

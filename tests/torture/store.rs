@@ -1,5 +1,4 @@
-//! The Redis of a torture: a server with a replica, a Cluster of three masters with replicas, or a master behind
-//! Sentinel; and their faults.
+//! The Redis servers (a server with a replica, a Cluster of three masters with replicas, or Sentinel) and their faults.
 
 use testing::prelude::*;
 
@@ -13,21 +12,21 @@ pub(crate) enum Kind {
     Sentinel,
 }
 
-/// Every server has an append-only file, so that a short stop loses nothing.
+/// Every server has an append-only file, so that nothing is lost when it is restarted.
 const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
 
 pub(crate) struct Store {
     servers: Servers,
     clock: Clock,
     victim: usize,
-    /// The number of faults: each begins with another victim.
+    /// The number of faults so far, so that each fault has a different victim.
     turn: usize,
-    /// The slot being moved, its source and its target.
+    /// The slot that is being moved, its source and its target.
     moving: Option<(u16, usize, usize)>,
 }
 
 enum Servers {
-    /// The master first; each node has a proxy to it.
+    /// The master, its replica, and for each node a proxy to the master.
     Pair(Vec<RedisServer>, Vec<TcpProxy>),
     Cluster(RedisCluster),
     Sentinel(RedisSentinel),
@@ -48,7 +47,7 @@ impl Store {
                 Servers::Cluster(RedisCluster::start_with_replicas_by(Some(&clock), &LOGGED))
             }
             Kind::Sentinel => {
-                // A master that resumes after it was replaced accepts no writes.
+                // Prevents a master that has been replaced while suspended from accepting writes when it resumes.
                 let arguments = [&LOGGED[..], &["--min-replicas-to-write", "1"]].concat();
                 Servers::Sentinel(RedisSentinel::start_by(Some(&clock), &arguments))
             }
@@ -96,7 +95,7 @@ impl Store {
         places.into_iter().map(|at| &self.all()[at]).collect()
     }
 
-    /// Returns the proxy of a node, which only a single server has.
+    /// Changes the traffic between a node and Redis, if there are proxies.
     pub(crate) fn set_traffic(&self, node: usize, traffic: Traffic) {
         if let Servers::Pair(_, proxies) = &self.servers {
             proxies[node].set(traffic);
@@ -120,7 +119,7 @@ impl Store {
             RedisFault::Full => self.limit_memory("1"),
             RedisFault::WentBack => self.copy_log(),
             RedisFault::SlotMoved => self.begin_move(),
-            RedisFault::Traffic(_) | RedisFault::ClockSet(_) => unreachable!("done above"),
+            RedisFault::Traffic(_) | RedisFault::ClockSet(_) => unreachable!("handled above"),
         }
     }
 
@@ -140,8 +139,8 @@ impl Store {
 
     fn set_all_traffic(&self, traffic: Traffic) {
         if let Servers::Pair(_, proxies) = &self.servers {
-            for it in proxies {
-                it.set(traffic);
+            for proxy in proxies {
+                proxy.set(traffic);
             }
         }
     }
@@ -159,7 +158,7 @@ impl Store {
 
     fn copy_log(&self) {
         let server = &self.all()[self.victim];
-        eventually("the log is whole", SOON, || {
+        eventually("the append-only file is complete", SOON, || {
             let info: String = server.query(&["INFO", "persistence"]);
             let whole = ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"];
             when(whole.iter().all(|line| info.contains(line)), info)
@@ -167,7 +166,7 @@ impl Store {
         server.signal("STOP");
         let mut command = Command::new("cp");
         let done = command.arg("-r").args(self.log_and_copy()).status();
-        assert!(done.expect("cp is there").success(), "the log is copied");
+        assert!(done.expect("cp can be run").success(), "cp failed");
         server.signal("CONT");
     }
 
@@ -183,7 +182,7 @@ impl Store {
 
     fn replace_master(&mut self) {
         let Servers::Pair(pair, proxies) = &mut self.servers else {
-            unreachable!("the others find a master themselves");
+            unreachable!("Cluster and Sentinel elect a new master themselves");
         };
         pair[1].query::<()>(&["REPLICAOF", "NO", "ONE"]);
         pair.swap(0, 1);
@@ -207,7 +206,7 @@ impl Store {
     }
 
     fn end_move(&mut self) {
-        let (slot, from, to) = self.moving.take().expect("a move that began");
+        let (slot, from, to) = self.moving.take().expect("a slot is being moved");
         let masters = self.master_places();
         if let Servers::Cluster(cluster) = &self.servers {
             let others = masters.into_iter().filter(|at| ![from, to].contains(at));

@@ -1,8 +1,7 @@
-//! The result of a torture: the ledger, and whether the published numbers are correct.
+//! Checks the ledger and the published numbers at the end of a run.
 //!
-//! All points are exact, except two kinds. Points open when Redis rolled back may lack at most the events that the
-//! anchor of the phase counted as forgotten and that sealing nodes counted as late. A minute that is never idle has
-//! the events before `flush.max_hold` closed it.
+//! All points must be exact, with two exceptions. Points that were open when Redis rolled back may lack as many events as
+//! nodes counted as forgotten or late. A minute that is never idle lacks events from after `flush.max_hold` closed it.
 
 use std::fmt::Write as _;
 
@@ -11,22 +10,21 @@ use testing::prelude::*;
 use crate::world::{GRACE, LEDGER, World};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// An event sent this long before its minute closed is counted, also on a slow machine.
+/// An event that is sent this long before its minute is closed must be counted, even on a slow machine.
 const RECORDED_WITHIN: Duration = Duration::from_secs(4);
 const UNIQUE: &str = "unique_user_event";
 const CUMULATIVE: &str = "cumulative_user_event";
 
-/// The facts about a rollback.
 pub(crate) struct Rollback {
-    /// The points that each InfluxDB had before. They stay exact.
+    /// The points that each InfluxDB had before the rollback, which must be exact.
     pub(crate) published: [Points; 2],
-    /// The last minute with events at that time.
+    /// The last minute that had events before the rollback.
     pub(crate) last_minute_ns: i64,
-    /// The events of this phase that the anchor counted as forgotten, and all nodes as late.
+    /// How many events the anchor counted as forgotten plus all nodes counted as late in this phase.
     pub(crate) counted: u64,
 }
 
-/// Events of different users that keep a minute from becoming idle.
+/// A sender of events that keep a minute from becoming idle.
 pub(crate) struct Straggler {
     minute_ns: i64,
     pub(crate) sent: Vec<Instant>,
@@ -41,7 +39,7 @@ impl Straggler {
     pub(crate) fn line(&mut self) -> String {
         self.sent.push(Instant::now());
         let number = self.sent.len();
-        // User and instant are unique.
+        // Both the user and the timestamp are unique.
         format!(
             "event_type=straggler,product=product0 value=user{number} {}{:06}",
             self.minute_ns / 1_000_000,
@@ -57,7 +55,7 @@ impl Straggler {
         })
     }
 
-    /// Removes its points from the found ones: all events that arrived in time, not all that were sent.
+    /// Removes the straggler's points from `found`, and checks that they include all events in time, but not all events.
     fn judge(&self, found: &mut Points, max_hold: Duration) -> Result<(), String> {
         let [unique, cumulative] = self.points().map(|point| found.remove(&point));
         let in_time = |at: &&Instant| at.duration_since(self.sent[0]) + RECORDED_WITHIN < max_hold;
@@ -67,7 +65,7 @@ impl Straggler {
             return Ok(());
         }
         Err(format!(
-            "a straggler's minute has {unique:?} users and {cumulative:?} events, not of {range:?}\n"
+            "a straggler's minute has {unique:?} users and {cumulative:?} events, outside of {range:?}\n"
         ))
     }
 }
@@ -78,7 +76,7 @@ pub(crate) struct Verdict {
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) stragglers: Vec<Straggler>,
     pub(crate) max_hold: Duration,
-    /// The longest time between end and publication of a minute in harmless phases, if any.
+    /// The longest time from the end of a minute to its publication in the harmless phases, if there were any.
     pub(crate) latest: Option<Duration>,
     pub(crate) phases: usize,
     pub(crate) faults: usize,
@@ -86,7 +84,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Waits for the last points, prints the ledger, and panics unless every number is correct.
+    /// Waits for the last points, prints the ledger and a report, and panics unless every number is correct.
     pub(crate) fn give(self, within: Duration) {
         let began = Instant::now();
         loop {
@@ -105,11 +103,11 @@ impl Verdict {
         let parts: u64 = LEDGER[1..5].iter().map(|name| ledger[name]).sum();
         assert_eq!(
             ledger["eds_events_received_total"], parts,
-            "received is not the sum of what became of it"
+            "received is not the sum of recorded, rejected, dropped and queued"
         );
         let lost = self.judge().unwrap_or_else(|differences| {
-            eprintln!("NOT as it must be: {differences}");
-            panic!("wrong after {} phases; again by: {}", self.phases, self.again);
+            eprintln!("WRONG: {differences}");
+            panic!("wrong after {} phases; repeat with: {}", self.phases, self.again);
         });
         for site in &self.world.sites {
             site.assert_one_value_a_point();
@@ -119,13 +117,14 @@ impl Verdict {
 
     fn report(&self, lost: u64, took: Duration) {
         let was_open = |point: &Point| (0..2).any(|database| self.was_open(database, point));
-        let (open, exact): (Vec<_>, Vec<_>) = self.expected.iter().partition(|it| was_open(it.0));
+        let (open, exact): (Vec<_>, Vec<_>) =
+            self.expected.iter().partition(|entry| was_open(entry.0));
         let events = |points: &[(&Point, &u64)]| -> u64 {
-            let cumulative = points.iter().filter(|it| it.0.measurement == CUMULATIVE);
-            cumulative.map(|it| it.1).sum()
+            let cumulative = points.iter().filter(|entry| entry.0.measurement == CUMULATIVE);
+            cumulative.map(|entry| entry.1).sum()
         };
-        let minutes: BTreeSet<_> = exact.iter().map(|it| it.0.minute_start_ns).collect();
-        let series: BTreeSet<_> = exact.iter().map(|it| &it.0.series).collect();
+        let minutes: BTreeSet<_> = exact.iter().map(|entry| entry.0.minute_start_ns).collect();
+        let series: BTreeSet<_> = exact.iter().map(|entry| &entry.0.series).collect();
         eprintln!(
             "exact: {} minutes, {} series, {} events, {} points, 0 lost; {} faults in {} phases; exact {:.1} s after the \
              last",
@@ -139,7 +138,7 @@ impl Verdict {
         );
         if !self.rollbacks.is_empty() {
             eprintln!(
-                "Redis went back {} times: {} points were open, of their {} events {lost} are lost, {} counted",
+                "Redis rolled back {} times: {} points were open; of their {} events, {lost} are lost and {} were counted",
                 self.rollbacks.len(),
                 open.len(),
                 events(&open),
@@ -148,7 +147,7 @@ impl Verdict {
         }
         if let Some(latest) = self.latest {
             eprintln!(
-                "over slow links: minutes were published {:.1} s after they were over at most, with a grace of {GRACE:?}",
+                "over slow links: minutes were published at most {:.1} s after their end, with a grace of {GRACE:?}",
                 latest.as_secs_f64()
             );
         }
@@ -158,27 +157,26 @@ impl Verdict {
     }
 
     fn counted(&self) -> u64 {
-        self.rollbacks.iter().map(|it| it.counted).sum()
+        self.rollbacks.iter().map(|rollback| rollback.counted).sum()
     }
 
     /// Returns whether a point had events but was not in this InfluxDB when Redis rolled back.
     fn was_open(&self, database: usize, point: &Point) -> bool {
-        self.rollbacks.iter().any(|it| {
-            let is_published = it.published[database].contains_key(point);
-            point.minute_start_ns <= it.last_minute_ns && !is_published
+        self.rollbacks.iter().any(|rollback| {
+            let is_published = rollback.published[database].contains_key(point);
+            point.minute_start_ns <= rollback.last_minute_ns && !is_published
         })
     }
 
-    /// Compares the databases with the expected points; returns the most events that one lacks of those that may be
-    /// lost. The databases never differ in a value.
+    /// Compares both databases with the expected points. Returns how many events the open points of a database lack at most.
     fn judge(&self) -> Result<u64, String> {
-        let [one, two] = self.world.points();
-        for (point, value) in &one {
-            if two.get(point).is_some_and(|other| other != value) {
-                return Err(format!("{point:?} is {value} in one and {} in two", two[point]));
+        let [first, second] = self.world.points();
+        for (point, value) in &first {
+            if second.get(point).is_some_and(|other| other != value) {
+                return Err(format!("{point:?} is {value} in one and {} in two", second[point]));
             }
         }
-        Ok(self.judge_of(0, one)?.max(self.judge_of(1, two)?))
+        Ok(self.judge_of(0, first)?.max(self.judge_of(1, second)?))
     }
 
     fn judge_of(&self, database: usize, mut found: Points) -> Result<u64, String> {
@@ -193,7 +191,9 @@ impl Verdict {
                 continue;
             }
             exact.remove(point);
-            let lacks = found.remove(point).map_or(Some(*expected), |it| expected.checked_sub(it));
+            let lacks = found
+                .remove(point)
+                .map_or(Some(*expected), |written| expected.checked_sub(written));
             match lacks {
                 None => _ = writeln!(report, "{point:?}: more than {expected}"),
                 Some(events) if point.measurement == CUMULATIVE => lost += events,
@@ -202,8 +202,10 @@ impl Verdict {
         }
         let counted = self.counted();
         if lost > counted {
-            let _ =
-                writeln!(report, "{lost} events lost when Redis went back, only {counted} counted");
+            let _ = writeln!(
+                report,
+                "{lost} events lost when Redis rolled back, only {counted} counted"
+            );
         }
         report += &compare(&exact, &found).err().unwrap_or_default();
         if report.is_empty() { Ok(lost) } else { Err(format!("database {database}: {report}")) }

@@ -1,4 +1,4 @@
-//! The nodes and servers of a torture; begin and end of faults; the ledgers of all lives.
+//! The nodes and servers of a run. Begins and ends faults, and sums the ledgers of all processes.
 
 use memchr::memmem;
 use testing::prelude::*;
@@ -9,10 +9,9 @@ use crate::store::{Kind, Store};
 use crate::support::node::Node;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Longer than the sender's pauses within a minute of the events, with time for a slow machine.
+/// The grace period, longer than the sender's pauses within a minute, with a margin for slow machines.
 pub(crate) const GRACE: Duration = Duration::from_secs(8);
-/// The counters of the ledger: received, the four it is the sum of, and others. Events queued at the end were in the
-/// queue of a killed node or left on disk; the next life received the latter again.
+/// The counters of the ledger: received events, the four counters whose sum they are, and others.
 pub(crate) const LEDGER: [&str; 12] = [
     "eds_events_received_total",
     "eds_events_recorded_total",
@@ -35,7 +34,7 @@ pub(crate) struct World {
     past: BTreeMap<&'static str, u64>,
 }
 
-/// The nodes, and the offsets of their clocks in seconds.
+/// The name of each node, and the offset of its clock in seconds.
 const NODES: [(&str, i64); 3] = [("one", 0), ("two", 300), ("three", -300)];
 
 impl World {
@@ -60,7 +59,7 @@ impl World {
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
             let mut node = sites[0].node(name, &keys);
             node.set_outputs(&[&outputs[0], &outputs[1]]);
-            // Few, so that an outage sends most events to the disk.
+            // The queue is small, so that most events go to disk during an outage.
             node.set("input.queue_events", "3000");
             node.set("input.max_future", "10m");
             node.set("input.spool_dir", &node.spool().display().to_string());
@@ -108,12 +107,12 @@ impl World {
         }
     }
 
-    /// Waits until every node is up and has recorded everything received, and every replica is in step.
+    /// Waits until every node is ready and has recorded all events, and until every replica has caught up.
     pub(crate) fn wait_calm(&mut self) {
         for node in &mut self.nodes {
             node.wait_ready();
         }
-        eventually("every queue is through", SOON * 3, || {
+        eventually("every queue is empty", SOON * 3, || {
             for node in &self.nodes {
                 let metrics = node.metrics();
                 metrics.assert_ledger_adds_up();
@@ -136,7 +135,7 @@ impl World {
         self.nodes.iter().map(rollbacks).collect()
     }
 
-    /// Waits until each of these continuously running nodes has reported a rollback since `before`.
+    /// Waits until each of these nodes has reported a rollback since `before`. They must not have been restarted since.
     pub(crate) fn wait_reported(
         &self,
         before: &[(u64, usize)],
@@ -160,8 +159,7 @@ impl World {
         self.ledger()["eds_events_late_total"]
     }
 
-    /// Waits until every minute is sealed and published. A clock that was set ahead holds minutes for at most the
-    /// longest of these times.
+    /// Waits until every minute is sealed and published. A clock that was set ahead delays this by at most the longest hold.
     pub(crate) fn wait_sealed(&self, max_hold: Duration) {
         for redis in self.store.masters() {
             Site::wait_clean_within(redis, max_hold.max(MINUTE + GRACE) + 2 * SOON);
@@ -170,18 +168,18 @@ impl World {
 
     pub(crate) fn unanswered(&self) -> usize {
         let writes = self.sites.iter().flat_map(|site| site.writes.writes());
-        writes.filter(|it| it.taken && !it.confirmed).count()
+        writes.filter(|write| write.taken && !write.confirmed).count()
     }
 
-    /// Returns how long after its end each of these minutes was first written, in the later of the two databases,
-    /// without unwritten ones.
+    /// Returns how long after its end each minute had been written to both databases. Unwritten minutes are left out.
     pub(crate) fn lateness(&self, over: &BTreeMap<i64, Instant>) -> BTreeMap<i64, Duration> {
         let writes = self.sites.each_ref().map(|site| site.writes.writes());
         let late = |(minute, over): (&i64, &Instant)| {
-            // The end of a line.
+            // A line of the body ends with its timestamp.
             let time = format!(" {minute}");
-            let has =
-                |it: &&Received| it.taken && memmem::find(&it.body, time.as_bytes()).is_some();
+            let has = |write: &&Received| {
+                write.taken && memmem::find(&write.body, time.as_bytes()).is_some()
+            };
             let first = |writes: &Vec<Received>| Some(writes.iter().find(has)?.at);
             let at = first(&writes[0])?.max(first(&writes[1])?);
             Some((*minute, at.duration_since(*over)))
@@ -197,7 +195,7 @@ impl World {
         }
     }
 
-    /// Returns the ledgers of all lives of all nodes; for killed ones the last report.
+    /// Returns the sum of the ledgers of all processes, using the last report of processes that have exited.
     pub(crate) fn ledger(&self) -> BTreeMap<&'static str, u64> {
         let mut ledger = self.past.clone();
         for node in &self.nodes {
@@ -213,7 +211,8 @@ impl World {
 
 fn rollbacks(node: &Node) -> (u64, usize) {
     let log = node.log();
-    let is_logged = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");
+    let is_logged =
+        |line: &&str| line.contains("ERROR") && line.contains("the store lost acknowledged");
     let logged = log.lines().filter(is_logged).count();
     (node.metrics().count("eds_store_rollbacks_total"), logged)
 }

@@ -2,11 +2,7 @@
 //! on one Redis. Commands in scripts are counted.
 //!
 //! `cargo bench -p coordination`
-#![allow(
-    clippy::unwrap_used,
-    missing_docs,
-    reason = "a benchmark ends where something is not as it must be"
-)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark panics if anything is wrong")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +42,7 @@ impl Bench {
     }
 
     /// Runs this many tasks, each of which measures its operations, and prints the result.
-    async fn measure<F>(&self, what: &str, tasks: u32, operation: impl Fn() -> F)
+    async fn measure<F>(&self, row: &str, tasks: u32, operation: impl Fn() -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -67,11 +63,11 @@ impl Bench {
         let commands = (self.commands() - before) / u64::from(OPERATIONS);
         spans.sort_unstable();
         let at = |percent: usize| spans[(spans.len() - 1) * percent / 100];
-        println!("| {what} | {per_s:.0} | {:.2?} | {:.2?} | {commands} |", at(50), at(99));
+        println!("| {row} | {per_s:.0} | {:.2?} | {:.2?} | {commands} |", at(50), at(99));
     }
 
     /// A thousand ask for a value that is not there.
-    async fn stampede<F>(&self, what: &str, computed: &AtomicU32, get: impl Fn() -> F)
+    async fn stampede<F>(&self, row: &str, computed: &AtomicU32, get: impl Fn() -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -83,7 +79,7 @@ impl Bench {
         }
         let late = began.elapsed().saturating_sub(COST);
         let (computed, commands) = (computed.load(Ordering::SeqCst), self.commands() - before);
-        println!("| {what} | {computed} | {late:.2?} | {commands} |");
+        println!("| {row} | {computed} | {late:.2?} | {commands} |");
     }
 }
 
@@ -128,7 +124,7 @@ async fn main() {
     let connection = || bench.connection.clone();
 
     println!(
-        "| lock and unlock | a second | median | 99 % | commands of each |\n| --- | --- | --- | --- | --- |"
+        "| lock and unlock | per second | median | p99 | commands each |\n| --- | --- | --- | --- | --- |"
     );
     for (tasks, how) in [(1, "free"), (RIVALS, "16 rivals")] {
         let mutex = Mutex::new(Arc::clone(&bench.arbiter), "lock", LOCK_TTL).unwrap();
@@ -151,7 +147,7 @@ async fn main() {
     }
 
     println!(
-        "\n| read what is kept | a second | median | 99 % | commands of each |\n| --- | --- | --- | --- | --- |"
+        "\n| read a value | per second | median | p99 | commands each |\n| --- | --- | --- | --- | --- |"
     );
     let once = ComputeOnce::new(Arc::clone(&bench.arbiter), ComputeSettings::default()).unwrap();
     let value = |_| async { Ok::<_, String>(b"v".to_vec()) };
@@ -169,7 +165,7 @@ async fn main() {
     bench.measure("`GET`", RIVALS, naive).await;
 
     println!(
-        "\n| 1 000 wait for 200 ms of work | computations | the last is answered after that | commands |\n| --- | --- | --- | --- |"
+        "\n| 1,000 callers wait for 200 ms of work | computations | delay of the last reply | commands |\n| --- | --- | --- | --- |"
     );
     let computed = Arc::new(AtomicU32::new(0));
     let ours = || {

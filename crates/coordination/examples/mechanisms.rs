@@ -1,4 +1,4 @@
-//! Each mechanism once, in memory or on the Redis of a URL:
+//! Shows each mechanism once, in memory or on the Redis server with the given URL:
 //!
 //! `cargo run -p coordination --example mechanisms [redis://127.0.0.1:6379]`
 
@@ -19,25 +19,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arbiter: Arc<dyn Arbiter> = match std::env::args().nth(1) {
         None => Arc::new(MemoryArbiter::default()),
         Some(url) => {
-            // A second run finds no data of the first.
+            // The prefix is random, so that a second run does not find the data of the first.
             let prefix = format!("example-{:08x}", rand::random::<u32>());
             Arc::new(RedisArbiter::open(&url, &prefix, Timeouts::default())?)
         }
     };
 
-    // A lock. The work is dropped if the lock is lost; stores to which it writes get the token.
+    // A lock. The work is dropped if the lock is lost. The token is passed to the stores to which the work writes.
     let mutex = Mutex::new(Arc::clone(&arbiter), "reports", SECOND)?;
     let guard = mutex.acquire(PATIENCE).await?;
     guard.protect(sleep(SECOND * 2)).await?;
-    println!("Mutex: held for twice its time to live, with the token {}", guard.token());
+    println!("Mutex: held for twice its time to live, with token {}", guard.token());
 
-    // A list that is replaced as a whole, but not by an older writer.
+    // A list that is replaced as a whole, unless a newer writer has already replaced it.
     let lists = AtomicReplace::new(Arc::clone(&arbiter), PATIENCE)?;
     lists.replace("user1", &["user2", "user3"], Some(guard.token())).await?;
     guard.release().await?;
     println!("AtomicReplace: {} friends", lists.read("user1").await?.len());
 
-    // Five requests for one position each of an expensive list.
+    // Five concurrent requests for an expensive list. Each of them uses a different position of the list.
     let once = ComputeOnce::new(Arc::clone(&arbiter), ComputeSettings::default())?;
     let list = |_token| async {
         sleep(SECOND / 3).await;
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let computed = answers.iter().filter(|answer| answer.origin == Origin::Computed).count();
     println!("ComputeOnce: {computed} computed");
 
-    // A hot value that lives 500 ms and takes 50 ms to compute. No read waits for it except for the first.
+    // A frequently read value that lives for 500 ms and takes 50 ms to compute. Only the first read waits for the value.
     let (lock_ttl, value_ttl) = (SECOND / 4, SECOND / 2);
     let settings = ComputeSettings { lock_ttl, value_ttl, beta: 1.0, ..ComputeSettings::default() };
     let hot = ComputeOnce::new(arbiter, settings)?;
@@ -69,6 +69,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         sleep(SECOND / 500).await;
     }
-    println!("early refresh: {refreshed} early computations; {waited} reads waited");
+    println!("early refresh: {refreshed} early refreshes; {waited} reads waited");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The store that all processes share, and the names, claims and tokens its operations use.
+//! [`Arbiter`]: the store that all processes share, and the names, claims and tokens that its operations use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use async_trait::async_trait;
 
 use super::wakes::Listener;
 
-/// Maximum length of a name, in bytes.
+/// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Maximum number of waiters per lock. Any more are rejected.
+/// The maximum number of waiters per lock. Further callers get [`Error::Crowded`].
 pub const WAITING_MAX: usize = 10_000;
 
-/// The name of a lock, a value or a list. Names of different kinds never collide.
+/// The name of a lock, a value or a list. It starts with its kind, so that names of different kinds never collide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
 impl Name {
-    /// Returns the name for a [`Mutex`](super::Mutex) lock.
+    /// Returns the name of a [`Mutex`](super::Mutex) lock. Fails if `name` is empty or too long.
     pub fn of_mutex(name: &str) -> Result<Self, Error> {
         Self::new("mutex", name)
     }
 
-    /// Returns the name for a [`ComputeOnce`](super::ComputeOnce) value.
+    /// Returns the name of a [`ComputeOnce`](super::ComputeOnce) value. Fails if `key` is empty or too long.
     pub fn of_value(key: &str) -> Result<Self, Error> {
         Self::new("once", key)
     }
 
-    /// Returns the name for an [`AtomicReplace`](super::AtomicReplace) list.
+    /// Returns the name of an [`AtomicReplace`](super::AtomicReplace) list. Fails if `key` is empty or too long.
     pub fn of_list(key: &str) -> Result<Self, Error> {
         Self::new("list", key)
     }
@@ -47,26 +47,27 @@ impl Name {
     }
 }
 
-/// An attempt to hold a lock or to compute a value.
+/// A request for a lock, or for the lease to compute a value. It may be repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The lock or value being claimed.
     pub name: Name,
-    /// A random identifier that lets the store recognize a repeated request.
+    /// A random identifier of the claim's holder, by which the store recognizes a repeated request.
     pub holder: String,
-    /// How long the lease lasts after each request.
+    /// How long the lease lasts after it is granted or renewed.
     pub ttl: Duration,
 }
 
 impl Claim {
-    /// Returns a claim for a new holder.
+    /// Returns a claim by a new holder with a random identifier.
     #[must_use]
     pub fn new(name: Name, ttl: Duration) -> Self {
         Self { name, holder: format!("{:032x}", rand::random::<u128>()), ttl }
     }
 }
 
-/// Identifies a lease: the store's clock in microseconds or the last token plus one, and so greater than all earlier tokens.
+/// The number of a lease, which is greater than that of every earlier lease with the same name: the time in microseconds by
+/// the store's clock or, if that is greater, the last token plus one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -87,89 +88,88 @@ pub enum Locking {
     Crowded,
 }
 
-/// A value and its timestamps, in microseconds of the store's clock.
+/// A stored value and its timestamps, in microseconds by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The value.
+    /// The bytes of the value.
     pub value: Arc<[u8]>,
-    /// The token of the computation that produced it.
+    /// The token of the lease under which the value was computed.
     pub token: Token,
-    /// How long it took to compute.
+    /// How long the value took to compute.
     pub cost: Duration,
-    /// When it was written.
+    /// When the value was written.
     pub written_us: u64,
-    /// When it expires.
+    /// When the value expires.
     pub expires_us: u64,
-    /// When it was read.
+    /// When the value was read.
     pub now_us: u64,
 }
 
 /// The reply from [`Arbiter::begin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beginning {
-    /// A value exists.
+    /// The value exists.
     Value(Entry),
-    /// The last computation failed with this message, which has not expired yet.
+    /// The last computation failed with this message. The value will not be computed again until the message expires.
     Failed(String),
-    /// The holder may compute the value.
+    /// The lease was granted to this holder, who may now compute the value.
     Granted(Token),
-    /// Another holder is computing the value. Its lease lapses after this time unless it is renewed.
+    /// Another holder is computing the value. That holder's lease lapses after this time unless it is renewed.
     Busy(Duration),
 }
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The store is down, slow or not ready. The operation may have been carried out; retry it.
+    /// The store is down, slow or not ready. Retry the operation, although it may have been carried out.
     #[error("the arbiter is unavailable: {0}")]
     Unavailable(String),
     /// The store has no room for a new entry. Retry later.
     #[error("the arbiter is full: {0}")]
     Full(String),
     /// The store rejects operations until an operator fixes the cause.
-    #[error("the arbiter refuses: {0}")]
+    #[error("the arbiter rejected the operation: {0}")]
     Refused(String),
-    /// The lock or value was not available within the caller's patience. A running computation continues.
-    #[error("timed out")]
+    /// The lock or value did not become available within the caller's patience. A computation that is running continues.
+    #[error("timed out while waiting for the lock or value")]
     TimedOut,
     /// The lock already has [`WAITING_MAX`] waiters.
-    #[error("too many callers wait for the lock")]
+    #[error("too many callers are waiting for the lock")]
     Crowded,
-    /// The computation failed, panicked or timed out. All of its callers get this message.
+    /// The computation failed, panicked or timed out. All callers that wait for the value get the same message.
     #[error("the computation failed: {0}")]
     Failed(String),
-    /// Items and bytes of a list that exceeds [`ITEMS_MAX`](super::ITEMS_MAX) or [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
+    /// The list exceeds [`ITEMS_MAX`](super::ITEMS_MAX) or [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX).
     #[error("the list is too large: {0} items and {1} bytes")]
     TooLarge(usize, usize),
-    /// The length in bytes of a name or key that is empty or longer than [`NAME_BYTES_MAX`].
-    #[error("a name must have 1 to {NAME_BYTES_MAX} bytes, but has {0}")]
+    /// The name or key is empty or longer than [`NAME_BYTES_MAX`]. Contains its length in bytes.
+    #[error("a name must be 1 to {NAME_BYTES_MAX} bytes long, not {0}")]
     Name(usize),
 }
 
-/// The result of an operation.
+/// The result of an operation that may fail with an [`Error`].
 pub type Answer<T> = Result<T, Error>;
 
-/// A store shared by all processes. Each operation is atomic and uses the store's clock. If its reply is lost, an operation may
-/// be repeated: unless another caller acted in between, this has no further effect and returns the same reply.
+/// A store shared by all processes. Each operation is atomic and uses the store's clock. An operation may be repeated:
+/// unless another caller acted in the meantime, this has no further effect and returns the same reply.
 #[async_trait]
 pub trait Arbiter: Send + Sync + fmt::Debug {
-    /// Acquires a lock. If it is busy and `presence` is given, the holder is queued and keeps its place as long as it asks again
-    /// within that time.
+    /// Acquires a lock. If it is busy, `presence` is how long the holder keeps its place in the queue without asking again.
     async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking>;
 
-    /// Reads a value, or acquires the lease to compute it. A value whose token is `outdated` is ignored.
+    /// Reads a value or, if it does not exist or has the token `outdated`, acquires the lease to compute it.
     async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning>;
 
-    /// Extends a lease to its full duration from now. Returns false if the holder no longer has it.
+    /// Extends a lease to its full duration from now. Returns false if the holder no longer has the lease.
     async fn renew(&self, claim: &Claim) -> Answer<bool>;
 
-    /// Releases this holder's lease and its place in the queue, and wakes the next waiter. Returns true if it still had the
-    /// lease. A repeated request also returns true, even if the next holder has the lease by then.
+    /// Releases this holder's lease and its place in the queue, and wakes the next waiter. Returns whether the holder still
+    /// had the lease. A repeated request returns the same, even if the next holder has the lease by then.
     async fn release(&self, claim: &Claim) -> Answer<bool>;
 
-    /// Stores a value and the time it took to compute, or an error message, for `ttl`; then ends the lease and wakes all
-    /// waiters. An error does not replace a value. Returns false, with no effect, if another lease was granted or the value was
-    /// invalidated in the meantime.
+    /// Stores the output of a computation for `ttl`, ends the lease and wakes all waiters. The output is a value and the
+    /// time it took to compute, or an error message, which does not replace a value. Returns false and has no effect if
+    /// another lease was granted or the value was invalidated in the meantime.
     async fn publish(
         &self,
         claim: &Claim,
@@ -177,14 +177,14 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
         ttl: Duration,
     ) -> Answer<bool>;
 
-    /// Reads a value without creating a key or needing room.
+    /// Reads a value; None if it does not exist. Never creates a key, so this works even if the store is full.
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>>;
 
-    /// Removes a value or an error and ends the lease. Returns whether any of these existed.
+    /// Removes the value or error and ends the lease to compute the value. Returns whether any of the three existed.
     async fn invalidate(&self, name: &Name) -> Answer<bool>;
 
-    /// Replaces a list and its time to live. Readers see either the whole old list or the whole new one. Returns false, with no
-    /// effect, if a greater token has already replaced it.
+    /// Replaces a list and its time to live. Readers see either the whole old list or the whole new one. Returns false and
+    /// has no effect if the list has already been replaced with a greater token.
     async fn replace(
         &self,
         name: &Name,
@@ -193,20 +193,21 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
         token: Option<Token>,
     ) -> Answer<bool>;
 
-    /// Reads a list, which is empty if it does not exist.
+    /// Reads a list. Returns an empty list if it does not exist.
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>>;
 
-    /// Returns a listener that is woken when `holder` is next in line for the lock or, if `None`, with all waiters for a value.
+    /// Returns a listener for a name. With a `holder`, it is woken when this holder is the next in the queue for the lock;
+    /// without one, whenever all waiters for the value are woken.
     fn listen(&self, name: &Name, holder: Option<&str>) -> Listener;
 
-    /// Returns whether a test controls the time. Otherwise [`renew`](Self::renew) is called by a dedicated thread that no holder
-    /// can block, on a different runtime from the other operations.
+    /// Returns whether a test controls the time. If not, [`renew`](Self::renew) is called by a dedicated thread, which no
+    /// holder can block, and on a different runtime from the other operations.
     fn is_simulated(&self) -> bool {
         false
     }
 }
 
-/// Returns whole microseconds, capped at the largest integer Lua represents exactly.
+/// Returns a duration in whole microseconds, capped at 2^52, so that Lua can add it to the current time without rounding.
 pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

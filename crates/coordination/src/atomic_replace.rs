@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::arbiter::{Answer, Arbiter, Error, Name, Token};
 use super::settings::{InvalidSetting, check_ttl};
 
-/// Maximum number of items in a list.
+/// The maximum number of items in a list.
 pub const ITEMS_MAX: usize = 1_000_000;
-/// Maximum total size of a list's items, in bytes.
+/// The maximum total size of a list's items, in bytes.
 pub const LIST_BYTES_MAX: usize = 64 << 20;
 
-/// Lists that are replaced atomically.
+/// Lists in an arbiter, each of which is replaced atomically.
 #[derive(Debug, Clone)]
 pub struct AtomicReplace {
     arbiter: Arc<dyn Arbiter>,
@@ -19,15 +19,15 @@ pub struct AtomicReplace {
 }
 
 impl AtomicReplace {
-    /// Returns lists that expire `ttl` (1 ms to 366 days) after they are replaced.
+    /// Returns the lists in this arbiter. A list expires if it is not replaced within `ttl` (1 ms to 366 days).
     pub fn new(arbiter: Arc<dyn Arbiter>, ttl: Duration) -> Result<Self, InvalidSetting> {
         check_ttl(ttl)?;
         Ok(Self { arbiter, ttl })
     }
 
-    /// Replaces the list with these items, or removes it if there are none. After an error, either the old or the new list is
-    /// stored. With a lock's token, returns false, with no effect, if a greater token has already replaced the list. Tokens are
-    /// kept for 10 minutes after the list expires.
+    /// Replaces the list with these items, or removes it if there are none. After an error, either the old or the new list
+    /// is stored. With the token of a lock, returns false and has no effect if the list has already been replaced with a
+    /// greater token. The greatest token is kept for 10 minutes after the list expires.
     pub async fn replace<T: AsRef<[u8]>>(
         &self,
         key: &str,
@@ -43,7 +43,7 @@ impl AtomicReplace {
         self.arbiter.replace(&name, &items, self.ttl, token).await
     }
 
-    /// Returns the items in order; empty if the list does not exist.
+    /// Returns the items of the list in order. Returns no items if the list does not exist.
     pub async fn read(&self, key: &str) -> Answer<Vec<Vec<u8>>> {
         self.arbiter.list(&Name::of_list(key)?).await
     }

@@ -1,6 +1,7 @@
-//! Computes a value once for all callers in all processes: the first caller gets the lease to compute it, and the others wait
-//! for the result. A value computed without the lease is not published. A computation runs in its own task (see `flight`) and
-//! outlives its caller. With [`beta`](ComputeSettings::beta), a hot value is recomputed before it expires, so reads never wait.
+//! Computes a value once for all callers in all processes: the first caller gets the lease to compute the value, and the
+//! others wait for the result. If the lease is lost during the computation, its result is not published. A computation runs
+//! in its own task (see `flight`) and outlives its caller. With [`beta`](ComputeSettings::beta), a frequently read value is
+//! recomputed before it expires, so that its readers do not have to wait.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use super::flight::{Flights, Work};
 use super::settings::{ComputeSettings, InvalidSetting};
 use super::xfetch::{draw, is_due};
 
-/// Values that are computed once. Clones share the same values.
+/// Computes each value once for all callers in all processes that share an arbiter. Clones share their settings and limits.
 #[derive(Debug, Clone)]
 pub struct ComputeOnce {
     flights: Arc<Flights>,
 }
 
 impl ComputeOnce {
-    /// Returns an error if a setting is out of bounds, or if the lease would last as long as the value.
+    /// Returns an instance for this arbiter. Fails if a setting is out of bounds, or `lock_ttl` is not below `value_ttl`.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         settings: ComputeSettings,
@@ -30,12 +31,13 @@ impl ComputeOnce {
         Ok(Self { flights: Flights::new(arbiter, settings.checked()?) })
     }
 
-    /// Returns the value for this key: an existing one, that of a running computation, or the output of `compute`: bytes or
-    /// [`Fresh`], or as an error [`Failure`] or anything that is `Display`. A value due for refresh is returned and recomputed.
+    /// Returns the value for this key: the stored value, the result of a running computation, or the output of `compute`. A
+    /// stored value that is due for an early refresh is returned immediately and recomputed in the background.
     ///
-    /// `patience` limits the caller's wait. `compute` runs as a task on the caller's runtime and receives its lease's token. If
-    /// the lease is lost, the task is dropped midway and may be restarted. A panic becomes [`Error::Failed`]. If it blocks its
-    /// thread, use [`get_blocking`](Self::get_blocking), because on a single-threaded runtime it would block all callers.
+    /// `compute` returns bytes or [`Fresh`] or, if it fails, a [`Failure`] or anything that is `Display`. It receives the
+    /// token of its lease and runs as a task on the caller's runtime. If the lease is lost, the task is dropped midway, and
+    /// `compute` may be called again. If `compute` panics, its callers get [`Error::Failed`]. If `compute` blocks its
+    /// thread, use [`get_blocking`](Self::get_blocking) instead. `patience` limits how long the caller waits.
     pub async fn get<C, F, V, E>(
         &self,
         key: &str,
@@ -59,7 +61,7 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// Like [`get`](Self::get), but runs with [`spawn_blocking`], and to completion even if its lease is lost or its time is up.
+    /// Like [`get`](Self::get), but runs `compute` with [`spawn_blocking`]. `compute` always runs to completion.
     pub async fn get_blocking<C, V, E>(
         &self,
         key: &str,
@@ -82,13 +84,14 @@ impl ComputeOnce {
         self.find(key, patience, work).await
     }
 
-    /// Returns the value for this key if it exists, without waiting or creating a key.
+    /// Returns the stored value for this key, if there is one. Neither computes the value nor waits for a computation.
     pub async fn peek(&self, key: &str) -> Answer<Option<Computed>> {
         let entry = self.flights.arbiter.peek(&Name::of_value(key)?).await?;
         Ok(entry.map(|entry| Computed { entry, origin: Origin::Kept }))
     }
 
-    /// Removes the value or error, and returns whether there was one. A running computation is restarted for its callers.
+    /// Removes the stored value or error for this key. If the value is being computed, the result is discarded and the
+    /// computation restarted for its callers. Returns whether there was a value, an error or a computation.
     pub async fn invalidate(&self, key: &str) -> Answer<bool> {
         self.flights.arbiter.invalidate(&Name::of_value(key)?).await
     }

@@ -1,4 +1,4 @@
-//! The result of a computation, before and after it is stored.
+//! The output of a computation ([`Kept`]), and the stored value that callers get ([`Computed`]).
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -21,41 +21,41 @@ pub enum Origin {
     Awaited,
 }
 
-/// A value that was computed once for all callers.
+/// A value that was computed once for all callers, as returned to one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Computed {
     /// The value with its token and timestamps.
     pub entry: Entry,
-    /// How this request obtained it.
+    /// How this request obtained the value.
     pub origin: Origin,
 }
 
 impl Computed {
-    /// Returns the value.
+    /// Returns the bytes of the value.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.entry.value
     }
 
-    /// Returns the token of its computation, which is the same for all callers that got the same value.
+    /// Returns the token of the lease under which the value was computed. It is the same for all callers.
     #[must_use]
     pub fn token(&self) -> Token {
         self.entry.token
     }
 
-    /// Returns its age at the time it was read.
+    /// Returns how old the value was when it was read.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_micros(self.entry.now_us.saturating_sub(self.entry.written_us))
     }
 
-    /// Returns its remaining time to live at the time it was read.
+    /// Returns how long the value had left to live when it was read.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         Duration::from_micros(self.entry.expires_us.saturating_sub(self.entry.now_us))
     }
 
-    /// Deserializes the value that was passed to [`Fresh::json`].
+    /// Deserializes the value, which must have been serialized with [`Fresh::json`].
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(self.bytes())
     }
@@ -68,13 +68,13 @@ pub struct Kept<T> {
     pub(super) ttl: Option<Duration>,
 }
 
-/// A value.
+/// The value returned by a successful computation.
 pub type Fresh = Kept<Vec<u8>>;
-/// An error message, made from anything that implements `Display`.
+/// The error message returned by a failed computation. Can be converted from anything that implements `Display`.
 pub type Failure = Kept<String>;
 
 impl<T> Kept<T> {
-    /// Keeps it for `ttl` (1 ms to 366 days) instead of the time set in [`ComputeSettings`](crate::ComputeSettings).
+    /// Sets this output's time to live (1 ms to 366 days), overriding that in [`ComputeSettings`](crate::ComputeSettings).
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }

@@ -1,5 +1,6 @@
-//! A flight gets one value for all callers in this process: a task that requests the lease, then computes or awaits the value. A
-//! flight that computes also publishes the value and outlives its callers; one that waits ends with its last caller.
+//! A flight is a task that gets one value for all callers in this process. It requests the lease, and then computes the
+//! value or waits for another process to compute it. A flight that computes the value also publishes it, and continues even
+//! without callers; a flight that waits ends when its last caller leaves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +21,12 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 
 pub(super) type Output = Result<Fresh, Failure>;
 pub(super) type Outcome = Result<Computed, Error>;
-/// Starts the task of a computation, which counts as running until it drops its permit.
+/// Starts a computation as a task. The computation counts as running until the task drops its permit.
 pub(super) type Work = Arc<dyn Fn(Token, OwnedSemaphorePermit) -> JoinHandle<Output> + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct News {
-    /// The number of requests sent to the arbiter. The reply to a request may predate a caller that boarded after it.
+    /// The number of requests sent to the arbiter so far. A reply is only valid for callers that boarded before its request.
     asked: u64,
     obstacle: Option<Error>,
     outcome: Option<Outcome>,
@@ -46,11 +47,11 @@ impl Flights {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, watch::Sender<News>>> {
-        // Nothing panics while holding this lock.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Boards the flight for this name. A flight to refresh the value with token `outdated` does not wait for other processes.
+    /// Boards the flight for this name, after starting it if there is none, and returns a seat to wait in. If the flight is
+    /// to refresh a value, `outdated` is the token of that value; such a flight does not wait for other processes.
     pub(super) fn board(
         self: &Arc<Self>,
         name: &Name,
@@ -60,7 +61,7 @@ impl Flights {
         let mut under_way = self.under_way();
         let is_first = !under_way.contains_key(name);
         let news = under_way.entry(name.clone()).or_default().clone();
-        // A runtime that is shutting down drops a new task immediately, and dropping a flight takes this lock.
+        // Unlock before spawning: a runtime that is shutting down drops the new task immediately, which locks this again.
         drop(under_way);
         let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
         if is_first {
@@ -79,7 +80,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Returns the outcome; `None` if there is none, or if it may predate the caller.
+    /// Waits for the outcome of the flight until the deadline. Returns None if the flight ended without an outcome, or with
+    /// an outcome that may predate the caller; the caller then has to board another flight.
     pub(super) async fn wait(mut self, deadline: Instant) -> Option<Outcome> {
         let landing = self.news.wait_for(|news| news.outcome.is_some());
         if let Ok(landed) = timeout_at(deadline, landing).await {
@@ -117,7 +119,7 @@ impl Flight {
         let outcome = self.fly().await;
         if let (Some(Err(error)), Some(_)) = (&outcome, self.outdated) {
             let name = self.name.as_str();
-            tracing::warn!(name, %error, "did not refresh a value; the old one stays");
+            tracing::warn!(name, %error, "failed to refresh a value; keeping the old one");
         }
         let news = self.news.clone();
         // From here on, no caller can board this flight.
@@ -152,14 +154,14 @@ impl Flight {
                 Err(error) => return Some(Err(error)),
             };
             permit = self.wait(wait, &mut listener, permit.is_some()).await;
-            // A caller that boards now gets no outcome and boards the next flight.
+            // A caller that boards after this check gets no outcome, and therefore boards another flight.
             if self.news.receiver_count() == 0 {
                 return None;
             }
         }
     }
 
-    /// Requests the lease to compute, or only the value if there is no permit.
+    /// Requests the value or the lease to compute it. If this process may not compute yet, requests only the value.
     async fn ask(&self, may_compute: bool) -> Answer<Begun> {
         self.news.send_modify(|news| news.asked += 1);
         let arbiter = &self.flights.arbiter;
@@ -183,7 +185,7 @@ impl Flight {
         begun
     }
 
-    /// Waits up to `wait`, or until the flight is woken, gets a permit, or has no callers left.
+    /// Waits for at most `wait`, or until the flight is woken, gets a permit or has no callers left. Returns any permit.
     async fn wait(
         &self,
         wait: Duration,
@@ -192,7 +194,7 @@ impl Flight {
     ) -> Option<OwnedSemaphorePermit> {
         let listener =
             listener.get_or_insert_with(|| self.flights.arbiter.listen(&self.name, None));
-        // Rounded up, so that the lease has lapsed by the next request.
+        // One more millisecond, to be sure that the lease has lapsed by the next request.
         let wait = wait.min(ASKED_AGAIN) + Duration::from_millis(1);
         tokio::select! {
             () = listener.woken() => None,
@@ -202,7 +204,7 @@ impl Flight {
         }
     }
 
-    /// Computes and publishes the value. Returns `None` if the lease was lost.
+    /// Computes and publishes the value. Returns None if the lease was lost or the runtime is shutting down.
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
         let Flights { arbiter, settings, .. } = &*self.flights;
         let name = self.name.as_str();
@@ -249,13 +251,13 @@ impl Flight {
             }
             Err(failure) => {
                 let error = &failure.output;
-                tracing::debug!(name, cost_us = micros(cost), error, "a computation failed");
+                tracing::debug!(name, cost_us = micros(cost), error, "computation failed");
                 Err(Error::Failed(failure.output))
             }
         })
     }
 
-    /// Returns `None` if the runtime shuts down first. If this is dropped, the task ends at its next await.
+    /// Runs the computation within its limits and returns its output. Returns None if the runtime shuts down first.
     async fn work(&self, token: Token, permit: OwnedSemaphorePermit) -> Option<Output> {
         let ComputeSettings { computation_max, value_bytes_max, .. } = self.flights.settings;
         let task = AbortOnDropHandle::new((self.work)(token, permit));
@@ -266,7 +268,8 @@ impl Flight {
         };
         let output = output.and_then(|fresh| match fresh.output.len() {
             bytes if bytes > value_bytes_max => {
-                Err(format!("the value has {bytes} bytes; the limit is {value_bytes_max}").into())
+                Err(format!("the value is {bytes} bytes long; the limit is {value_bytes_max}")
+                    .into())
             }
             _ => Ok(fresh),
         });

@@ -1,6 +1,6 @@
-//! A lease that is renewed while it is held. A dedicated thread renews it, because a holder may block its own thread. A dropped
-//! lease is released. The holder starts counting before it sends its request and assumes a slightly shorter lease than the store
-//! does, so it notices the loss before the store can grant the lease to another holder.
+//! A [`Lease`] is renewed until it is dropped, and then released. A dedicated thread renews it, because a holder may block
+//! its own thread. The holder starts counting the time of the lease before it sends the request, and assumes a slightly
+//! shorter lease than the store does. It therefore notices a loss before the store can grant the lease to another holder.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{Answer, Arbiter, Claim, Name, Token};
 
-/// How long a waiter waits before it asks again, in case it missed a wake-up.
+/// The maximum time before a waiter asks again without having been woken, in case it missed a wake-up.
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// How long to pause after the arbiter was unavailable.
+/// How long to pause before retrying when the arbiter is unavailable.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const RENEWALS_PER_TTL: u32 = 3;
 const TRIES_PER_RENEWAL: u32 = 4;
@@ -25,33 +25,33 @@ static KEEPER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let runtime =
         Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER_NAME).enable_all().build();
     let report = |error: &std::io::Error| {
-        tracing::warn!(%error, "cannot start the thread that renews leases; their holders' runtimes renew them");
+        tracing::warn!(%error, "cannot start the lease renewal thread; each holder's runtime renews its leases instead");
     };
     runtime.inspect_err(report).ok()
 });
 
-/// Returns whether this is the thread that renews leases. It needs a separate connection, which belongs to its runtime.
+/// Returns whether the current thread renews leases, and so needs connections that belong to its own runtime.
 #[cfg(feature = "redis")]
 pub(super) fn is_keeper() -> bool {
     std::thread::current().name() == Some(KEEPER_NAME)
 }
 
-/// Returns 1% and 2 ms less than the time to live, because clocks run at different speeds and timers fire late.
+/// Returns how long the holder of a lease relies on it: 1% and 2 ms less than its TTL, because clocks differ.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
 
-/// The lock was lost while it was held: it lapsed because the arbiter did not respond, or another holder has it.
+/// The error for a lock that was lost while it was held, for example because the arbiter did not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the lock was lost")]
 pub struct LockLost;
 
-/// An attempt to acquire a lease, which is released when this is dropped.
+/// An attempt to acquire a lease. When it is dropped, the lease and the place in the queue are released.
 #[derive(Debug)]
 pub(super) struct Attempt {
     arbiter: Arc<dyn Arbiter>,
     pub(super) claim: Claim,
-    /// Whether the arbiter holds no state for it.
+    /// Whether the arbiter holds no state for this attempt, so that nothing has to be released.
     pub(super) is_settled: bool,
 }
 
@@ -61,7 +61,7 @@ impl Attempt {
         Self { arbiter: Arc::clone(arbiter), claim, is_settled: false }
     }
 
-    /// Returns the lease granted in response to a request sent at `asked`, or the attempt if the reply came too late.
+    /// Returns the lease granted in reply to a request sent at `asked`, or the attempt if the reply came too late.
     pub(super) fn granted(self, token: Token, asked: Instant) -> Result<Lease, Self> {
         if Instant::now() >= asked + relied_on(self.claim.ttl) {
             return Err(self);
@@ -79,7 +79,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Without a runtime, as when the process exits, the lease is left to lapse.
+        // Without a runtime, for example while the process exits, the lease is not released, but lapses.
         if !self.is_settled
             && let Ok(runtime) = Handle::try_current()
         {
@@ -87,14 +87,14 @@ impl Drop for Attempt {
             runtime.spawn(async move {
                 if let Err(error) = arbiter.release(&claim).await {
                     let name = claim.name.as_str();
-                    tracing::debug!(name, %error, "cannot release a lease; it lapses");
+                    tracing::debug!(name, %error, "cannot release a lease; it will lapse");
                 }
             });
         }
     }
 }
 
-/// A lock or a lease to compute, which is renewed until this is dropped.
+/// A held lock, or the right to compute a value. It is renewed until this is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) attempt: Attempt,
@@ -112,7 +112,7 @@ impl Lease {
         Ok(is_held)
     }
 
-    /// Returns false if it had already been lost.
+    /// Stops renewing the lease and releases it. Returns false if the lease had already been lost.
     pub(super) async fn release(mut self) -> Answer<bool> {
         self.renewing.abort();
         let was_held = self.attempt.arbiter.release(&self.attempt.claim).await?;
@@ -136,12 +136,12 @@ async fn renew_until_lost(
         match timeout_at(lapses, arbiter.renew(&claim)).await {
             Ok(Ok(true)) => (lapses, next) = (asked + relied_on, asked + interval),
             Ok(Err(error)) if Instant::now() < lapses => {
-                tracing::debug!(name, %error, "cannot renew a lease yet");
+                tracing::debug!(name, %error, "cannot renew a lease; retrying");
                 next = Instant::now() + interval / TRIES_PER_RENEWAL;
             }
             Ok(Ok(false) | Err(_)) | Err(_) => break,
         }
     }
-    tracing::warn!(name, "lost a lease that was held");
+    tracing::warn!(name, "lost a held lease");
     lost.cancel();
 }

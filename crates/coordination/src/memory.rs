@@ -1,4 +1,4 @@
-//! The arbiter for a single process: the same operations as the Redis arbiter, under one lock.
+//! The arbiter for a single process. It has the same operations as the Redis arbiter; a lock makes them atomic.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,15 @@ use super::arbiter::{
 use super::wakes::{Listener, Wakes};
 
 const SWEEP_INTERVAL_US: u64 = 10_000_000;
-/// Approximate size limit of all names together. Beyond it, operations that need room are rejected.
+/// The approximate memory limit for all names, in bytes. If it is exceeded, operations that need room are rejected.
 const BYTES_MAX: usize = 256 << 20;
 const NAME_BYTES: usize = 512;
-/// How long a token outlives its lease, so that tokens keep growing even if the clock is set back.
+/// How long the last token of a name is kept after its lease, so that tokens keep increasing even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
 
-/// Time that a test controls.
+/// A clock that a test controls.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Returns microseconds since the epoch.
+    /// Returns the current time in microseconds since the Unix epoch.
     fn now_us(&self) -> u64;
 }
 
@@ -31,7 +31,8 @@ impl Clock for AtomicU64 {
     }
 }
 
-/// Returns the system time at the first call plus the monotonic time elapsed since.
+/// Returns the current time in microseconds since the Unix epoch. It is the system time at the first call plus the monotonic
+/// time elapsed since, so changes of the system clock do not affect it.
 fn steady_now_us() -> u64 {
     static BEGAN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
         (Instant::now(), micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()))
@@ -39,7 +40,7 @@ fn steady_now_us() -> u64 {
     BEGAN.1 + micros(BEGAN.0.elapsed())
 }
 
-/// Locks, values and lists in this process's memory, up to 256 MiB.
+/// Locks, values and lists in the memory of this process, limited to about 256 MiB.
 #[derive(Debug)]
 pub struct MemoryArbiter {
     clock: Option<Arc<dyn Clock>>,
@@ -51,7 +52,6 @@ pub struct MemoryArbiter {
 #[derive(Debug, Default)]
 struct Names {
     states: HashMap<Name, State>,
-    /// The memory in use.
     bytes: usize,
     swept_us: u64,
 }
@@ -69,7 +69,7 @@ struct State {
     value: Option<Entry>,
     failure: Option<(String, u64)>,
     list: Option<(Vec<Vec<u8>>, u64)>,
-    /// The greatest token that has replaced the list.
+    /// The greatest token with which the list was replaced, and the time until which this token is kept.
     writer: Option<(Token, u64)>,
 }
 
@@ -107,7 +107,7 @@ impl State {
         self.is_held(now) && self.holder.as_deref() == Some(holder)
     }
 
-    /// Extends the holder's lease, or grants one with a new token.
+    /// Extends the holder's lease, or grants a lease with a new token. Returns the token.
     fn grant(&mut self, claim: &Claim, now: u64) -> Token {
         if !self.is_held_by(&claim.holder, now) {
             self.token = now.max(self.token + 1);
@@ -155,16 +155,16 @@ impl MemoryArbiter {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        // Nothing panics while holding this lock.
+        // Nothing panics while holding this lock, so it is never poisoned.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the first waiter in the queue, or all unqueued waiters if the queue is empty.
+    /// Wakes `first`, the first waiter in the queue, or all waiters that have no place in the queue if `first` is None.
     fn wake(&self, name: &Name, first: Option<&str>) {
         self.wakes.wake(&channel(name, first));
     }
 
-    /// Carries out an operation; one that `needs_room` is rejected if the memory is used up.
+    /// Runs an operation on the state of a name. Fails if the operation `needs_room` but the memory limit is exceeded.
     fn with<T>(
         &self,
         name: &Name,
@@ -179,7 +179,7 @@ impl MemoryArbiter {
                 names.sweep(now, SWEEP_INTERVAL_US / 100);
             }
             if names.bytes > self.bytes_max {
-                let message = format!("it has {} of {} bytes", names.bytes, self.bytes_max);
+                let message = format!("{} of {} bytes are in use", names.bytes, self.bytes_max);
                 return Err(Error::Full(message));
             }
             if !names.states.contains_key(name) {
@@ -199,7 +199,7 @@ impl MemoryArbiter {
 }
 
 impl Names {
-    /// Removes expired names, unless this was done less than `interval_us` ago. The clock may have been set back since then.
+    /// Removes expired names, unless the last sweep was within `interval_us` of `now`, possibly after it.
     fn sweep(&mut self, now: u64, interval_us: u64) {
         if now.abs_diff(self.swept_us) < interval_us {
             return;
@@ -237,7 +237,7 @@ impl Arbiter for MemoryArbiter {
             }
             let mut until_us = state.until_us;
             if !state.is_held(now) {
-                // Another waiter is next and may have missed its wake-up.
+                // It is the turn of another waiter, which may have missed its wake-up.
                 self.wake(name, state.first());
                 until_us = state.queue.front().map_or(now, |(_, until)| *until);
             }

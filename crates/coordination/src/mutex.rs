@@ -1,5 +1,5 @@
-//! A named lock with at most one holder across all processes, until it is released or lapses. Waiters queue in order of arrival,
-//! and a release wakes the first one. A waiter that dies loses its place after [`PRESENCE`].
+//! A named lock with at most one holder among all processes. It is held until it is released or lapses. Waiters queue in
+//! order of arrival, and each release wakes the first of them. A waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,10 +12,9 @@ use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token, micros};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
-/// How long a waiter keeps its place in the queue without asking again.
 const PRESENCE: Duration = Duration::from_secs(3);
 
-/// A named lock.
+/// A named lock with at most one holder among all processes.
 #[derive(Debug, Clone)]
 pub struct Mutex {
     arbiter: Arc<dyn Arbiter>,
@@ -24,7 +23,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Returns the lock with this name. A holder that dies or loses the arbiter blocks others for `ttl` (10 ms to 24 h).
+    /// Returns the lock with this name, without acquiring it. A dead holder blocks others for at most `ttl` (10 ms to 24 h).
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         name: &str,
@@ -35,7 +34,7 @@ impl Mutex {
         Ok(Self { arbiter, name, ttl })
     }
 
-    /// Acquires the lock if it is free and has no waiters.
+    /// Acquires the lock if it is free and has no waiters. Otherwise, returns None without waiting.
     pub async fn try_acquire(&self) -> Answer<Option<Guard>> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
         let asked = Instant::now();
@@ -47,7 +46,7 @@ impl Mutex {
         Ok(None)
     }
 
-    /// Acquires the lock in order of arrival. Retries while the arbiter is unavailable. Dropping the future leaves the queue.
+    /// Acquires the lock within `patience`, in order of arrival. Dropping the future gives up the place in the queue.
     pub async fn acquire(&self, patience: Duration) -> Answer<Guard> {
         let (name, began) = (self.name.as_str(), Instant::now());
         let acquired = self.wait(began + patience).await;
@@ -90,14 +89,14 @@ impl Mutex {
             }
             let holder = Some(attempt.claim.holder.as_str());
             let listener = listener.get_or_insert_with(|| self.arbiter.listen(&self.name, holder));
-            // Rounded up, so that the lock has lapsed by the next request.
+            // One more millisecond, to be sure that the lock has lapsed by the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
             let _ = timeout_at(again.min(deadline), listener.woken()).await;
         }
     }
 }
 
-/// A held lock. Dropping it releases the lock in the background; if the process dies, the lock lapses.
+/// A held lock, which is released in the background when this is dropped. If the process dies, the lock lapses.
 #[derive(Debug)]
 pub struct Guard {
     lease: Lease,
@@ -105,25 +104,25 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Returns a number greater than that of any earlier holder. Pass it to the stores this holder writes to.
+    /// Returns this holder's token, which is greater than any earlier one, so stores can reject writes by past holders.
     #[must_use]
     pub fn token(&self) -> Token {
         self.lease.token
     }
 
-    /// Returns the number of failed attempts. Above 0, another holder had the lock first and may have already done the work.
+    /// Returns how many attempts failed before the lock was acquired. If any did, another holder may have done the work.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Returns a token that is cancelled when the lock is lost. Work that needs the lock must watch it.
+    /// Returns a token that is cancelled when the lock is lost. Work that needs the lock must stop when this happens.
     #[must_use]
     pub fn lost(&self) -> &CancellationToken {
         &self.lease.lost
     }
 
-    /// Runs a future, and drops it midway if the lock is lost.
+    /// Runs a future and returns its output. If the lock is lost first, drops the future midway and returns [`LockLost`].
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, LockLost> {
         tokio::select! {
             biased;
@@ -137,7 +136,7 @@ impl Guard {
         self.lease.renew().await
     }
 
-    /// Releases the lock. Returns false if it had already been lost. After an error, it is released in the background or lapses.
+    /// Releases the lock. Returns false if it had already been lost. After an error, retries once in the background.
     pub async fn release(self) -> Answer<bool> {
         self.lease.release().await
     }

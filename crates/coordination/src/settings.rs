@@ -1,18 +1,18 @@
-//! The settings of coordination primitives, and their bounds.
+//! The settings of this crate, and their bounds.
 
 use std::time::Duration;
 
 use super::arbiter::Error;
 
-/// Renewing takes a few round trips.
+/// The minimum time to live of a lock. Renewing a lock takes a few round trips, which must be over before it lapses.
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
-/// A dead holder blocks all others for this long.
+/// The maximum time to live of a lock. A holder that dies may block all others for this long.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const TTL_MIN: Duration = Duration::from_millis(1);
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const COMPUTATIONS_MAX: usize = 100_000;
 
-/// Why a setting would break a guarantee.
+/// The error for a setting that is out of bounds or cannot be used. Its message says why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSetting(pub(super) String);
@@ -26,19 +26,21 @@ impl From<Error> for InvalidSetting {
 /// The settings of [`ComputeOnce`](super::ComputeOnce).
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// Time to live of the lease to compute, 5 s by default: if a process dies, another one takes over within this time.
+    /// The time to live of the lease to compute a value, 5 s by default. If its holder dies, another caller takes over within
+    /// this time.
     pub lock_ttl: Duration,
-    /// Time to live of a value, 60 s by default, unless its computation [sets](super::Kept::kept_for) a different one.
+    /// The time to live of a value, 60 s by default, unless the computation [sets](super::Kept::kept_for) a different time.
     pub value_ttl: Duration,
-    /// Time to live of a computation's error, 1 s by default, unless it [sets](super::Kept::kept_for) a different one.
+    /// The time to live of an error, 1 s by default, unless the computation [sets](super::Kept::kept_for) a different time.
     pub error_ttl: Duration,
-    /// Maximum size of a value in bytes, 1 MiB by default.
+    /// The maximum size of a value in bytes, 1 MiB by default.
     pub value_bytes_max: usize,
-    /// Time limit for a computation, 60 s by default, after which it is stopped and fails.
+    /// The time limit for a computation, 60 s by default. A computation that exceeds the limit is stopped and fails.
     pub computation_max: Duration,
-    /// Maximum number of concurrent computations in this process, 64 by default. Any more wait.
+    /// The maximum number of concurrent computations in this process, 64 by default. Further computations have to wait.
     pub computations_max: usize,
-    /// β for early refresh: 1 is optimal for steady costs, higher values refresh earlier, and 0, the default, disables it.
+    /// The factor β for early refresh: 1 is optimal if computing the value always takes about the same time, and higher
+    /// values refresh the value earlier. 0, the default, disables early refresh.
     pub beta: f64,
 }
 
@@ -64,13 +66,15 @@ impl ComputeSettings {
         }
         let Self { lock_ttl, value_ttl, computations_max, beta, .. } = self;
         check((1..=COMPUTATIONS_MAX).contains(&computations_max), || {
-            format!("computations_max must be 1 to {COMPUTATIONS_MAX}, not {computations_max}")
+            format!(
+                "computations_max must be between 1 and {COMPUTATIONS_MAX}, not {computations_max}"
+            )
         })?;
         check(beta.is_finite() && beta >= 0.0, || {
-            format!("beta must be a number from 0 on, not {beta}")
+            format!("beta must be a finite number of at least 0, not {beta}")
         })?;
         check(lock_ttl < value_ttl, || {
-            format!("lock_ttl, {lock_ttl:?}, must be less than value_ttl, {value_ttl:?}")
+            format!("lock_ttl ({lock_ttl:?}) must be less than value_ttl ({value_ttl:?})")
         })?;
         Ok(self)
     }
@@ -82,12 +86,14 @@ fn check(is_valid: bool, message: impl FnOnce() -> String) -> Result<(), Invalid
 
 pub(super) fn check_lock_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
     check((LOCK_TTL_MIN..=LOCK_TTL_MAX).contains(&ttl), || {
-        format!("a lock's time to live must be 10ms to 24h, not {ttl:?}")
+        format!("a lock's time to live must be between 10ms and 24h, not {ttl:?}")
     })
 }
 
 pub(super) fn check_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
-    check(bounded_ttl(ttl) == ttl, || format!("a time must be 1ms to 366 days, not {ttl:?}"))
+    check(bounded_ttl(ttl) == ttl, || {
+        format!("a duration must be between 1ms and 366 days, not {ttl:?}")
+    })
 }
 
 pub(super) fn bounded_ttl(ttl: Duration) -> Duration {
@@ -110,10 +116,10 @@ mod tests {
         };
         assert_eq!(with(1000, 1001), None);
         for (lock_ms, value_ms, message) in [
-            (1000, 1000, "lock_ttl, 1s, must be less than value_ttl, 1s"),
-            (1000, 999, "lock_ttl, 1s, must be less than value_ttl, 999ms"),
-            (1, 5, "a lock's time to live must be 10ms to 24h, not 1ms"),
-            (10, 0, "a time must be 1ms to 366 days, not 0ns"),
+            (1000, 1000, "lock_ttl (1s) must be less than value_ttl (1s)"),
+            (1000, 999, "lock_ttl (1s) must be less than value_ttl (999ms)"),
+            (1, 5, "a lock's time to live must be between 10ms and 24h, not 1ms"),
+            (10, 0, "a duration must be between 1ms and 366 days, not 0ns"),
         ] {
             assert_eq!(with(lock_ms, value_ms).as_deref(), Some(message));
         }

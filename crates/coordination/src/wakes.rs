@@ -1,5 +1,6 @@
-//! Wakes the listeners in this process by channel. A wake-up is a hint to ask again. A listener is also woken when its channel
-//! is subscribed and after each interruption, so a caller that listens, asks, and asks again when woken misses nothing.
+//! Wakes the listeners on a channel in this process. A wake-up is a hint to ask the arbiter again. A listener is also woken
+//! when the subscription to its channel begins and after each interruption of the subscription. A caller that first listens,
+//! then asks, and asks again when woken therefore misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ struct State {
 
 impl Wakes {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding this lock.
+        // Nothing panics while holding this lock, so it is never poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -37,7 +38,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes all listeners, since they may have missed earlier wake-ups.
+    /// Notes that wake-ups are received from now on, and wakes all listeners, since they may have missed earlier wake-ups.
     pub(super) fn hear(&self) {
         let mut state = self.state();
         state.is_heard = true;
@@ -53,7 +54,7 @@ impl Wakes {
     }
 }
 
-/// Wakes a caller when it should ask again. Other arbiters build it from a [`watch::Receiver`].
+/// Wakes a caller when it should ask the [`Arbiter`](super::Arbiter) again. Can be made from a [`watch::Receiver`].
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
@@ -80,7 +81,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((wakes, channel)) = &self.ending {
             let mut state = wakes.state();
-            // Drops the receiver while holding the lock.
+            // Drop the own receiver now, by replacing it, so that it is not counted.
             self.receiver = watch::Sender::new(()).subscribe();
             if state.channels.get(channel).is_some_and(|sender| sender.receiver_count() == 0) {
                 state.channels.remove(channel);
@@ -106,7 +107,7 @@ mod tests {
             wakes.deafen();
         }
         wakes.hear();
-        // A second listener is woken immediately, so that it asks immediately.
+        // A listener that joins while wake-ups are received is woken immediately.
         let mut second = wakes.listen("a".to_owned());
         assert!(second.woken().now_or_never().is_some());
         wakes.wake("b");

@@ -1,19 +1,19 @@
-//! XFetch: decides whether a read recomputes a value before it expires. A. Vattani, F. Chierichetti, K. Lowenstein, "Optimal
-//! Probabilistic Cache Stampede Prevention", PVLDB 8(8), 2015. Each read decides independently. At `n` reads per second, the
-//! first refresh occurs on average βΔ(ln(nβΔ) + 0.577) seconds before expiry.
+//! XFetch: decides whether a read recomputes a value before it expires, as described in A. Vattani, F. Chierichetti, K.
+//! Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", PVLDB 8(8), 2015. At `n` reads per second of a value that
+//! takes Δ seconds to compute, the first refresh occurs on average βΔ(ln(nβΔ) + 0.577) seconds before expiry.
 
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
-/// Draws a number from (0, 1], so that its logarithm is finite.
+/// Returns a random number in (0, 1]. 0 is excluded so that the logarithm is finite.
 pub(super) fn draw(random: &mut impl Rng) -> f64 {
     1.0 - random.random::<f64>()
 }
 
-/// Returns −Δ·β·ln(u), how many microseconds before expiry to refresh: exponentially distributed with mean βΔ.
+/// Returns how many microseconds before expiry a read with this `u` refreshes the value: −Δ·β·ln(u), where Δ is the cost.
 fn gap_us(cost: Duration, beta: f64, u: f64) -> f64 {
-    // Avoids −0 for u = 1.
+    // Adding 0 turns −0, the result for u = 1, into 0.
     -(cost.as_secs_f64() * 1e6 * beta * u.ln()) + 0.0
 }
 

@@ -1,4 +1,4 @@
-//! Tests XFetch against the paper's formulas for the gap and the first refresh, within sampling error.
+//! Compares XFetch with the paper's formulas for the gap and for the time of the first refresh, allowing for sampling error.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -16,7 +16,7 @@ fn random() -> SmallRng {
 
 #[test]
 fn the_smallest_draw_gives_a_finite_gap() {
-    // The greatest number the generator returns is 1 − ε/2.
+    // The generator returns at most 1 − ε/2, so the smallest draw is ε/2.
     let longest = gap_us(Duration::from_secs(1), 1.0, f64::EPSILON / 2.0);
     assert!(longest.is_finite() && longest > 36e6, "{longest}");
     let shortest = gap_us(Duration::from_secs(1), 1.0, 1.0);
@@ -30,16 +30,17 @@ fn refresh_is_due_from_expiry_minus_the_gap() {
     let cost = Duration::from_millis(1);
     let u = (-2.0_f64).exp();
     let due = |now| is_due(now, 10_000, cost, 1.0, u);
-    // The gap is 2 Δ.
+    // With this `u` and β = 1, the gap is 2Δ, which is 2000 µs.
     assert!(!due(7_990));
     assert!(due(8_010) && due(10_000) && due(20_000));
-    // With no cost, or with β = 0, only at expiry.
+    // Without a cost or with β = 0, a refresh is due only at expiry.
     assert!(!is_due(9_999, 10_000, Duration::ZERO, 1.0, u));
     assert!(!is_due(9_999, 10_000, cost, 0.0, u));
     assert!(is_due(10_000, 10_000, cost, 0.0, u));
 }
 
-/// Mean, variance, and the shares beyond 1, 2 and 3 means must each be within 4 standard errors.
+/// The mean, the variance, and the shares of gaps longer than 1, 2 and 3 means must each be within 4 standard errors of the
+/// expected value.
 #[test]
 fn the_gap_is_exponential_with_mean_beta_delta() {
     let mut random = random();
@@ -65,9 +66,10 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
     }
 }
 
-/// Simulates reads that arrive as a Poisson process until one decides to refresh.
+/// Simulates reads that arrive as a Poisson process until one of them decides to refresh. Returns how many seconds before
+/// expiry that is.
 fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f64) -> f64 {
-    // Too early for a refresh.
+    // Start so long before expiry that a refresh is practically impossible.
     let from_s = cost_s * beta * ((reads_per_s * cost_s * beta).ln() + 14.0);
     let mut before_s = from_s;
     loop {

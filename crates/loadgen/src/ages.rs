@@ -9,7 +9,7 @@ pub const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Default of `input.max_future`.
 pub const MAX_FUTURE: Duration = Duration::from_secs(60);
 
-/// Returns `None` for lines that are not rejected or do not end with a timestamp.
+/// Returns a warning if a node with the default settings would reject this line because of its timestamp; otherwise `None`.
 pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&byte| byte == b' ').next()?;
@@ -24,15 +24,15 @@ pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
     let (direction, key, most) = if exceeds(age_nanos, MAX_AGE) {
         ("ago", "input.max_age", MAX_AGE)
     } else if exceeds(-age_nanos, MAX_FUTURE) {
-        ("ahead", "input.max_future", MAX_FUTURE)
+        ("in the future", "input.max_future", MAX_FUTURE)
     } else {
         return None;
     };
     let time = DateTime::from_timestamp_nanos(nanos).to_rfc3339_opts(SecondsFormat::Secs, true);
     let most = humantime::format_duration(most);
     Some(format!(
-        "has the time {time}, more than {most} {direction}; nodes with the default {key} reject it. Timestamps are \
-         nanoseconds since 1970"
+        "has the timestamp {time}, which is more than {most} {direction}; nodes with the default {key} reject the line. Timestamps \
+         are in nanoseconds since 1970"
     ))
 }
 

@@ -1,6 +1,6 @@
-//! Random numbers that depend only on the seed, the purpose and an index. They can be drawn in any order, so an event does not
-//! depend on sending order or on dropped copies. The algorithm does not come from a library, because a seed from an old report
-//! must produce the same events after every upgrade.
+//! Random numbers that depend only on the seed, the purpose and an index. They can be drawn in any order, so an event does
+//! not depend on the sending order or on dropped copies. The algorithm does not come from a library, because a seed from an
+//! old report must produce the same events after every upgrade.
 
 /// The increment used by `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -25,21 +25,21 @@ impl Draw {
         Self(mix(mix(seed) ^ purpose as u64))
     }
 
-    /// Returns the draw at this index, uniform over `u64`.
+    /// Returns the random number at this index, uniformly distributed over `u64`.
     pub(super) const fn at(self, index: u64) -> u64 {
         mix(self.0.wrapping_add(index.wrapping_mul(GOLDEN)))
     }
 
-    /// Returns the draw at this index, below the bound; 0 if the bound is 0.
+    /// Returns the random number at this index, which is less than the bound; 0 if the bound is 0.
     pub(super) fn below<N: Into<u64> + TryFrom<u64> + Default>(self, index: u64, bound: N) -> N {
-        // In range, because the product without its low 64 bits is below the bound.
+        // The conversions cannot fail, because the upper 64 bits of the product are less than the bound.
         let scaled = (u128::from(self.at(index)) * u128::from(bound.into())) >> 64;
         let scaled = u64::try_from(scaled).unwrap_or_default();
         N::try_from(scaled).unwrap_or_default()
     }
 
     pub(super) fn falls_into(self, index: u64, share: f64) -> bool {
-        // In range, because this is the upper half of a u64.
+        // The conversion cannot fail, because this is the upper half of a u64.
         let upper = u32::try_from(self.at(index) >> 32).unwrap_or_default();
         f64::from(upper) < share * 4_294_967_296.0
     }

@@ -1,24 +1,22 @@
-//! The exact counts that the service must write for the lines sent. They check the service, so this shares no code with it. It
-//! keeps every event, sorts the events and counts neighbours. It accepts only the short form without escapes and rejects all
-//! other lines.
+//! Computes the exact counts that the service must write for the lines that were sent. This module keeps all events, sorts
+//! them, and compares neighbours. It accepts only the short form without escapes.
 
 use std::collections::HashMap;
 
 use super::MINUTE_NANOS;
 
-/// Why the counts for a line are uncertain.
+/// Why the counts for a line cannot be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSimple(&'static str);
 
 const PARTS: NotSimple = NotSimple("expected `<tags> value=<user> <timestamp>`");
-const CHARACTER: NotSimple = NotSimple(
-    "--expected does not support escapes, quotes, control characters and bytes that are not UTF-8",
-);
-const TAG: NotSimple = NotSimple("expected tags like `event_type=http-5xx,product=productA`");
+const CHARACTER: NotSimple =
+    NotSimple("--expected does not support escapes, quotes, control characters or invalid UTF-8");
+const TAG: NotSimple = NotSimple("expected tags such as `event_type=http-5xx,product=productA`");
 const REPEATED_TAG: NotSimple = NotSimple("a tag key is repeated");
 const USER: NotSimple = NotSimple("expected one field, `value=<user>`");
-/// Not a number, negative, or beyond the year 2262.
+/// The timestamp is not a number, is negative, or is beyond the year 2262.
 const TIMESTAMP: NotSimple = NotSimple("expected a timestamp in nanoseconds since the epoch");
 const TOO_MANY: NotSimple = NotSimple("there are more than 4294967295 series or users");
 
@@ -26,7 +24,6 @@ const TOO_MANY: NotSimple = NotSimple("there are more than 4294967295 series or 
 struct Event {
     series: u32,
     user: u32,
-    /// Nanoseconds since the epoch.
     nanos: i64,
 }
 
@@ -36,19 +33,19 @@ impl Event {
     }
 }
 
-/// Collects the events parsed from lines, and counts them at the end.
+/// Collects the events in lines, and computes their counts at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     spellings: HashMap<String, u32>,
     series: HashMap<String, u32>,
     users: HashMap<String, u32>,
-    /// The confirmed events, followed by those in the open datagram.
+    /// The confirmed events, followed by the events in the open datagram.
     events: Vec<Event>,
     confirmed: usize,
 }
 
 impl Expected {
-    /// Adds a line to the open datagram. Ignores comments.
+    /// Adds the event in a line to the open datagram. Ignores comments. Returns an error if a line is not supported.
     pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.trim_ascii_start().first() == Some(&b'#') {
@@ -67,7 +64,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Counts the events in the open datagram, which has been sent to at least one address.
+    /// Confirms the events in the open datagram, which has been sent to at least one address, so that they are counted.
     pub fn confirm(&mut self) {
         self.confirmed = self.events.len();
     }

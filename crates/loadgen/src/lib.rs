@@ -1,6 +1,6 @@
-//! A load generator for services that count events. It sends lines from standard input, or a seeded synthetic load, over UDP or
-//! Unix sockets, and writes a file with the exact counts that the service must write. It shares no code with the service, so
-//! that the two cannot have the same bug; callers pass the rules for lines as [`LineRules`].
+//! A load generator for services that count events. It sends lines from standard input, or a seeded synthetic load, over UDP
+//! or Unix sockets, and writes a file with the exact counts that the service must write. It shares no code with the service,
+//! so that the two cannot have the same bug; callers pass the rules for lines as [`LineRules`].
 
 mod ages;
 mod datagram;
@@ -29,7 +29,7 @@ pub use synthetic::{Event, Plan, Synthetic};
 use sender::Sender;
 use source::{Lines, Source, Stop};
 
-/// The service's rules for lines.
+/// The service's rules for splitting input into lines and for finding lines without a timestamp.
 #[derive(Debug, Clone, Copy)]
 pub struct LineRules {
     /// Returns the length of the first line without its newline; `None` if more bytes are needed.
@@ -40,7 +40,7 @@ pub struct LineRules {
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
-/// Why sending did not start or stopped early. Lines are numbered from 1.
+/// Why sending did not start, or stopped early. Line numbers start at 1.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum SendError {
@@ -48,31 +48,31 @@ pub enum SendError {
     Resolve(String, #[source] io::Error),
     #[error("cannot open a socket to send to {0}: {1}")]
     Socket(String, #[source] io::Error),
-    #[error("the minutes of the load must be between the years 1970 and 2262")]
+    #[error("the load must be between the years 1970 and 2262")]
     Span,
     #[error("cannot read line {0}: {1}")]
     Input(u64, #[source] io::Error),
     /// All earlier lines have been sent.
-    #[error("line {0} has more than 65507 bytes, the maximum of a datagram")]
+    #[error("line {0} has more than 65507 bytes, the maximum size of a datagram")]
     LineTooLong(u64),
     /// A thread or signal handler could not be created.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
     /// The file for the expected counts is left empty.
-    #[error("the counts of line {0} are not certain: {1}")]
+    #[error("cannot compute the expected counts for line {0}: {1}")]
     NotSimple(u64, #[source] NotSimple),
     #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
     Expected(PathBuf, #[source] io::Error),
 }
 
-/// Sends with these options until everything has been sent or SIGINT or SIGTERM arrives; a second signal exits immediately.
-/// Without `events`, reads lines from standard input. Copies that cannot be sent are counted in the summary, not errors.
+/// Sends the events selected by the options, until all of them have been sent or SIGINT or SIGTERM arrives; a second signal
+/// exits immediately. Copies that cannot be sent are not an error; the summary contains their number.
 pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     send(options, io::stdin(), rules, is_typed, Stop::by_signals()?)
 }
 
-/// Like [`run`], but reads lines from this input and installs no signal handlers.
+/// Like [`run`], but reads lines from this input and does not install signal handlers.
 pub fn run_from(
     options: &Options,
     input: impl Read + Send + 'static,
@@ -89,17 +89,17 @@ fn send(
     stop: Stop,
 ) -> Result<Summary, SendError> {
     let seed = options.seed.unwrap_or_else(rand::random);
-    let (source, what) = match options.events {
+    let (source, description) = match options.events {
         None => {
             let lacks_timestamp =
                 if options.no_stamp { |_: &_| false } else { rules.lacks_timestamp };
             let lines = Lines::read(input, LineRules { lacks_timestamp, ..rules })?;
-            let what = if is_typed {
-                "the lines that you type, one event each, until Ctrl-D,"
+            let description = if is_typed {
+                "the lines that you type (one event each, Ctrl-D to end)"
             } else {
-                "lines of standard input"
+                "lines from standard input"
             };
-            (Source::Lines(lines), what.to_owned())
+            (Source::Lines(lines), description.to_owned())
         }
         Some(events) => {
             let plan = plan(options, events, seed, now_nanos())?;
@@ -111,7 +111,7 @@ fn send(
     };
     let sender = Sender::open(options, seed, stop)?;
     if !options.quiet {
-        eprintln!("sending {what} to {}, seed {seed}", sender.addresses());
+        eprintln!("sending {description} to {}, seed {seed}", sender.addresses());
     }
     let summary = sender.send_all(source, is_typed)?;
     eprintln!("{summary}");
@@ -187,8 +187,7 @@ mod tests {
             LineRules { end: |bytes| memchr::memchr(b'\n', bytes), lacks_timestamp: |_| false };
         let input = "a=1 value=x 5\n\na=1 value=x\n".as_bytes();
         let error = run_from(&options, input, rules).unwrap_err();
-        let message =
-            "the counts of line 3 are not certain: expected `<tags> value=<user> <timestamp>`";
+        let message = "cannot compute the expected counts for line 3: expected `<tags> value=<user> <timestamp>`";
         assert_eq!(error.to_string(), message);
     }
 }

@@ -1,4 +1,4 @@
-//! The flags of the command that sends.
+//! The flags of `eds send`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -14,56 +14,56 @@ const LOAD: &str = "Synthetic load";
 
 /// Sends events over UDP or to Unix sockets: lines from standard input, or with --events a synthetic load.
 ///
-/// Every address gets a copy of each datagram. UDP does not report what arrived: a datagram for which the receiver
-/// had no room counts as sent, and a lower --rate helps. A full Unix socket makes the sender wait.
+/// Every address gets a copy of each datagram. UDP does not report what arrived, so a datagram that did not fit in the
+/// receive buffer counts as sent; lower --rate to avoid this. A full Unix socket blocks the sender.
 ///
-/// Copies to an address at which no process listens count as refused if the network reports it, which this host always
-/// does. Events that every address refused are left out of the expected counts.
+/// Copies to an address on which no process is listening count as refused if the network reports the refusal. For an
+/// address on this host, it always does. Events refused by every address are left out of the expected counts.
 ///
 /// Exit code 0: all copies were sent; 1: some could not be sent or were refused; 130 or 143: stopped by Ctrl-C or
-/// SIGTERM, with the summary and the expected counts of the events sent until then.
+/// SIGTERM; the summary and the expected counts cover the events sent before that.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Options {
-    /// An address to send to; may be given several times, and each gets a copy of every datagram.
-    /// A name with several addresses stands for the first, IPv4 before IPv6
+    /// Address to send to. Can be repeated; each address gets a copy of every datagram. If a name has several addresses, the
+    /// first one is used, IPv4 before IPv6
     #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = "127.0.0.1:8094")]
     pub to: Vec<String>,
 
-    /// Events per second, not counting copies; 0 for no limit
-    // One node receives several times this rate without loss.
+    /// Events per second, not counting copies; 0 means no limit
+    // A single node can receive events at several times the default rate without loss.
     #[arg(long, value_name = "EVENTS/S", default_value_t = 20_000)]
     pub rate: u64,
 
-    /// How long to wait at the start for a process to listen at an address of this host (loopback or unix:)
+    /// How long to wait at startup for a process to listen on an address of this host (loopback or unix:)
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5s")]
     pub wait: Duration,
 
-    /// The maximum number of lines in a datagram. A datagram has at most 1400 bytes unless one line is longer
+    /// Maximum number of lines per datagram. A datagram has at most 1400 bytes, unless a single line is longer
     #[arg(long, value_name = "N", default_value = "15")]
     pub lines_per_datagram: NonZeroUsize,
 
-    /// The share of copies that are not sent, drawn for each datagram and address, so that nodes receive different
-    /// events
+    /// Share of copies that are dropped instead of sent, chosen at random for each datagram and address, so that nodes
+    /// receive different events
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub drop_rate: f64,
 
-    /// Write the exact counts that the nodes must publish to this file, as sorted lines of output.
-    /// Counts events of which at least one copy was sent. Lines from standard input must have a timestamp in nanoseconds,
-    /// the user field `value`, and no escapes. Takes 16 to 32 bytes of memory per event
+    /// Write to this file the exact counts that the nodes must publish, as sorted output lines.
+    /// An event counts if at least one copy of it was sent. Lines from standard input must have a timestamp in nanoseconds
+    /// and the user field `value`, and must not have escapes. Takes 16 to 32 bytes of memory per event
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
 
-    /// Do not add timestamps. By default, lines of standard input without a timestamp get the time at which they are read,
+    /// Do not add timestamps. By default, lines from standard input without a timestamp get the time at which they are read,
     /// in nanoseconds, so that all nodes count their copies as one event
     #[arg(long)]
     pub no_stamp: bool,
 
-    /// Print only the summary: no progress bar, first line or warnings
+    /// Print only the summary, and no startup message, progress bar or warnings
     #[arg(long)]
     pub quiet: bool,
 
-    /// The seed of all random choices. The same seed and options, with a date for --start, send the same bytes
+    /// Seed for all random choices. The same seed and options, with a date for --start, send the same bytes
     /// [default: random, and printed]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
@@ -72,11 +72,11 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = LOAD)]
     pub events: Option<u64>,
 
-    /// The maximum number of series
+    /// Maximum number of series
     #[arg(long, value_name = "N", default_value = "50", requires = "events", help_heading = LOAD)]
     pub series: NonZeroU32,
 
-    /// The maximum number of users of each series
+    /// Maximum number of users per series
     #[arg(long, value_name = "N", default_value = "10000", requires = "events", help_heading = LOAD)]
     pub users: NonZeroU32,
 
@@ -84,30 +84,29 @@ pub struct Options {
     #[arg(long, value_name = "M", default_value = "1", requires = "events", help_heading = LOAD)]
     pub minutes: NonZeroU32,
 
-    /// When the first minute begins: a date like 2016-12-04T18:38:00Z, `now`, or a time before now like `-10m`;
+    /// Start of the first minute: a date such as 2016-12-04T18:38:00Z, `now`, or a time before now such as `-10m`;
     /// rounded down to a whole minute [default: --minutes before now]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "events", help_heading = LOAD)]
     #[arg(value_parser = |text: &str| start(text, now_nanos()))]
     pub start: Option<i64>,
 
-    /// The share of events that exactly repeat a recent event (the same series, user and timestamp), which must count
+    /// Share of events that exactly repeat a recent event (same series, user and timestamp), which must count only
     /// once. At most 0.9
     #[arg(long, value_name = "SHARE", default_value = "0.01", requires = "events", help_heading = LOAD)]
     #[arg(value_parser = repeat)]
     pub repeat: f64,
 
-    /// Send the events in random order instead of by time. Takes 8 bytes of memory per event
+    /// Send the events in random order instead of chronological order. Takes 8 bytes of memory per event
     #[arg(long, requires = "events", help_heading = LOAD)]
     pub shuffle: bool,
 
-    /// Give each event the time at which it is sent, instead of spreading the events over --minutes
+    /// Give each event the time at which it is sent instead of spreading the events over --minutes
     #[arg(long, requires = "events", help_heading = LOAD)]
     #[arg(conflicts_with_all = ["minutes", "start", "shuffle"])]
     pub realtime: bool,
 }
 
 impl Default for Options {
-    /// Returns the options of a command line without flags.
     fn default() -> Self {
         let command = Self::augment_args(clap::Command::new("send"));
         let options = Self::from_arg_matches(&command.get_matches_from(["send"]));
@@ -128,7 +127,7 @@ fn repeat(text: &str) -> Result<f64, &'static str> {
     Ok(share)
 }
 
-/// Reads the time at which a load begins, in nanoseconds since the epoch.
+/// Parses the start time of a load, in nanoseconds since the epoch.
 fn start(text: &str, now_nanos: i64) -> Result<i64, &'static str> {
     let before_now =
         |ago: Duration| now_nanos.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX));
@@ -137,8 +136,9 @@ fn start(text: &str, now_nanos: i64) -> Result<i64, &'static str> {
         Some(ago) => humantime::parse_duration(ago).ok().map(before_now),
         None => DateTime::parse_from_rfc3339(text).ok().and_then(|date| date.timestamp_nanos_opt()),
     };
-    start
-        .ok_or("expected `now`, a time before now like `-10m`, or a date like 2016-12-04T18:38:00Z")
+    start.ok_or(
+        "expected `now`, a time before now such as `-10m`, or a date such as 2016-12-04T18:38:00Z",
+    )
 }
 
 #[cfg(test)]

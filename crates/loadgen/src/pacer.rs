@@ -1,18 +1,18 @@
-//! Limits the rate with a token bucket, stored as the time at which its debt is paid off. Events are paid for after they are
-//! sent. A sleep lasts at least [`SLOT`], because a shorter one would cost more than the wait it provides. The next burst makes
-//! up for oversleeping, up to [`BURST`], which preserves the average rate.
+//! Limits the rate with a token bucket. Events are paid for after they are sent, so the state of the bucket is the time at
+//! which its debt will be paid off. A sleep lasts at least [`SLOT`], because shorter ones are inefficient. The burst after a
+//! sleep makes up for oversleeping by up to [`BURST`], so that the average rate is preserved.
 
 use std::time::{Duration, Instant};
 
 const SLOT: Duration = Duration::from_millis(1);
-/// The most oversleep that a burst makes up for. Any more would overflow the receiver's buffer.
+/// The maximum oversleep that a burst makes up for. A larger burst could overflow the receiver's buffer.
 const BURST: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Pacer {
     /// Events per second; 0 for no limit.
     rate: u64,
-    /// When all events sent so far are paid for.
+    /// The time at which all events sent so far will be paid for.
     due: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! The sender owns the sockets, the open datagram and the expected counts.
+//! [`Sender`] packs lines into datagrams, sends a copy of each datagram to every address, and collects the expected counts.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::source::{LOOK_INTERVAL, Next, Source, Stop};
 use super::targets::{Target, wait_for_refusals};
 use super::{Options, SendError, Summary, ages, now_nanos};
 
-/// How long to wait between retries while no process is listening at an address yet.
+/// How long to wait between retries while no process is listening on an address yet.
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const KNOWN_END: &str = "{wide_bar} {human_pos}/{human_len} events  {rate}  ETA {eta}";
@@ -32,7 +32,7 @@ pub(super) struct Sender<'a> {
     expected: Option<(Expected, File)>,
     drop_draw: Draw,
     pacer: Pacer,
-    /// When the first datagram was sent. Addresses on this host may refuse copies for a while.
+    /// When the first datagram was sent. Refused copies are resent until [`Options::wait`] has passed since then.
     tried_since: Option<Instant>,
     stop: Stop,
     progress: ProgressBar,
@@ -63,7 +63,7 @@ impl<'a> Sender<'a> {
         addresses.join(", ")
     }
 
-    /// Sends all lines from the source until a signal arrives, then writes the expected counts. Typed lines get no progress bar.
+    /// Sends all lines until the source ends or a signal arrives, then writes the expected counts and returns the summary.
     pub(super) fn send_all(
         mut self,
         mut source: Source,
@@ -151,7 +151,7 @@ impl<'a> Sender<'a> {
             let mut is_reported = quiet;
             let is_stopped = || self.stop.code().is_some();
             let mut sent = target.send(&self.datagram.bytes, is_stopped);
-            // A node may still be starting. A refused copy reached no node, so it is resent.
+            // The node may still be starting. Resend the copy, because a refused copy has not reached any node.
             while sent.as_ref().is_err_and(|failed| failed.is_refused)
                 && !target.has_taken
                 && tried_since.elapsed() < wait
@@ -162,7 +162,7 @@ impl<'a> Sender<'a> {
                     let (address, seconds) = (&target.name, wait.as_secs_f64());
                     self.progress.suspend(|| {
                         eprintln!(
-                            "no process listens at {address} yet; waiting for up to {seconds} s"
+                            "no process is listening on {address} yet; waiting up to {seconds} s"
                         );
                     });
                 }
@@ -183,8 +183,9 @@ impl<'a> Sender<'a> {
             }
             if refused_before == 0 && target.refused > 0 && !quiet {
                 let address = &target.name;
-                self.progress
-                    .suspend(|| eprintln!("warning: no process listens at {address}; continuing"));
+                self.progress.suspend(|| {
+                    eprintln!("warning: no process is listening on {address}; continuing");
+                });
             }
         }
         let lines = self.datagram.lines;
@@ -214,7 +215,7 @@ fn progress_bar(events: Option<u64>) -> ProgressBar {
     let template = if events.is_some() { KNOWN_END } else { UNKNOWN_END };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
-            // A display error is not reported.
+            // Ignore the error, because it affects only the progress bar.
             let _ = write!(out, "{}/s", HumanFloatCount(state.per_sec().round()));
         }));
     }

@@ -15,7 +15,7 @@ use super::{LineRules, SendError, now_nanos};
 
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Signals and the exit codes a shell reports for them.
+/// The signals that stop sending, and the exit codes that a shell reports for them.
 const SIGNALS: [(i32, u8); 2] = [(SIGINT, 130), (SIGTERM, 143)];
 
 /// Whether Ctrl-C or SIGTERM was received. A second signal ends the process.
@@ -26,7 +26,7 @@ impl Stop {
     pub(super) fn by_signals() -> io::Result<Self> {
         let (stop, stopping) = (Self::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in SIGNALS {
-            // The order matters: the first signal sets the flag after it has been checked, and the second finds it set.
+            // The handlers run in this order, so only a second signal finds the flag set and exits.
             flag::register_conditional_shutdown(signal, code.into(), Arc::clone(&stopping))?;
             flag::register(signal, Arc::clone(&stopping))?;
             flag::register_usize(signal, Arc::clone(&stop.0), code.into())?;
@@ -43,7 +43,7 @@ impl Stop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Line,
-    /// No line is available yet, so send the pending lines.
+    /// No line is available yet, so the pending lines should be sent.
     Pause,
     End,
 }
@@ -52,12 +52,12 @@ pub(super) enum Next {
 pub(super) enum Source {
     Lines(Lines),
     Synthetic(Synthetic),
-    /// A synthetic load whose events are stamped when they are sent.
+    /// A synthetic load whose events get their timestamps when they are sent.
     Realtime(Synthetic),
 }
 
 impl Source {
-    /// Writes the next line to `line`, without its newline.
+    /// Reads the next line into `line`, without its newline. Leaves `line` unchanged unless it returns [`Next::Line`].
     pub(super) fn next(&mut self, line: &mut Vec<u8>) -> Result<Next, SendError> {
         let event = match self {
             Self::Lines(lines) => return lines.next(line),
@@ -70,7 +70,7 @@ impl Source {
         Ok(Next::Line)
     }
 
-    /// Returns the number of the last line, counted from 1. Empty lines count.
+    /// Returns the number of the last line, counted from 1 and including empty lines.
     pub(super) const fn line_number(&self) -> u64 {
         match self {
             Self::Lines(lines) => lines.number,
@@ -79,20 +79,19 @@ impl Source {
     }
 }
 
-/// Splits an input into lines using the caller's rule, and skips empty lines.
+/// Splits an input into lines according to the caller's rules, skips empty lines, and adds missing timestamps.
 #[derive(Debug)]
 pub(super) struct Lines {
     chunks: Receiver<io::Result<Vec<u8>>>,
     rules: LineRules,
-    /// Bytes read so far. The first `taken` of them have been consumed.
+    /// Bytes read from the input. The first `taken` bytes have been consumed.
     bytes: Vec<u8>,
     taken: usize,
     has_ended: bool,
     has_paused: bool,
-    /// The number of newlines before `taken`.
     passed: u64,
     number: u64,
-    /// The last timestamp appended. Each is unique.
+    /// The last timestamp that was appended. Each appended timestamp is later than the previous one.
     stamped: i64,
 }
 
@@ -177,7 +176,8 @@ impl Lines {
         }
     }
 
-    /// A quoted field may contain newlines. Without a closing quote in the maximum length, the line ends at its first `\n`.
+    /// Returns the length of the next line; `None` if more input is needed. A quoted field may contain newlines. If its
+    /// closing quote is missing or beyond the maximum line length, the line ends at its first `\n`.
     fn line_length(&self) -> Option<usize> {
         let rest = &self.bytes[self.taken..];
         let rest = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];

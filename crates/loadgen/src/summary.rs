@@ -1,4 +1,4 @@
-//! The result of a send.
+//! The summary that is printed after sending.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The numbers of events and copies sent, dropped, refused and failed. `Display` prints them on one line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Lines, synthetic or read. A line counts once, however many addresses it is sent to.
+    /// Lines, whether synthetic or read from the input. A line counts once, however many addresses it is sent to.
     pub events: u64,
-    /// Events whose copies were all dropped, refused or failed, and which are not in the expected counts.
+    /// Events whose copies were all dropped, refused or failed. The expected counts do not include them.
     pub events_unsent: u64,
     /// Datagrams, not counting copies.
     pub datagrams: u64,
@@ -17,7 +17,7 @@ pub struct Summary {
     /// Copies dropped because of the drop rate.
     pub copies_dropped: u64,
     pub(super) copies_failed: u64,
-    /// Addresses where no process is listening, with the number of copies refused. The network may not report all of them.
+    /// Addresses where no process is listening, with the number of copies refused. The network may not report all refusals.
     pub(super) copies_refused: Vec<(String, u64)>,
     pub(super) events_untimely: u64,
     pub(super) retries: u64,
@@ -25,7 +25,7 @@ pub struct Summary {
     pub(super) elapsed: Duration,
     pub(super) seed: u64,
     pub(super) last_failure: Option<String>,
-    /// The exit code for the signal that stopped the send; `None` if everything was sent.
+    /// The exit code for the signal that stopped sending; `None` if everything was sent.
     pub stopped: Option<u8>,
 }
 
@@ -53,20 +53,20 @@ impl fmt::Display for Summary {
             self.seed,
         )?;
         if self.events_unsent > 0 {
-            write!(f, ", {} events sent to no address", self.events_unsent)?;
+            write!(f, ", {} events not sent to any address", self.events_unsent)?;
         }
         if self.events_untimely > 0 {
             let events = self.events_untimely;
-            write!(f, ", {events} events with a time that nodes reject by default")?;
+            write!(f, ", {events} events with a timestamp that nodes reject by default")?;
         }
         for (address, copies) in &self.copies_refused {
-            write!(f, ", {copies} copies refused by {address}, where no process listens")?;
+            write!(f, ", {copies} copies refused by {address}, where no process is listening")?;
         }
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
         }
         if let Some(failure) = &self.last_failure {
-            write!(f, ", {} copies failed, the last one with: {failure}", self.copies_failed)?;
+            write!(f, ", {} copies failed, most recently: {failure}", self.copies_failed)?;
         }
         if self.stopped.is_some() {
             f.write_str(", stopped by a signal")?;
@@ -102,8 +102,8 @@ mod tests {
         summary.last_failure = Some("no buffer".to_owned());
         summary.stopped = Some(130);
         let with_problems = format!(
-            "{complete}, 15 events sent to no address, 2 events with a time that nodes reject by default, 3 copies refused by \
-             127.0.0.1:9, where no process listens, 1 copies failed, the last one with: no buffer, stopped by a signal"
+            "{complete}, 15 events not sent to any address, 2 events with a timestamp that nodes reject by default, 3 copies refused \
+             by 127.0.0.1:9, where no process is listening, 1 copies failed, most recently: no buffer, stopped by a signal"
         );
         assert_eq!(summary.to_string(), with_problems);
         assert!(!summary.is_well());

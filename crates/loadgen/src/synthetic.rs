@@ -1,5 +1,4 @@
-//! The synthetic load: a pure function from a plan and an index to an event. A repeat is an exact duplicate of a slightly
-//! earlier event, so the receiver must count the pair once.
+//! The synthetic load: a pure function from a plan and an index to an event. A repeat duplicates a slightly earlier event.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -8,7 +7,7 @@ use std::num::NonZeroU32;
 use super::draw::{Draw, Purpose};
 
 const REPEAT_DISTANCE_MAX: usize = 1_000;
-/// A repeat of a repeat is traced to its origin, which takes ten steps on average at this share.
+/// Maximum share of repeats. At this share, finding the original of a repeat of a repeat takes ten steps on average.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
 /// The default of `--lines-per-datagram`: about a thousand bytes in the short form, which fits in one packet on any network.
 const LINES_PER_DATAGRAM: usize = 15;
@@ -16,7 +15,7 @@ const LINES_PER_DATAGRAM: usize = 15;
 /// The parameters of a synthetic load. Equal plans produce identical bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The seed for all draws.
+    /// The seed for all random choices.
     pub seed: u64,
     /// The number of events, including repeats.
     pub events: u64,
@@ -26,11 +25,11 @@ pub struct Plan {
     pub users: NonZeroU32,
     /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit in an `i64`.
     pub start_nanos: i64,
-    /// The time over which events are spread evenly.
+    /// The time over which the events are spread evenly, in nanoseconds.
     pub span_nanos: i64,
-    /// The share of events that repeat one sent shortly before, from 0 to 1.
+    /// The share of events that repeat an event sent shortly before, from 0 to 1.
     pub repeat: f64,
-    /// Whether events are sent in random order instead of by time.
+    /// Whether events are sent in random order instead of chronological order.
     pub shuffle: bool,
 }
 
@@ -51,16 +50,16 @@ impl Plan {
     }
 }
 
-/// An event of the load.
+/// An event of a synthetic load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
     /// The number in the `event_type` tag.
     pub kind: u32,
     /// The number in the `product` tag.
     pub product: u32,
-    /// The user's number.
+    /// The number in the user's name.
     pub user: u32,
-    /// Nanoseconds since the epoch.
+    /// The timestamp, in nanoseconds since the epoch.
     pub nanos: i64,
 }
 
@@ -68,7 +67,6 @@ impl Event {
     /// Appends the event as an input line, without a newline.
     pub fn write_line(&self, line: &mut Vec<u8>) {
         let Self { kind, product, user, nanos } = self;
-        // Writing to a vector cannot fail.
         let _ = write!(
             line,
             "event_type=type-{kind},product=product-{product} value=user-{user} {nanos}"
@@ -76,11 +74,11 @@ impl Event {
     }
 }
 
-/// The events of a plan, in sending order.
+/// An iterator over the events of a plan, in sending order.
 #[derive(Debug, Clone)]
 pub struct Synthetic {
     plan: Plan,
-    /// Each event has its own slot within the span, so that no two have the same timestamp.
+    /// Each event has its own slot within the span, so that no two events have the same timestamp.
     slot_nanos: u64,
     kinds: u32,
     order: Option<std::vec::IntoIter<u64>>,
@@ -113,7 +111,8 @@ impl Synthetic {
         }
     }
 
-    /// The timestamp is advanced if another event already has it; a repeat keeps its original. The plan must not be shuffled.
+    /// Returns the next event with `now_nanos` as its timestamp, or with a later timestamp if a previous event is not
+    /// earlier than that. A repeat has the timestamp of the event that it repeats. The plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;

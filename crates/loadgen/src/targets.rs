@@ -1,6 +1,6 @@
-//! The addresses that get a copy of each datagram, each with its socket. On this host, UDP reports a missing listener
-//! immediately; a refusal from another host arrives later, after the copy has been counted as sent. A Unix socket accepts a copy
-//! for its node to read, or reports immediately that no process is listening. While it is full, the sender waits.
+//! The addresses to which a copy of each datagram is sent, and their sockets. If no process is listening on a UDP address of
+//! this host, the kernel reports this immediately. A refusal from a different host arrives later, after the copy has been
+//! counted as sent. A Unix socket reports immediately if no process is listening; while it is full, the sender waits.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::SendError;
 use super::source::LOOK_INTERVAL;
 
-/// With a delay that doubles each time, eight tries take a quarter of a second, long enough for a busy device to drain.
+/// Maximum number of attempts to send a copy. The pause doubles each time, to an eighth of a second in total.
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait for a refusal from another host.
+/// How long to wait for refusals from different hosts after the last datagram.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) name: String,
     socket: Socket,
-    /// Copies refused because no process was listening. The network may not report all of them.
+    /// Copies refused because no process was listening. The network may not report all refusals.
     pub(super) refused: u64,
     pub(super) retries: u64,
     pub(super) has_taken: bool,
@@ -33,7 +33,7 @@ enum Socket {
         socket: UdpSocket,
         is_local: bool,
     },
-    /// Keeps the path, because a different process may listen there later.
+    /// An unconnected socket and the path to send to, because a different process may listen on the path later.
     Unix(UnixDatagram, PathBuf),
 }
 
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// Sends a copy. While a Unix socket is full, waits until `is_stopped` returns true.
+    /// Sends a copy of the datagram, and retries if a retry may succeed. Waits for a full Unix socket unless `is_stopped`.
     pub(super) fn send(
         &mut self,
         datagram: &[u8],
@@ -77,7 +77,7 @@ impl Target {
             if is_unix && source.kind() == ErrorKind::WouldBlock && !is_stopped() {
                 continue;
             }
-            // The path does not exist, or the process is closing it.
+            // The path does not exist, or the process is closing its socket.
             let is_closed = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::BrokenPipe);
             let is_refused = is_refusal(&source) || is_unix && is_closed;
             // UDP is reporting that an earlier datagram was refused.
@@ -102,7 +102,7 @@ pub(super) struct Failed {
 }
 
 fn resolve(to: &str) -> io::Result<SocketAddr> {
-    // `localhost` often resolves to ::1 first, but the service listens on 127.0.0.1.
+    // Prefer IPv4, because `localhost` often resolves to ::1 first, but the service listens on 127.0.0.1 by default.
     let address = to.to_socket_addrs()?.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| ErrorKind::NotFound.into())
 }
@@ -135,7 +135,7 @@ pub(super) fn wait_for_refusals(targets: &mut [Target]) {
     }
 }
 
-/// Returns the refusal that the kernel has recorded for a UDP socket; on this host, it is for the last datagram.
+/// Returns the refusal recorded for a UDP socket, if any. If the peer is on this host, it refused the last datagram.
 fn pending_refusal(socket: &UdpSocket) -> Option<io::Error> {
     socket.take_error().ok().flatten().filter(is_refusal)
 }
@@ -144,7 +144,7 @@ fn is_refusal(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Returns whether a retry may succeed because the device's queue was full.
+/// Returns whether the error is temporary, such as a full device queue, so that a retry may succeed.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
@@ -194,7 +194,7 @@ mod tests {
         let node = UnixDatagram::bind(&path).unwrap();
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
         let (mut sent, looks) = (0, std::cell::Cell::new(0));
-        // It checks twice whether to stop, then fails.
+        // `send` checks twice whether to stop, then fails.
         let is_stopped = || looks.replace(looks.get() + 1) >= 2;
         let failed = loop {
             match target.send(b"x", is_stopped) {

@@ -1,4 +1,5 @@
-//! Over real sockets: what two receivers got, counted another way, are the expected counts.
+//! Sends loads over real sockets to two receivers, and compares the expected counts with the received events, counted in a
+//! different way.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -15,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 fn receiver(bind: &str) -> (String, JoinHandle<Vec<Vec<u8>>>) {
     let socket = UdpSocket::bind(bind).unwrap();
-    // As the system allows; it must last while this thread waits for a processor.
+    // As large as the system allows, to hold the datagrams that arrive while this thread waits for a processor.
     socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20).unwrap();
     let address = socket.local_addr().unwrap().to_string();
     socket.set_read_timeout(Some(SILENCE)).unwrap();
@@ -34,7 +35,7 @@ fn newline(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte == b'\n')
 }
 
-/// Sends to two receivers, one of them over IPv6, and gives what each got.
+/// Sends to two receivers, one of them over IPv6. Returns the summary and the datagrams that each received.
 fn send_to_two(options: Options, input: &'static str) -> (Summary, [Vec<Vec<u8>>; 2]) {
     let (first, first_received) = receiver("127.0.0.1:0");
     let (second, second_received) = receiver("[::1]:0");
@@ -50,7 +51,7 @@ fn lines(datagrams: &[Vec<u8>]) -> Vec<String> {
     datagrams.iter().map(text).flat_map(lines).collect()
 }
 
-/// Sets of users and of (user, timestamp), as text, a minute and series each.
+/// Returns the points for these lines, counted with sets of users and of (user, timestamp) pairs per minute per series.
 fn counted_with_sets<'a>(lines: impl Iterator<Item = &'a String>) -> String {
     let mut sets: BTreeMap<_, (BTreeSet<_>, BTreeSet<_>)> = BTreeMap::new();
     for line in lines {

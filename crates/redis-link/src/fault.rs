@@ -1,4 +1,4 @@
-//! [`Fault`]: a Redis error and its kind.
+//! [`Fault`]: an error from Redis, classified by its cause.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,9 +19,10 @@ const CODES: [(&str, FaultKind); 9] = [
     ("LOADING", FaultKind::Loading),
 ];
 
-/// Parts of replies without a code. Of these, only a missing permission changes more than the message.
+/// Parts of error replies that have no specific code, and the kinds they indicate. As such texts may change between
+/// versions, only one of these kinds, [`FaultKind::Rights`], is a [refusal](Fault::is_refusal).
 const TEXTS: [(&str, FaultKind); 7] = [
-    // In a script, from Redis before 7.2 and from later versions and Valkey.
+    // A missing permission in a script: the first text is from Redis before 7.2, the second from later versions and Valkey.
     ("The user executing the script can't", FaultKind::Rights),
     ("ACL failure in script", FaultKind::Rights),
     ("cluster support disabled", FaultKind::NoCluster),
@@ -33,59 +34,56 @@ const TEXTS: [(&str, FaultKind); 7] = [
 
 /// The kind of a fault, which determines how to fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "most names are the description")]
+#[expect(missing_docs, reason = "most names are self-explanatory")]
 pub enum FaultKind {
-    /// The server is down, slow or not ready. It may have carried out the command.
+    /// The server is down, slow or not ready. It may have executed the command even so.
     Away,
-    /// The server is out of memory and rejects commands that need more.
+    /// The server has reached its memory limit, and rejects commands that may need more memory.
     Full,
     Replica,
     TooFewReplicas,
     DiskFails,
-    /// Some slots of the cluster have no master.
     ClusterDown,
     Loading,
-    /// The server requires different credentials.
+    /// The server rejected the user name or password, or requires a password.
     Credentials,
-    /// The user is missing a permission.
+    /// The Redis user does not have permission for a command.
     Rights,
-    /// The server's certificate is not trusted.
     ServerCertificate,
-    /// The server requires a certificate, or a different one.
+    /// The server requires a client certificate, or rejected the client certificate.
     ClientCertificate,
-    /// The server closed a TLS connection immediately and may require a certificate. A writing client does not see the alert.
+    /// The server closed a TLS connection immediately, without an alert, and may require a client certificate.
     ClientCertificateMissing,
     /// The server closed a non-TLS connection immediately, and may require TLS.
     IsTls,
-    /// The server does not respond on a TLS connection, and may not support TLS.
+    /// The server does not respond to a TLS handshake, and may not support TLS.
     NoTls,
-    /// The server does not speak TLS.
+    /// The server's response to a TLS handshake was not TLS.
     NotTls,
     NotRedis,
     Unreachable,
-    /// The server's mode does not match the address, for example a cluster address for a server not in cluster mode.
+    /// The address is a cluster's, but the server is not in cluster mode.
     NoCluster,
+    /// The server is in cluster mode, but the address is not a cluster's.
     IsCluster,
     NoSentinel,
     IsSentinel,
-    /// No sentinel knows a master with this name.
     MasterName,
-    /// The server has no database with this number.
     Database,
-    /// The server may evict keys (`maxmemory-policy`). Only a caller's [`Check`](crate::Check) returns this or [`Self::Unfit`].
+    /// The server's `maxmemory-policy` allows it to evict keys. Only a [`Check`](crate::Check) returns this kind.
     Evicts,
     /// The server does not meet the caller's requirements.
     Unfit,
 }
 
-/// A Redis error. Each text is one line, with at most 512 bytes of the server's reply.
+/// An error from Redis. Its message is one line, with at most 512 bytes of the server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind of fault.
+    /// What went wrong, for deciding how to react.
     pub kind: FaultKind,
-    /// The server; empty if unknown.
+    /// The server or sentinel that failed, such as `Redis at 10.0.0.1:6379`; empty if unknown.
     pub server: String,
-    /// The message.
+    /// The message, without the server.
     pub reason: String,
 }
 
@@ -96,7 +94,7 @@ impl Fault {
         Self { kind, server: String::new(), reason: reason.into() }
     }
 
-    /// Returns a [`FaultKind::Away`] fault.
+    /// Returns a fault of kind [`FaultKind::Away`] without a server.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::new(FaultKind::Away, reason)
@@ -118,7 +116,7 @@ impl Fault {
         )
     }
 
-    /// Returns the fault for an error, without the server.
+    /// Converts an error of the `redis` crate into a fault without a server.
     #[must_use]
     pub fn of(error: &RedisError) -> Self {
         let answers = answers(error);
@@ -131,8 +129,8 @@ impl Fault {
             None => of_tls(error).or_else(by_text).unwrap_or(FaultKind::Away),
         };
         let words = match kind {
-            FaultKind::Credentials => "Redis does not accept the credentials",
-            FaultKind::Rights => "the Redis user lacks a right",
+            FaultKind::Credentials => "Redis rejected the credentials",
+            FaultKind::Rights => "the Redis user is missing a permission",
             FaultKind::ServerCertificate | FaultKind::ClientCertificate | FaultKind::NotTls => {
                 "the TLS connection to Redis failed"
             }
@@ -141,7 +139,8 @@ impl Fault {
         Self::new(kind, format!("{words} ({text})"))
     }
 
-    /// Like [`Self::of`], but for the first command on a connection, which may reveal that the server is of a different kind.
+    /// Like [`Self::of`], but for an error while connecting. If the server closes the connection, does not respond or sends
+    /// an unreadable reply at this point, it may expect TLS, not support TLS or not be a Redis server.
     pub(crate) fn of_greeting(error: &RedisError, client: &Client) -> Self {
         let fault = Self::of(error);
         if fault.is_refusal() {
@@ -151,9 +150,9 @@ impl Fault {
         let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
         let has_ended = error.is_connection_dropped() && !error.is_connection_refusal();
         let kind = match error.kind() {
-            // The unexpected byte is not worth reporting.
+            // The crate's message only shows the unexpected byte, which does not help.
             ErrorKind::Parse => {
-                return Self::new(FaultKind::NotRedis, "this does not answer like Redis");
+                return Self::new(FaultKind::NotRedis, "the response is not from a Redis server");
             }
             _ if has_ended && is_tls => FaultKind::ClientCertificateMissing,
             _ if has_ended => FaultKind::IsTls,
@@ -164,7 +163,7 @@ impl Fault {
         Self { kind, ..fault }
     }
 
-    /// Returns the fault with this server.
+    /// Returns the same fault, as a fault of this server.
     #[must_use]
     pub fn at(self, server: &impl fmt::Display) -> Self {
         Self { server: server.to_string(), ..self }
@@ -194,14 +193,15 @@ fn of_tls(error: &RedisError) -> Option<FaultKind> {
             | Alert::CertificateExpired
             | Alert::CertificateUnknown
             | Alert::UnknownCA
-            // The certificate was issued by an authority with the same name as the trusted one.
+            // Sent if the client certificate's CA has the same name as the trusted CA but a different key.
             | Alert::DecryptError,
         ) => Some(FaultKind::ClientCertificate),
         _ => None,
     }
 }
 
-/// Returns the TLS error that caused an error. Redis errors keep it in an `Arc`, and it is not the `source` of an `io::Error`.
+/// Returns the TLS error that caused this error; None if there is none. Following `source` alone would miss it: Redis errors
+/// keep their cause in an `Arc`, and the `source` of an `io::Error` skips the error inside.
 #[must_use]
 pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref() {
@@ -216,7 +216,7 @@ pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Erro
     find_tls(error.source()?)
 }
 
-/// Returns the code and text of an error; for a transaction, those of each command that made it fail.
+/// Returns the code and text of an error. For a failed transaction, returns those of each command that failed.
 fn answers(error: &RedisError) -> Vec<(String, String)> {
     let causes = error.clone().into_server_errors().filter(|causes| !causes.is_empty());
     causes.map_or_else(
@@ -230,7 +230,7 @@ fn answers(error: &RedisError) -> Vec<(String, String)> {
     )
 }
 
-/// Returns whether the connection is lost, has timed out, or leads to a server that accepts no writes.
+/// Returns whether a connection must be replaced after this error, e.g. because it is lost or the server rejects writes.
 pub(crate) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
@@ -242,7 +242,7 @@ pub(crate) fn ends_connection(error: &RedisError) -> bool {
             .any(|(code, _)| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
-/// Returns whether a different server may be responsible. A transaction error has the code only in its message.
+/// Returns whether a different server may own the slot now. A failed transaction has the code only in its message.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"];
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
@@ -254,7 +254,7 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
 
 const BYTES_MAX: usize = 512;
 
-/// Returns at most 512 bytes of a text, with each run of whitespace and control characters replaced by one space.
+/// Returns the first 512 bytes of a text as one line: each run of whitespace and control characters becomes a single space.
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();
@@ -288,14 +288,14 @@ mod tests {
 
     #[test]
     fn tls_errors_are_distinguished() {
-        let of = |error: rustls::Error| {
+        let kind_of = |error: rustls::Error| {
             of_tls(&RedisError::from(io::Error::other(io::Error::other(error))))
         };
         let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
-        assert_eq!(of(expired), Some(FaultKind::ServerCertificate));
+        assert_eq!(kind_of(expired), Some(FaultKind::ServerCertificate));
         let required = rustls::Error::AlertReceived(Alert::CertificateRequired);
-        assert_eq!(of(required), Some(FaultKind::ClientCertificate));
-        assert_eq!(of(rustls::Error::HandshakeNotComplete), None);
+        assert_eq!(kind_of(required), Some(FaultKind::ClientCertificate));
+        assert_eq!(kind_of(rustls::Error::HandshakeNotComplete), None);
         assert_eq!(of_tls(&RedisError::from(io::Error::other("else"))), None);
     }
 }

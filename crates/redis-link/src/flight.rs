@@ -1,6 +1,7 @@
-//! [`Flight`] limits the bytes in flight on a connection, because the timeout for a reply covers all commands sent before it.
-//! The limit, its room, is what a [`SLOWEST_LINK`] link carries in a third of the timeout. A slow reply halves the room, and
-//! fast replies restore it. A large command waits for room, in order of arrival and without a timeout.
+//! [`Flight`] limits the bytes in flight on a connection, so that on a slow link, no command times out behind the ones sent
+//! before. The limit, called the room, is at most the number of bytes that a link as slow as [`SLOWEST_LINK`] carries in a
+//! third of the timeout. A reply that takes longer than that halves the room, and fast replies enlarge it again. Commands of
+//! at least [`SMALL`] bytes wait for room in order of arrival, without a timeout.
 
 use std::io;
 use std::sync::Arc;
@@ -11,20 +12,20 @@ use redis::RedisError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// The slowest supported link, in bytes per second.
+/// The throughput of the slowest supported network link, in bytes per second.
 const SLOWEST_LINK: usize = 1_000_000;
-/// Commands smaller than this do not wait.
+/// Commands smaller than this number of bytes are sent without waiting for room.
 const SMALL: usize = 4 << 10;
-/// The minimum room is the maximum divided by this.
+/// The room never becomes smaller than the maximum room divided by this number.
 const ROOM_MIN_SHARE: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// The bytes that may be in flight, shared and adjusted by all connections of a link.
+    /// The number of bytes that may be in flight. A new connection starts with the room that suited the previous one.
     room: Arc<AtomicUsize>,
     most: usize,
     slow: Duration,
-    /// One permit per byte of the maximum room. When there is less room, a byte takes several permits.
+    /// One permit for each byte of the maximum room. While the room is smaller, each byte takes proportionally more permits.
     permits: Semaphore,
 }
 
@@ -32,7 +33,7 @@ impl Flight {
     pub(crate) fn new(response: Duration) -> Self {
         let slow = response / 3;
         let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
-        // `acquire_many` takes a u32.
+        // `acquire_many` takes the number of permits as a u32.
         let most =
             usize::try_from(bytes).unwrap_or(usize::MAX).clamp(SMALL, u32::MAX as usize >> 4);
         Self { room: Arc::new(AtomicUsize::new(most)), most, slow, permits: Semaphore::new(most) }
@@ -43,7 +44,8 @@ impl Flight {
         Self { room: Arc::clone(&self.room), most, slow, permits: Semaphore::new(most) }
     }
 
-    /// Commands that were in flight at the same time change the room only once.
+    /// Halves the room after a slow reply, and enlarges it by a quarter after a fast one. `room` is the room when the
+    /// command was sent. If it has changed since, it is left alone, so commands in flight together change it once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
             (room / 2).max(self.most / ROOM_MIN_SHARE)
@@ -59,14 +61,15 @@ impl Flight {
         self.permits.close();
     }
 
-    /// Waits until there is room for a command. Fails if the connection is lost first.
+    /// Waits until there is room for a command of this size, and returns a [`Seat`] to hold until the command is answered.
+    /// Returns None if the command is small and needs no room. Fails if the connection is lost before there is room.
     pub(crate) async fn enter(&self, bytes: usize) -> Result<Option<Seat<'_>>, RedisError> {
         if bytes < SMALL {
             return Ok(None);
         }
         let room = self.room.load(Ordering::Relaxed);
         let taken = bytes.saturating_mul(self.most) / room;
-        // A command larger than the room is sent alone.
+        // A command larger than the room takes all permits, so that no other large command is in flight with it.
         let taken = u32::try_from(taken.min(self.most)).unwrap_or(u32::MAX);
         let permit = self.permits.acquire_many(taken).await.map_err(|_closed| {
             let reason = "the connection was lost before the command was sent";
@@ -76,6 +79,7 @@ impl Flight {
     }
 }
 
+/// The room taken by a command in flight.
 pub(crate) struct Seat<'a> {
     flight: &'a Flight,
     room: usize,
@@ -85,7 +89,7 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Drop for Seat<'_> {
-    /// The command has been answered or has timed out.
+    /// Adjusts the room to the time that the command took. Called when the command has been answered or has timed out.
     fn drop(&mut self) {
         self.flight.learn(self.room, self.bytes, self.sent.elapsed());
     }
@@ -106,7 +110,7 @@ mod tests {
         let room = || flight.next().room.load(Ordering::Relaxed);
         let most = room();
         assert_eq!(most, SLOWEST_LINK);
-        // Both were in flight at the same time.
+        // Two commands that were in flight at the same time halve the room only once.
         for _ in 0..2 {
             flight.learn(most, most / 2, RESPONSE / 2);
         }
@@ -115,7 +119,7 @@ mod tests {
             flight.learn(room(), most / 2, RESPONSE);
         }
         assert_eq!(room(), most / ROOM_MIN_SHARE);
-        // A command of a few bytes says little about large ones.
+        // The time of a small command says little about the throughput of the link.
         flight.learn(room(), 1, Duration::ZERO);
         assert_eq!(room(), most / ROOM_MIN_SHARE);
         for _ in 0..20 {

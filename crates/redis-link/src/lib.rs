@@ -25,26 +25,26 @@ pub use self::settings::{
 use self::topology::{LAST_SLOT, Slots};
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 
-/// Minimum time between requests for the map of servers.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Decides, from an INFO reply, whether to use a server. Called for every new connection, as it may lead to a different server.
+/// Checks an INFO reply, and returns a fault if the server must not be used. Called for every new connection.
 pub type Check = Arc<dyn Fn(&str) -> Result<(), Fault> + Send + Sync>;
 
-/// The number of a connection to a server, counted from 0.
+/// The index of one of the connections to a server, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(pub usize);
 
-/// The number of connections to each server.
+/// How many connections are made to each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// The first lanes. If one is lost, the generation changes. The replication ID is checked at most once per second.
+    /// The number of watched lanes, which are the first ones. The server's generation changes if the connection of a watched
+    /// lane is lost, or if a check before a command, at most once per second per lane, finds a new replication ID.
     pub watched: usize,
-    /// The remaining lanes, which connect on first use.
+    /// The number of other lanes. If one of them is lost, the generation stays the same.
     pub others: usize,
 }
 
-/// Connections to Redis; see the [crate]. Only one caller at a time requests a new map of servers; the others use the known one.
+/// The connections to all servers of an address; see the [crate].
 pub struct Redis {
     settings: Arc<Settings>,
     lanes: Lanes,
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// Connects on the first command.
+    /// Returns connections to the address in `settings`, to be established on first use. Fails if a certificate is invalid.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
         let endpoint = settings.address.server().cloned();
         let redis = Self {
@@ -84,7 +84,7 @@ impl Redis {
             let server = redis.make_server(endpoint)?;
             redis.set_map(vec![(0..=LAST_SLOT, server)]);
         } else {
-            // Reports unusable certificates at startup.
+            // The servers are not known yet. This client only serves to report invalid certificates at startup.
             redis.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
         }
         Ok(redis)
@@ -110,10 +110,10 @@ impl Redis {
         Some(Arc::clone(server))
     }
 
-    /// Returns the server for a slot.
+    /// Returns the server that owns a slot, requesting the map of servers if needed. Fails if the slot has no known server.
     pub async fn server(&self, slot: u16) -> Result<Arc<Server>, Fault> {
         if self.is_suspect() {
-            // One caller requests the map; the others use the known server, or wait if there is none.
+            // One caller requests the map. The others use the known server or, if there is none, wait for the new map.
             match (self.asked.try_lock(), self.known(slot)) {
                 (Ok(mut asked), known) => {
                     if let Err(fault) = self.refresh(&mut asked).await {
@@ -128,7 +128,7 @@ impl Redis {
             self.suspect();
             let address = &self.settings.address;
             Fault::unavailable(format!(
-                "{address}: no master serves slot {slot}; see `CLUSTER SLOTS`"
+                "{address}: no master serves slot {slot}; check `CLUSTER SLOTS`"
             ))
         })
     }
@@ -145,9 +145,10 @@ impl Redis {
         let found = topology::find(&self.settings, asked.times, self.servers()).await;
         asked.times = asked.times.wrapping_add(1);
         let fault = match &found {
-            Ok(_) => {
-                Fault::unavailable(format!("{} was asked a moment ago", self.settings.address))
-            }
+            Ok(_) => Fault::unavailable(format!(
+                "{} was queried less than 250 ms ago",
+                self.settings.address
+            )),
             Err(fault) => fault.clone(),
         };
         asked.last = Some((Instant::now(), fault));
@@ -170,7 +171,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Returns all known servers.
+    /// Returns the servers in the known map, each of them once.
     #[must_use]
     pub fn servers(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<Arc<Server>> = Vec::new();
@@ -182,20 +183,21 @@ impl Redis {
         servers
     }
 
-    /// Returns a number that changes when the server for this slot may have lost acknowledged data; 0 if the server is unknown.
+    /// Returns the generation of the server that owns this slot: a number that changes when the server may have lost
+    /// acknowledged data. Returns 0 if no server is known for the slot.
     #[must_use]
     pub fn generation(&self, slot: u16) -> u64 {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
-    /// Changes the generation of the server for this slot, because acknowledged data is missing from it.
+    /// Changes the generation of the server that owns this slot. To be called when the server has lost acknowledged data.
     pub fn forgot(&self, slot: u16) {
         if let Some(server) = self.known(slot) {
             server.forgot();
         }
     }
 
-    /// Requests the map of servers before the next command, because the known map may be outdated.
+    /// Requests the map of servers again before the next command, because it may be outdated. A single server has no map.
     pub fn suspect(&self) {
         if self.settings.address.server().is_none() {
             self.is_stale.store(true, Ordering::Release);
@@ -212,7 +214,7 @@ impl Redis {
         self.settings.address.to_string()
     }
 
-    /// Returns a client for the server with this number, modulo the number of servers, for connections not bound to a slot.
+    /// Returns a client for the known server with this number, modulo their count, for connections not bound to a slot.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();
@@ -220,7 +222,7 @@ impl Redis {
         Ok(server.client().clone())
     }
 
-    /// Runs an idempotent command on this slot's server. If a different one may be responsible, retries within the timeout.
+    /// Runs an idempotent command on the server that owns this slot. Retries until the timeout if the slot may have moved.
     pub async fn run<T, F>(
         &self,
         slot: u16,
@@ -250,7 +252,8 @@ impl Redis {
         }
     }
 
-    /// Runs a command on this server in this generation; 0 means any generation.
+    /// Runs a command on this server. Fails without running it if the server is no longer in this generation, unless
+    /// `generation` is 0. On a lane that is not watched, the command must be idempotent, because it may be resent.
     pub async fn run_on<T, F>(
         &self,
         server: &Server,
@@ -265,10 +268,10 @@ impl Redis {
         if lane.0 >= self.lanes.watched {
             connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
-        // A connection on a watched lane is not replaced, so the command runs in this generation.
+        // The connection of a watched lane is not replaced during a command, so the command runs in this generation.
         if generation != 0 && server.generation() != generation {
             return Err(Fault::unavailable(
-                "reconnected in between, so confirmed data may be lost",
+                "the connection was replaced in the meantime, so acknowledged data may have been lost",
             )
             .at(server));
         }
@@ -280,7 +283,7 @@ impl Redis {
         })
     }
 
-    /// Returns a connection for the lane. On a watched lane, checks that the server still has its data.
+    /// Returns the connection of a lane. On a watched lane, fails if the replication ID has changed since the last check.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
         let link = server.link(lane);
         let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
@@ -291,7 +294,7 @@ impl Redis {
         let has_its_data = server.has_its_data(&mut connection).await;
         connection.repeats_by = None;
         if !has_its_data.map_err(|error| link.failed(&connection, &error))? {
-            let reason = "its replication id changed, so confirmed data may be lost";
+            let reason = "its replication ID changed, so acknowledged data may have been lost";
             tracing::warn!("{server}: {reason}");
             return Err(Fault::unavailable(reason).at(server));
         }
@@ -299,7 +302,7 @@ impl Redis {
     }
 }
 
-/// Returns the slot of a key as Redis Cluster specifies it: CRC16 (XMODEM) of its hash tag, or of the whole key, modulo 16384.
+/// Returns the Redis Cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key, modulo 16384.
 #[must_use]
 pub fn slot(key: &[u8]) -> u16 {
     let tag = || {
@@ -315,13 +318,13 @@ pub fn slot(key: &[u8]) -> u16 {
     crc % (LAST_SLOT + 1)
 }
 
-/// Returns a field from an INFO reply.
+/// Returns the value of a field of an INFO reply; None if the reply has no such field.
 #[must_use]
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Checks, from an INFO reply, that a server has loaded its data. Until then it replies only to INFO, and slowly.
+/// Returns a fault if the INFO reply shows that the server is still loading its data, and so rejects most other commands.
 fn check_loaded(info: &str) -> Result<(), Fault> {
     match info_field(info, "loading").unwrap_or("0") {
         "0" => Ok(()),
@@ -329,7 +332,7 @@ fn check_loaded(info: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks, from an INFO reply, that a server accepts writes and does not evict keys.
+/// A [`Check`] for callers that store data: fails if the server is a replica, is loading its data or may evict keys.
 pub fn check(info: &str) -> Result<(), Fault> {
     let field = |name, default| info_field(info, name).unwrap_or(default);
     if field("role", "master") == "slave" {

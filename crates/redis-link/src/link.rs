@@ -1,6 +1,7 @@
-//! A [`Link`] is a connection to Redis that is replaced when it is lost; a [`Connection`] then repeats idempotent commands.
-//! Every wait is bounded: for connecting, for each reply, and for a peer that has vanished. One caller connects, and the others
-//! wait for its first attempt. If that fails, one caller retries after increasing pauses, and the others fail immediately.
+//! A [`Link`] holds a [`Connection`] to a Redis server and replaces it when it is lost. If permitted, the command that
+//! noticed the loss is then resent over the new connection. There is a timeout for connecting, for each reply, and for data
+//! that the peer does not acknowledge. Only one caller connects. The others wait for its first attempt; if that fails, they
+//! fail immediately while one caller at a time retries after increasing pauses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +17,10 @@ use crate::flight::Flight;
 use crate::settings::{Endpoint, Settings};
 use crate::{Check, Fault};
 
-/// The framing overhead per argument, in bytes.
+/// The approximate protocol overhead of each argument of a command, in bytes.
 const FRAMING: usize = 12;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Minimum time between checks of the server's data.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
@@ -29,11 +29,10 @@ pub(crate) struct Link {
     check: Check,
     server: String,
     flight: Flight,
-    /// The number of lost connections. After each loss, the next connection may lead to a restarted or different Redis.
+    /// The number of connections lost so far. After a loss, the server may be a different one.
     losses: AtomicU64,
-    /// Never locked across an await.
+    /// The lock is never held across an await.
     state: Mutex<State>,
-    /// Held by the caller that is connecting.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -79,11 +78,11 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while changing it.
+        // Nothing panics halfway through a change of the state, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connection or the last fault; `None` if it is time to connect.
+    /// Returns the connection, or the last fault if it is too early to retry. Returns None if it is time to connect.
     fn known(&self) -> Option<Result<Connection, Fault>> {
         let state = self.state();
         match &state.connection {
@@ -104,7 +103,7 @@ impl Link {
         let _turn = if let Ok(turn) = self.connecting.try_lock() {
             turn
         } else {
-            // Another caller is connecting. Wait only for the first attempt.
+            // Another caller is connecting. Wait for it only if this is the first attempt.
             if let Some(fault) = self.failure() {
                 return Err(fault);
             }
@@ -157,7 +156,7 @@ impl Link {
         is_time
     }
 
-    /// Returns the fault for a failed command, and drops a connection that is no longer usable.
+    /// Returns the fault for a failed command, after dropping the connection if it is no longer usable.
     pub(crate) fn failed(&self, connection: &Connection, error: &RedisError) -> Fault {
         let fault = Fault::of(error).at(&self.server);
         if !ends_connection(error) {
@@ -176,18 +175,19 @@ impl Link {
     }
 }
 
-/// A connection to a server; see the [crate]. Clones share the connection.
+/// A connection to a server; see the [crate]. All clones use the same socket.
 #[derive(Clone)]
 pub struct Connection {
     inner: MultiplexedConnection,
     flight: Arc<Flight>,
-    /// Whether it was made for this call, so that it cannot have been idle.
+    /// Whether the connection was made for this command, so that the server cannot have closed it for being idle.
     is_new: bool,
     pub(crate) repeats_by: Option<Arc<Link>>,
 }
 
 impl Connection {
-    /// Replaces a lost connection once. Returns false if that is impossible or the command must not be repeated.
+    /// Returns whether to resend the command that failed with this error, after replacing the connection. Returns false if
+    /// the connection is not lost or cannot be replaced, or if the command has been resent already or must not be.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {

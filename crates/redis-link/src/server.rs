@@ -1,4 +1,4 @@
-//! [`Server`]: a server and its connections, and whether it still has the data it acknowledged.
+//! [`Server`]: a Redis server, the connections to it, and whether it may have lost data that it acknowledged.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,14 +10,13 @@ use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings, SettingsError};
 use crate::{Check, Lane, Lanes, info_field};
 
-/// A server and its connections. `Display` shows its endpoint.
+/// A Redis server and the connections to it. `Display` shows its endpoint.
 pub struct Server {
-    /// A unique number, counted from 1, so that different servers have different generations.
+    /// A number that no other server has, so that different servers have different generations. Counted from 1.
     number: u64,
     endpoint: Endpoint,
     links: Vec<Arc<Link>>,
     watched: usize,
-    /// The last known replication ID. Never locked across an await.
     replication_id: Mutex<Option<String>>,
     replaced: AtomicU64,
     forgets: AtomicBool,
@@ -45,7 +44,7 @@ impl Server {
         })
     }
 
-    /// Returns the endpoint.
+    /// Returns the endpoint at which the server is reached.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -63,13 +62,13 @@ impl Server {
         self.links.iter().any(|link| link.is_connected())
     }
 
-    /// Returns a number, never 0, that differs between servers and changes when this one may have lost acknowledged data.
+    /// Returns a nonzero number that changes when this server may have lost acknowledged data, and that no other server has.
     pub(crate) fn generation(&self) -> u64 {
         let losses: u64 = self.links.iter().take(self.watched).map(|link| link.losses()).sum();
         (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Returns whether it had no append-only file at the last check and so loses all data since its last snapshot when it exits.
+    /// Returns whether the append-only file was disabled at the last check. If so, a crash loses recent data.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
@@ -79,7 +78,8 @@ impl Server {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A server that becomes a replica, even briefly, takes over another server's data while its clients stay connected.
+    /// Returns whether the replication ID is the same as at the last check; if not, changes the generation. The ID changes
+    /// when a server becomes a replica, even briefly, which replaces its data while clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
         connection: &mut Connection,

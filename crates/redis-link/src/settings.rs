@@ -15,27 +15,27 @@ use redis::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// How long a connection is idle before it is probed, and the time between probes.
+/// How long a connection is idle before the first TCP keepalive probe, and the time between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Connection settings. `Debug` shows no secrets.
+/// Where Redis is and how to connect. `Debug` shows neither the password nor the certificates.
 #[derive(Clone)]
 pub struct Settings {
-    /// The address.
+    /// The server, cluster or sentinels to connect to.
     pub address: Address,
-    /// The certificates; `None` for no TLS, which includes every Unix socket.
+    /// The certificates for TLS; `None` to connect without TLS. Unix sockets never use TLS.
     pub tls: Option<Tls>,
-    /// The database number.
+    /// The number of the database to select.
     pub database: u32,
-    /// The Redis user.
+    /// The Redis user to log in as.
     pub credentials: Credentials,
-    /// The timeouts.
+    /// How long to wait for connections and for replies.
     pub timeouts: Timeouts,
-    /// Replaces the network in tests.
+    /// Creates the streams for connections, in tests; `None` to connect over the network.
     pub dial: Option<Dial>,
 }
 
-/// Creates the stream for each connection.
+/// A function that returns the stream for a new connection.
 pub type Dial = Arc<dyn Fn() -> Box<dyn AsyncStream + Send + Unpin> + Send + Sync>;
 
 impl fmt::Debug for Settings {
@@ -51,7 +51,7 @@ impl fmt::Debug for Settings {
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// The name, as in the server's certificate, or IP address, and the port.
+    /// The host name or IP address, and the port. With TLS, the server's certificate must be valid for this host.
     Tcp(String, u16),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -73,14 +73,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The address of Redis. `Display` shows no secrets.
+/// The address of a Redis server or of a group of servers. Contains no secrets, so it may be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// One server.
+    /// A single server.
     Server(Endpoint),
-    /// A Redis Cluster: some of its nodes, from which all others are discovered.
+    /// A Redis Cluster, given as some of its nodes. The other nodes are discovered through these.
     Cluster(Vec<Endpoint>),
-    /// A server with replicas behind Redis Sentinel: the sentinels, which are sent no password, and the master's name.
+    /// A master monitored by Redis Sentinel, given as the sentinels and the master's name. No password is sent to sentinels.
     Sentinel(Vec<Endpoint>, String),
 }
 
@@ -100,20 +100,20 @@ impl fmt::Display for Address {
         };
         match self {
             Self::Server(endpoint) => write!(f, "Redis at {endpoint}"),
-            Self::Cluster(nodes) => write!(f, "the Redis Cluster of {}", list(nodes)),
+            Self::Cluster(nodes) => write!(f, "the Redis Cluster at {}", list(nodes)),
             Self::Sentinel(sentinels, name) => {
-                write!(f, "the Redis master {name} of the sentinels {}", list(sentinels))
+                write!(f, "the Redis master {name} behind the sentinels {}", list(sentinels))
             }
         }
     }
 }
 
-/// Timeouts, 2 s by default.
+/// The timeouts of a connection. Both are 2 s by default.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For connecting, including name resolution and TLS.
+    /// The timeout for connecting, including name resolution and the TLS handshake.
     pub connect: Duration,
-    /// For each reply.
+    /// The timeout for each reply.
     pub response: Duration,
 }
 
@@ -123,31 +123,31 @@ impl Default for Timeouts {
     }
 }
 
-/// A Redis user.
+/// The name and password of a Redis user.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// `None` for the default user.
+    /// The user name; `None` for Redis's default user.
     pub username: Option<String>,
-    /// `None` for no password.
+    /// The password; `None` if the user has no password.
     pub password: Option<String>,
 }
 
-/// Certificates for TLS, in PEM. Servers are always verified.
+/// PEM certificates for TLS. The server's certificate is always verified.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// The trusted authorities; `None` for the system's.
+    /// The CA certificates used to verify the server; `None` for the system's CA certificates.
     pub ca: Option<Vec<u8>>,
-    /// The certificate and key of this process.
+    /// The client certificate and its private key; `None` to connect without a client certificate.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Settings that cannot be used.
+/// The error for settings that cannot be used, such as an invalid certificate.
 #[derive(Debug, thiserror::Error)]
-#[error("the address of Redis or its certificates cannot be used: {0}")]
+#[error("the Redis address or certificates cannot be used: {0}")]
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// Returns settings for the first database at this address, without TLS or credentials.
+    /// Returns settings for database 0 at this address, with the default timeouts and without TLS or credentials.
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl Settings {
         endpoint: &Endpoint,
         server: RedisConnectionInfo,
     ) -> Result<Client, SettingsError> {
-        // Setting the library name needs permission for CLIENT, which can also pause the server.
+        // Setting the library name would require permission for CLIENT, a command that can also pause the server.
         let server = server.set_skip_set_lib_name();
         let tcp = TcpSettings::default()
             .set_nodelay(true)
@@ -211,12 +211,12 @@ impl Settings {
         let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
-        // The client accepts a file that contains no certificate, and then trusts no server.
+        // The `redis` crate accepts a file that contains no certificates, and would then trust no server.
         let has_certificate = |pem: &Vec<u8>| {
             CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok())
         };
         if !ca.as_ref().is_none_or(has_certificate) {
-            let message = "the authority's file has no certificate in PEM";
+            let message = "the CA file contains no PEM certificates";
             return Err(SettingsError((ErrorKind::InvalidClientConfig, message).into()));
         }
         let client_tls =

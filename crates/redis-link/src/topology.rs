@@ -1,4 +1,4 @@
-//! Finds the server for each slot: the master reported by the sentinels, or the masters of a Redis Cluster.
+//! Finds the server that owns each slot: the master that the sentinels report, or the masters of a Redis Cluster.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,22 +13,23 @@ pub(crate) const LAST_SLOT: u16 = 16383;
 
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
-/// Each call starts with a different server, because a node that is isolated from the others returns an old map.
+/// Queries the sentinels or cluster nodes one after another, and returns the first slot map received. Each call starts with
+/// a different one, selected by `times`, because an isolated node returns an outdated map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,
     mut servers: Vec<Arc<Server>>,
 ) -> Result<Slots<Endpoint>, Fault> {
-    let mut failure = Fault::unavailable("the address has no host");
+    let mut failure = Fault::unavailable("the address contains no host");
     match &settings.address {
         Address::Cluster(nodes) => {
             let first = times % servers.len().max(1);
             servers.rotate_left(first);
-            // A server that is not responding costs a timeout.
+            // Connected servers go first, because each server that does not respond delays the map by a timeout.
             servers.sort_by_key(|server| !server.is_connected());
             let mut asked: Vec<_> = servers.iter().map(|server| server.endpoint()).collect();
             asked.extend(
-                nodes.iter().filter(|node| servers.iter().all(|it| it.endpoint() != *node)),
+                nodes.iter().filter(|node| servers.iter().all(|server| server.endpoint() != *node)),
             );
             for endpoint in asked {
                 match ask_cluster(settings, endpoint).await {
@@ -47,7 +48,7 @@ pub(crate) async fn find(
                     Err(fault) => silent = Some(fault),
                 }
             }
-            // The name is rejected only if every sentinel rejects it.
+            // A sentinel that did not reply may know the master, so the name is rejected only if every sentinel rejects it.
             failure = silent.unwrap_or(failure);
         }
         Address::Server(_) => {}
@@ -63,7 +64,7 @@ async fn ask_cluster(settings: &Settings, endpoint: &Endpoint) -> Result<Slots<E
     let slots: Option<Slots<_>> =
         answer.into_iter().map(|range| read_range(range, endpoint)).collect();
     let slots = slots.filter(|slots| !slots.is_empty());
-    slots.ok_or_else(|| Fault::unavailable(format!("{endpoint} has no map of slots")))
+    slots.ok_or_else(|| Fault::unavailable(format!("{endpoint} returned no slot map")))
 }
 
 async fn ask_sentinel(
@@ -76,7 +77,7 @@ async fn ask_sentinel(
     let answer: Option<(String, u16)> =
         ask(settings, settings.sentinel(endpoint), &command, &server).await?;
     answer.map(|(host, port)| Endpoint::Tcp(host, port)).ok_or_else(|| {
-        let reason = format!("the sentinel {endpoint} has no master named {name}");
+        let reason = format!("the sentinel at {endpoint} does not monitor a master named {name}");
         Fault::new(FaultKind::MasterName, reason)
     })
 }
@@ -88,12 +89,13 @@ async fn ask<T: FromRedisValue>(
     server: &str,
 ) -> Result<T, Fault> {
     let client =
-        client.map_err(|error| Fault::unavailable(format!("cannot ask {server}: {error}")))?;
+        client.map_err(|error| Fault::unavailable(format!("cannot query {server}: {error}")))?;
     let asked = async { command.query_async(&mut settings.connect(&client).await?).await };
     asked.await.map_err(|error| Fault::of_greeting(&error, &client).at(&server))
 }
 
-/// Reads a range from `CLUSTER SLOTS`. A master without a name is the node that replied.
+/// Parses one entry of a `CLUSTER SLOTS` reply, and returns its slots and their master; None if it is malformed. If the
+/// entry names no host, the master is on the host of the node that was `asked`.
 fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(RangeInclusive<u16>, Endpoint)> {
     let mut parts = range.into_iter();
     let first = redis::from_redis_value(parts.next()?).ok()?;

@@ -1,4 +1,4 @@
-//! Redis URLs. Errors never show anything that may be a password; see [`without_secrets`].
+//! Parses Redis URLs. Error messages never contain anything that could be part of a password; see [`without_secrets`].
 
 use std::str::FromStr;
 
@@ -7,21 +7,21 @@ use url::Url;
 
 use crate::settings::{Address, Credentials, Endpoint, Settings, Tls};
 
-/// The URL forms, for use in messages.
+/// The supported forms of a Redis URL, for use in error messages.
 pub const URL_FORMS: &str = "redis://host:6379, rediss://host:6379, redis+unix:///path, \
      redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
-const SERVER: &str = "write redis://host:6379/0 or rediss://host:6379/0";
-const SOCKET: &str = "write redis+unix:///run/redis/redis.sock";
-const CLUSTER: &str = "write redis+cluster://host1:6379,host2:6379";
-const SENTINEL: &str = "write redis+sentinel://host1:26379,host2:26379/mymaster";
+const SERVER: &str = "use redis://host:6379/0 or rediss://host:6379/0";
+const SOCKET: &str = "use redis+unix:///run/redis/redis.sock";
+const CLUSTER: &str = "use redis+cluster://host1:6379,host2:6379";
+const SENTINEL: &str = "use redis+sentinel://host1:26379,host2:26379/mymaster";
 
 /// An invalid Redis URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// The scheme is unknown. Holds the URL without its secrets.
-    #[error("{0:?} is not a URL of Redis; write {URL_FORMS}")]
+    /// The URL has no scheme or an unknown one. Contains the URL without its secrets.
+    #[error("{0:?} is not a Redis URL; use {URL_FORMS}")]
     Scheme(String),
-    /// The URL is malformed. Holds the URL without its secrets, the mistake, and what to write instead.
+    /// The URL is malformed. Contains the URL without its secrets, what is wrong with it, and how to fix it.
     #[error("{0:?} {1}; {2}")]
     Invalid(String, String, &'static str),
 }
@@ -29,7 +29,7 @@ pub enum UrlError {
 impl FromStr for Settings {
     type Err = UrlError;
 
-    /// Parses [`URL_FORMS`], each with `user:password@` before the first host if needed. `rediss` trusts the system's CAs.
+    /// Parses a URL in one of the [`URL_FORMS`], optionally with `user:password@` before the first host.
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let invalid =
             |reason: &str, hint| UrlError::Invalid(without_secrets(text), reason.to_owned(), hint);
@@ -48,14 +48,16 @@ impl FromStr for Settings {
             _ => (place, "db=0"),
         };
         if login.contains(['/', '?', '#']) || place.contains(['?', '#']) {
-            let hint = "leave it out; in a password write %3F, %23 or %2F";
-            return Err(invalid("has a ? or # part, or a / before its host", hint));
+            let hint =
+                "remove it; if it is part of the password, write ? as %3F, # as %23 and / as %2F";
+            return Err(invalid("contains a ? or #, or a / before the host", hint));
         }
         let decoded = |part: &str| match percent_decode_str(part).decode_utf8() {
             Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
-            Err(_) => {
-                Err(invalid("has a user, password or path that is not UTF-8", "write it in UTF-8"))
-            }
+            Err(_) => Err(invalid(
+                "has a user, password or path that is not valid UTF-8",
+                "encode it as UTF-8",
+            )),
         };
         let (username, password) = login.split_once(':').unwrap_or((login, ""));
         let credentials =
@@ -74,27 +76,27 @@ impl FromStr for Settings {
         let address = match hint {
             SOCKET if hosts.is_empty() && !path.is_empty() => {
                 let number = query.strip_prefix("db=").and_then(|number| number.parse().ok());
-                let other = || invalid("has a ? part other than ?db=N", "leave it out");
-                database = number.ok_or_else(other)?;
+                let invalid_query = || invalid("has a query other than ?db=N", "remove it");
+                database = number.ok_or_else(invalid_query)?;
                 Address::Server(Endpoint::Unix(decoded(place)?.unwrap_or_default().into()))
             }
-            SOCKET => return Err(invalid("has no path of a socket", hint)),
+            SOCKET => return Err(invalid("has no socket path", hint)),
             CLUSTER if !matches!(path, "" | "0") => {
-                let hint = "leave it out; a cluster has no databases";
+                let hint = "remove it; a cluster has no databases";
                 return Err(invalid("has a path", hint));
             }
             CLUSTER => Address::Cluster(nodes),
             SENTINEL if path.is_empty() || path.contains('/') => {
-                return Err(invalid("does not end with the name of the master", hint));
+                return Err(invalid("does not end with the master's name", hint));
             }
             SENTINEL => Address::Sentinel(nodes, path.to_owned()),
             _ => {
                 let number = path.trim_start_matches('/');
                 let number = if number.is_empty() { "0" } else { number };
-                let not_one = |_| invalid("has a path that is not a database number", hint);
-                database = number.parse().map_err(not_one)?;
+                let not_a_number = |_| invalid("has a path that is not a database number", hint);
+                database = number.parse().map_err(not_a_number)?;
                 let [server] =
-                    nodes.try_into().map_err(|_| invalid("has several hosts", CLUSTER))?;
+                    nodes.try_into().map_err(|_| invalid("has more than one host", CLUSTER))?;
                 Address::Server(server)
             }
         };
@@ -107,7 +109,8 @@ impl FromStr for Settings {
     }
 }
 
-/// Removes everything before the last `@`, since an unescaped password may contain any character, and a `?` or `#` part.
+/// Replaces everything before the last `@`, and everything from the first `?` or `#` after it, with `[hidden]`, and returns
+/// the rest of the URL. The last `@` is used because an unescaped password may itself contain one.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');

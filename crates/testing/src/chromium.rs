@@ -1,5 +1,5 @@
-//! A headless Chromium with one page, driven by the `DevTools` protocol over a pipe. The page's complaints and
-//! requests are kept. It stops with its owner and removes its profile.
+//! A headless Chromium with one page, which is controlled through the `DevTools` protocol over a pipe. It records the
+//! errors, warnings and requests of the page. When [`Chromium`] is dropped, the browser is stopped and its profile removed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use crate::eventually::{SOON, eventually, when};
 use crate::process;
 
-/// The messages of the browser.
+/// The messages received from the browser.
 #[derive(Debug, Default)]
-struct Said {
-    /// Answers and events, in their order.
+struct Inbox {
+    /// The responses and events in order of arrival.
     messages: Vec<Value>,
     ended: bool,
 }
@@ -25,12 +25,12 @@ struct Said {
 pub struct Chromium {
     child: Child,
     commands: Mutex<(ChildStdin, u64)>,
-    said: Arc<(Mutex<Said>, Condvar)>,
+    inbox: Arc<(Mutex<Inbox>, Condvar)>,
     session: Option<String>,
     directory: TempDir,
 }
 
-/// A theme of the system, as a page sees it.
+/// The color scheme of the system, as reported to the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Theme {
     Light,
@@ -38,14 +38,15 @@ pub enum Theme {
 }
 
 impl Chromium {
-    /// A browser with an empty page.
+    /// Starts a browser with an empty page.
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        let log = File::create(directory.path().join("log")).expect("a file can be made");
-        // It reads commands from descriptor 3 and answers to 4, which a shell can give it without `unsafe` here.
+        let log = File::create(directory.path().join("log")).expect("a log file can be created");
+        // Chromium reads commands from file descriptor 3 and writes responses to 4. A shell sets these up without `unsafe`
+        // code here.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null", "sh", "chromium"])
-            // There is no sandbox for root, and the tests open only their pages.
+            // The sandbox does not work for root, and is not needed because the tests open only their own pages.
             .args(["--headless=new", "--no-sandbox", "--remote-debugging-pipe"])
             .args(["--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
             .args([
@@ -60,14 +61,14 @@ impl Chromium {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .expect("there is a shell");
+            .expect("the shell is installed");
         let commands = child.stdin.take().expect("its input is a pipe");
         let answers = child.stdout.take().expect("its output is a pipe");
-        let said = Arc::new((Mutex::new(Said::default()), Condvar::new()));
-        let listener = Arc::clone(&said);
+        let inbox = Arc::new((Mutex::new(Inbox::default()), Condvar::new()));
+        let listener = Arc::clone(&inbox);
         thread::spawn(move || listen(answers, &listener));
         let mut browser =
-            Self { child, commands: Mutex::new((commands, 0)), said, session: None, directory };
+            Self { child, commands: Mutex::new((commands, 0)), inbox, session: None, directory };
         let page = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": page["targetId"], "flatten": true});
         let session = browser.call("Target.attachToTarget", &attach);
@@ -78,11 +79,11 @@ impl Chromium {
         browser
     }
 
-    /// Returns the answer of a command.
+    /// Runs a command of the protocol and returns its result. Panics if the command fails.
     #[track_caller]
     pub fn call(&self, method: &str, parameters: &Value) -> Value {
         let id = {
-            let mut commands = self.commands.lock().expect("no one panics with it");
+            let mut commands = self.commands.lock().expect("lock is not poisoned");
             commands.1 += 1;
             let mut command = json!({"id": commands.1, "method": method, "params": parameters});
             if let Some(session) = &self.session {
@@ -93,39 +94,41 @@ impl Chromium {
             written.unwrap_or_else(|error| panic!("{method}: {error}; {}", self.log()));
             commands.1
         };
-        let is_answer = |it: &&Value| it["id"] == id;
-        let (said, news) = &*self.said;
-        let said = said.lock().expect("no one panics with it");
-        let waits = |said: &mut Said| !said.ended && !said.messages.iter().any(|it| it["id"] == id);
-        let (said, _) = news.wait_timeout_while(said, SOON, waits).expect("no one panics with it");
-        let answer = said.messages.iter().find(is_answer).cloned();
-        let answer = answer.unwrap_or_else(|| panic!("{method} has no answer: {}", self.log()));
+        let is_answer = |message: &&Value| message["id"] == id;
+        let (inbox, news) = &*self.inbox;
+        let inbox = inbox.lock().expect("lock is not poisoned");
+        let waits = |inbox: &mut Inbox| {
+            !inbox.ended && !inbox.messages.iter().any(|message| message["id"] == id)
+        };
+        let (inbox, _) = news.wait_timeout_while(inbox, SOON, waits).expect("lock is not poisoned");
+        let answer = inbox.messages.iter().find(is_answer).cloned();
+        let answer = answer.unwrap_or_else(|| panic!("{method} got no response: {}", self.log()));
         assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
         answer["result"].clone()
     }
 
-    /// Returns the log of the browser itself.
+    /// Returns the log of the browser process.
     fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// The parameters of all events of this name so far.
+    /// Returns the parameters of all events with this name so far.
     pub fn events(&self, method: &str) -> Vec<Value> {
-        let said = self.said.0.lock().expect("no one panics with it");
-        let of_it = said.messages.iter().filter(|it| it["method"] == method);
-        of_it.map(|it| it["params"].clone()).collect()
+        let inbox = self.inbox.0.lock().expect("lock is not poisoned");
+        let events = inbox.messages.iter().filter(|message| message["method"] == method);
+        events.map(|event| event["params"].clone()).collect()
     }
 
-    /// Opens this address, and waits until the page is there.
+    /// Opens this URL, and waits until the page has loaded.
     #[track_caller]
     pub fn open(&self, url: &str) {
         let opened = self.call("Page.navigate", &json!({"url": url}));
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
         let state = "document.readyState";
-        self.wait("the page is there", &format!("{state} === 'complete'"), state);
+        self.wait("the page has loaded", &format!("{state} === 'complete'"), state);
     }
 
-    /// The value of an expression, once it has one if it is a promise.
+    /// Evaluates a JavaScript expression and returns its value. If the value is a promise, waits for its result.
     #[track_caller]
     pub fn evaluate(&self, expression: &str) -> Value {
         let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -135,16 +138,17 @@ impl Chromium {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true; `seen` is an expression for the message of a failure.
+    /// Waits until a JavaScript expression is true. If it does not become true in time, panics with the value of the
+    /// expression `seen`.
     #[track_caller]
-    pub fn wait(&self, what: &str, expression: &str, seen: &str) {
-        eventually(what, SOON, || {
+    pub fn wait(&self, condition: &str, expression: &str, seen: &str) {
+        eventually(condition, SOON, || {
             let holds = self.evaluate(expression) == true;
             when(holds, if holds { Value::Null } else { self.evaluate(seen) })
         });
     }
 
-    /// The text of the first element that a selector finds; empty where there is none.
+    /// Returns the text of the first element that matches a selector, or an empty string if there is none.
     #[track_caller]
     pub fn text(&self, selector: &str) -> String {
         let text = self
@@ -152,13 +156,13 @@ impl Chromium {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Gives the page this size, in CSS pixels.
+    /// Sets the size of the page, in CSS pixels.
     pub fn resize(&self, width: u32, height: u32) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// Sets the theme that the page takes for the system's.
+    /// Sets the color scheme of the system that is reported to the page.
     pub fn prefer(&self, theme: Theme) {
         let value = match theme {
             Theme::Light => "light",
@@ -168,12 +172,12 @@ impl Chromium {
         self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Presses and releases a key: `Tab`, `Enter`.
+    /// Presses and releases a key, for example `Tab` or `Enter`.
     pub fn press(&self, key: &str) {
         let (code, text) = match key {
             "Tab" => (9, ""),
             "Enter" => (13, "\r"),
-            other => panic!("no key {other} yet"),
+            other => panic!("key {other} is not supported yet"),
         };
         for kind in ["keyDown", "keyUp"] {
             let mut event =
@@ -185,7 +189,7 @@ impl Chromium {
         }
     }
 
-    /// Returns the roles and names that a screen reader finds on the page.
+    /// Returns the roles and names of all elements that a screen reader finds on the page.
     pub fn accessible(&self) -> Vec<(String, String)> {
         let tree = self.call("Accessibility.getFullAXTree", &json!({}));
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
@@ -194,7 +198,7 @@ impl Chromium {
         nodes.map(|node| (text(&node["role"]), text(&node["name"]))).collect()
     }
 
-    /// Returns errors and warnings of the console, uncaught exceptions, and violations of the page's policy.
+    /// Returns the errors and warnings in the console, uncaught exceptions, and violations of the content security policy.
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.events("Runtime.exceptionThrown");
         all.extend(self.events("Runtime.consoleAPICalled"));
@@ -202,33 +206,33 @@ impl Chromium {
         all.iter().map(ToString::to_string).collect()
     }
 
-    /// The addresses that the page asked for.
+    /// Returns the URLs that the page has requested.
     pub fn requests(&self) -> Vec<String> {
         let sent = self.events("Network.requestWillBeSent");
-        let url = |it: &Value| it["request"]["url"].as_str().unwrap_or_default().to_owned();
+        let url = |event: &Value| event["request"]["url"].as_str().unwrap_or_default().to_owned();
         sent.iter().map(url).collect()
     }
 
-    /// Returns a picture of the view, as PNG in base64.
+    /// Returns a screenshot of the visible part of the page, as a PNG file in base64.
     pub fn picture(&self) -> String {
         let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
-        answer["data"].as_str().expect("a picture").to_owned()
+        answer["data"].as_str().expect("a screenshot").to_owned()
     }
 }
 
-/// Keeps the messages of the browser, until it ends.
-fn listen(answers: ChildStdout, said: &(Mutex<Said>, Condvar)) {
+/// Stores the messages from the browser until the browser exits.
+fn listen(answers: ChildStdout, inbox: &(Mutex<Inbox>, Condvar)) {
     let mut answers = BufReader::new(answers);
     loop {
         let mut message = Vec::new();
         let read = answers.read_until(0, &mut message);
         message.pop();
-        let mut kept = said.0.lock().expect("no one panics with it");
+        let mut kept = inbox.0.lock().expect("lock is not poisoned");
         match serde_json::from_slice(&message) {
             Ok(message) if read.is_ok() => kept.messages.push(message),
             _ => kept.ended = true,
         }
-        said.1.notify_all();
+        inbox.1.notify_all();
         if kept.ended {
             return;
         }
@@ -237,7 +241,7 @@ fn listen(answers: ChildStdout, said: &(Mutex<Said>, Condvar)) {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // Its processes leave files open in the profile until they have ended, so it is closed by a command first.
+        // Close the browser with a command first, because its processes use files in the profile until they have exited.
         if let Ok(commands) = self.commands.get_mut() {
             let _ = commands.0.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         }

@@ -1,8 +1,8 @@
-/* The time of day as a test sets it: loaded before the C library, into servers and nodes. clock.rs has the other end.
+/* The wall clock that a test sets for nodes and servers. It is loaded into them before the C library; clock.rs sets the clock.
  *
- * It allocates nothing, so it may be called at any moment of a process, from any thread. The clocks that measure durations are
- * right. It asks the C library, which needs no system call: a process that is measured asks hundreds of thousands of times a
- * second. Before its constructor ran it asks the kernel. */
+ * These functions allocate nothing, so they may be called at any time and from any thread. Clocks that measure durations are not
+ * changed. The time comes from the C library, which needs no system call, because a process under measurement reads the clock
+ * hundreds of thousands of times per second. Before the constructor has run, the time comes from the kernel. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 struct set_clock {
-  _Atomic int64_t micros; /* since the epoch, or what is added to the right time */
+  _Atomic int64_t micros; /* since the epoch, or the offset from the system clock */
   int64_t is_offset;
 };
 

@@ -1,4 +1,4 @@
-//! The wall clock of the processes of a test. `clock.c` reads it in each process.
+//! A wall clock that a test sets for its processes. In each process, `clock.c` reads it from a file.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-/// The wall clock of all processes that are started with its [`environment`](Self::environment). A change takes effect at once.
-/// Monotonic clocks are not affected.
+/// The wall clock of all processes that are started with its [`environment`](Self::environment). A change of the clock takes
+/// effect immediately. Monotonic clocks are not affected.
 #[derive(Debug)]
 pub struct Clock {
     file: File,
@@ -27,18 +27,18 @@ impl Clock {
         Self::new(micros, 1)
     }
 
-    /// Returns a running clock that shows this second of a minute, 0 to 59, now.
+    /// Returns a running clock that currently shows this second of a minute, 0 to 59.
     pub fn at_second(second: i64) -> Self {
         Self::ahead_by((second * 1_000_000 - right_micros()).rem_euclid(60_000_000))
     }
 
-    /// Returns a running clock with this offset from this running clock.
+    /// Returns a running clock with this offset in seconds from this clock, which must be running as well.
     #[must_use]
     pub fn ahead_of(&self, seconds: i64) -> Self {
         Self::ahead_by(self.read(0) + seconds * 1_000_000)
     }
 
-    /// Moves the clock forward, or back.
+    /// Moves the clock forward by this many seconds, or back if the number is negative.
     pub fn advance(&self, seconds: i64) {
         self.set(self.read(0) + seconds * 1_000_000);
     }
@@ -72,12 +72,13 @@ impl Clock {
         clock
     }
 
-    /// Sets the time or the offset, in µs. The write is eight aligned bytes, so no reader sees half of it.
+    /// Sets the time of a stopped clock or the offset of a running one, in µs. Eight aligned bytes are written at once, so
+    /// no reader sees a partial change.
     pub fn set(&self, micros: i64) {
         self.file.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Returns the environment variables that give a process this clock.
+    /// Returns the environment variables with which a process uses this clock.
     pub fn environment(&self) -> [(String, String); 2] {
         [
             ("LD_PRELOAD", env!("CLOCK_LIBRARY").to_owned()),
@@ -89,5 +90,5 @@ impl Clock {
 
 fn right_micros() -> i64 {
     let since = UNIX_EPOCH.elapsed().expect("it is after 1970");
-    since.as_micros().try_into().expect("centuries from now")
+    since.as_micros().try_into().expect("the clock fits")
 }

@@ -9,10 +9,10 @@ pub const SOON: Duration = Duration::from_secs(30);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Looks until `look` answers `Ok`, and panics with its last `Err` when that takes longer than `within`.
+/// Calls `look` until it returns `Ok`, and returns its value. Panics with the last `Err` if this takes longer than `within`.
 #[track_caller]
 pub fn eventually<T, E: Display>(
-    what: &str,
+    condition: &str,
     within: Duration,
     mut look: impl FnMut() -> Result<T, E>,
 ) -> T {
@@ -22,24 +22,25 @@ pub fn eventually<T, E: Display>(
             Ok(value) => return value,
             Err(seen) => seen,
         };
-        assert!(Instant::now() < deadline, "not within {within:?}: {what}; at last: {seen}");
+        assert!(Instant::now() < deadline, "not within {within:?}: {condition}; last seen: {seen}");
         thread::sleep(BETWEEN_LOOKS);
     }
 }
 
-/// `Ok(())` when `holds`, otherwise `seen` for the message of [`eventually`].
+/// Returns `Ok(())` if the condition `holds`, and otherwise `Err(seen)`, which [`eventually`] shows in its message.
 pub fn when<S>(holds: bool, seen: S) -> Result<(), S> {
     if holds { Ok(()) } else { Err(seen) }
 }
 
-/// Looks until `holds` for what `look` returns, which is returned; panics with the last one otherwise.
+/// Calls `look` until `holds` returns true for its result, and returns that result. Panics with the last result if this
+/// takes longer than [`SOON`].
 #[track_caller]
 pub fn wait_for<T: Debug>(
-    what: &str,
+    condition: &str,
     mut look: impl FnMut() -> T,
     holds: impl Fn(&T) -> bool,
 ) -> T {
-    eventually(what, SOON, || {
+    eventually(condition, SOON, || {
         let seen = look();
         if holds(&seen) { Ok(seen) } else { Err(format!("{seen:?}")) }
     })

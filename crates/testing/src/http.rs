@@ -1,4 +1,4 @@
-//! HTTP clients for a test's own questions.
+//! HTTP clients for the requests that a test makes itself.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::header::HeaderMap;
 use rustls::crypto::ring;
 
-/// The answer of a server.
+/// The response of a server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -16,23 +16,23 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Each request has a new connection, so that none stays open on a node.
+/// Makes a new connection for each request, so that no connection to a node stays open.
 static CLIENT: LazyLock<Client> =
     LazyLock::new(|| blocking().pool_max_idle_per_host(0).build().unwrap());
 
 fn install_provider() {
-    // `Err` when another test was first.
+    // Fails if another test has already installed the provider.
     let _ = ring::default_provider().install_default();
 }
 
-/// A client for tests on a tokio runtime.
+/// Returns a client for tests that use a Tokio runtime.
 pub fn client() -> reqwest::Client {
     install_provider();
     let builder = reqwest::Client::builder().no_proxy().tls_certs_only([]);
     builder.build().unwrap()
 }
 
-/// A client for all other tests.
+/// Returns a builder of a client for tests without a Tokio runtime.
 pub fn blocking() -> ClientBuilder {
     install_provider();
     Client::builder()
@@ -42,17 +42,17 @@ pub fn blocking() -> ClientBuilder {
         .timeout(Duration::from_secs(60))
 }
 
-/// `GET path`, to be sent by [`answer`].
+/// Returns the request `GET path`, to be sent with [`answer`].
 pub fn get(server: SocketAddr, path: &str) -> RequestBuilder {
     CLIENT.get(format!("http://{server}{path}"))
 }
 
-/// `POST path`, to be sent by [`answer`].
+/// Returns the request `POST path`, to be sent with [`answer`].
 pub fn post(server: SocketAddr, path: &str) -> RequestBuilder {
     CLIENT.post(format!("http://{server}{path}"))
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and returns the whole response.
 pub fn answer(request: RequestBuilder) -> reqwest::Result<Answer> {
     let response = request.send()?;
     Ok(Answer {

@@ -1,5 +1,5 @@
-//! An HTTP proxy in front of a database (or in place of one) that records and counts the writes that pass, and
-//! can be away: refuse connections, hang, or answer 503. It can also let a write pass, and lose the answer.
+//! An HTTP proxy in front of a database, or in place of one, which records all writes. It can simulate an outage by refusing
+//! connections, hanging or responding with an error. It can also forward a write and lose the response.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,32 +14,33 @@ use rand::{RngExt, SeedableRng};
 /// How the proxy treats requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes them on; or answers 204 itself when there is no server behind it.
+    /// Forwards requests to the server, or responds with status 204 if there is no server behind the proxy.
     Pass,
-    /// Does not listen: connections are refused.
+    /// Does not listen, so that connections are refused.
     Refuse,
-    /// Takes a request and is silent until the client leaves or the mode changes; then the connection ends.
+    /// Accepts a request but does not respond. The connection ends when the client leaves or the mode changes.
     Hang,
-    /// Replies with this status.
+    /// Responds with this status.
     Answer(u16),
-    /// Replies with this status to bodies with this text, as a filtering firewall does; passes others on.
+    /// Responds with this status to requests whose body contains this text, like a filtering firewall. Forwards all other
+    /// requests.
     Filter(&'static str, u16),
-    /// Replies with this status and a `Retry-After` of this many seconds.
+    /// Responds with this status and a `Retry-After` of this many seconds.
     AnswerLater(u16, u32),
-    /// The database takes a write; then the connection ends without an answer.
+    /// Forwards a request, and then closes the connection to the client without a response.
     TakeAndCut,
-    /// The database takes a write; then there is no reply until the client leaves or the mode changes.
+    /// Forwards a request, and then does not respond. The connection ends when the client leaves or the mode changes.
     TakeAndHang,
-    /// The database takes a write; the answer has this status all the same.
+    /// Forwards a request, but responds with this status.
     TakeAndAnswer(u16),
-    /// Passes them on, and the answer back a byte at a time.
+    /// Forwards requests, and returns the responses one byte at a time.
     Trickle,
-    /// For each write another of these, by chance from this seed: refusals with and without `Retry-After`, lost
-    /// answers, and sometimes [`Mode::Pass`].
+    /// Treats each request according to a mode that is chosen at random with this seed: errors with and without
+    /// `Retry-After`, lost responses, and sometimes [`Mode::Pass`].
     Storm(u64),
 }
 
-/// The modes of a storm.
+/// The modes that [`Mode::Storm`] chooses from.
 const STORM: [Mode; 8] = [
     Mode::Answer(503),
     Mode::AnswerLater(503, 1),
@@ -50,20 +51,20 @@ const STORM: [Mode; 8] = [
     Mode::Pass,
     Mode::Trickle,
 ];
-/// The longest time until a client that hangs up is noticed.
+/// The maximum time until the proxy notices that a client has left.
 const LEAVING_MAX: Duration = Duration::from_millis(300);
-/// Between two bytes of an answer.
+/// The pause between two bytes of a response.
 const TRICKLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// A request to write, successful or not.
+/// A write request, successful or not.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// When its body was here in full.
+    /// When the whole body had been received.
     pub at: Instant,
     pub body: Vec<u8>,
-    /// Whether the database took it.
+    /// Whether the database accepted the write.
     pub taken: bool,
-    /// Whether the client got a success.
+    /// Whether the client got a successful response.
     pub confirmed: bool,
 }
 
@@ -97,7 +98,7 @@ pub struct HttpProxy {
 }
 
 impl HttpProxy {
-    /// Starts a proxy to `upstream`, on a free port.
+    /// Starts a proxy on a free port. Without `upstream`, the proxy itself responds to all requests.
     pub fn start(upstream: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -122,7 +123,7 @@ impl HttpProxy {
         format!("http://{}", self.address)
     }
 
-    /// Changes how requests are treated, at once.
+    /// Changes how requests are treated, with immediate effect.
     pub fn set(&mut self, mode: Mode) {
         let before = {
             let mut state = self.shared.state.lock().unwrap();
@@ -133,10 +134,10 @@ impl HttpProxy {
         };
         self.shared.changed.notify_all();
         if before != Mode::Refuse && mode == Mode::Refuse {
-            // A connection makes the listening thread check the mode and leave.
+            // A connection makes the listening thread check the mode and exit.
             let _ = TcpStream::connect(self.address);
-            let listening = self.listening.take().expect("it listens until it is to refuse");
-            listening.join().expect("listening does not panic");
+            let listening = self.listening.take().expect("the proxy is listening");
+            listening.join().expect("the listener does not panic");
         } else if before == Mode::Refuse && mode != Mode::Refuse {
             self.listening = Some(listen(&self.shared, self.bind_again()));
         }
@@ -153,19 +154,19 @@ impl HttpProxy {
         }
     }
 
-    /// Every write of counts so far, in the order of arrival.
+    /// Returns all writes of counts so far, in order of arrival.
     pub fn writes(&self) -> Vec<Received> {
         let mut writes = self.attempts();
         writes.retain(|write| !write.is_probe());
         writes
     }
 
-    /// The same, and the writes of nodes that only look whether the database takes points.
+    /// Returns all writes so far, including those with which nodes only test whether the database accepts points.
     pub fn attempts(&self) -> Vec<Received> {
         self.shared.state.lock().unwrap().writes.clone()
     }
 
-    /// How many writes were under way at one time at most, since the last call.
+    /// Returns the maximum number of writes that were in progress at the same time since the last call.
     pub fn take_under_way_max(&self) -> usize {
         let mut state = self.shared.state.lock().unwrap();
         let under_way = state.under_way;
@@ -181,14 +182,14 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener) -> JoinHandle<()> {
                 return;
             }
             let shared = Arc::clone(&shared);
-            // A client that leaves in the middle is no concern of ours.
+            // Errors are ignored: a client may leave at any time.
             thread::spawn(move || serve(&shared, &client));
         }
     })
 }
 
 impl State {
-    /// Returns the mode of the next request.
+    /// Returns the mode for the next request.
     fn draw_mode(&mut self) -> Mode {
         match self.mode {
             Mode::Storm(_) => STORM[self.storm.random_range(0..STORM.len())],
@@ -209,7 +210,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
 
     let (index, mode) = {
         let mut state = shared.state.lock().unwrap();
-        // A client that gave up waiting, and asks again, is noticed to have left only a moment later.
+        // If a client has timed out and retries, wait until the proxy has noticed that the client left the previous request.
         if state.mode == Mode::Hang {
             let is_busy = |state: &mut State| state.under_way > 0;
             let left = shared.changed.wait_timeout_while(state, LEAVING_MAX, is_busy);
@@ -223,7 +224,8 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
             taken: false,
             confirmed: false,
         });
-        // With the entry, so that a change of the mode after it is seen affects this write.
+        // Choose the mode under the same lock as adding the write: once a test sees the write, a change of the mode affects
+        // it.
         (state.writes.len() - 1, state.draw_mode())
     };
     let (taken, answer) = exchange(shared, &request, client, mode);
@@ -237,7 +239,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     answer?.send(client)
 }
 
-/// The answer to a request.
+/// A response to the client.
 struct Answer {
     status: u16,
     bytes: Vec<u8>,
@@ -268,7 +270,7 @@ impl Answer {
     }
 }
 
-/// Returns whether the database took the request, and the answer, both by the mode.
+/// Treats a request according to the mode. Returns whether the database accepted it, and the response to the client.
 fn exchange(
     shared: &Shared,
     request: &Request,
@@ -318,13 +320,13 @@ fn hang(shared: &Shared, client: &TcpStream, mode: Mode) -> io::Result<()> {
 }
 
 struct Request {
-    /// The request line and the headers, without the line that ends them.
+    /// The request line and the headers, without the empty line after them.
     head: String,
     body: Vec<u8>,
 }
 
 impl Request {
-    /// `None` when the client has left.
+    /// Reads a request. Returns None if the client has left.
     fn read(client: &TcpStream) -> io::Result<Option<Self>> {
         let mut reader = BufReader::new(client);
         let mut head = String::new();

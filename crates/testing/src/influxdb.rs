@@ -1,4 +1,4 @@
-//! A real InfluxDB 1.x, and on request 2.x.
+//! Runs real InfluxDB servers, of version 1.x or 2.x.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::ports::Server;
 pub const ADMIN: &str = "admin";
 pub const ADMIN_PASSWORD: &str = "correct horse";
 
-/// A running InfluxDB with nothing in it.
+/// A running InfluxDB 1.x server, which is empty at the start.
 #[derive(Debug)]
 pub struct InfluxServer {
     server: Server,
@@ -34,22 +34,22 @@ impl InfluxServer {
         server
     }
 
-    /// Starts a server that takes no body of more bytes.
+    /// Starts a server that rejects bodies of more than this many bytes.
     pub fn start_with_body_limit(bytes_max: usize) -> Self {
         Self::start_with(false, bytes_max, 0, 0)
     }
 
-    /// Starts a server that takes no tag with more values.
+    /// Starts a server that rejects points if a tag would have more than this many values.
     pub fn start_with_tag_limit(values_max: usize) -> Self {
         Self::start_with(false, 0, values_max, 0)
     }
 
-    /// Starts a server that takes no more series in a database.
+    /// Starts a server that rejects points if a database would have more than this many series.
     pub fn start_with_series_limit(series_max: usize) -> Self {
         Self::start_with(false, 0, 0, series_max)
     }
 
-    /// No limit is 0.
+    /// Starts a server with these limits, where 0 means no limit.
     fn start_with(
         auth: bool,
         body_bytes_max: usize,
@@ -82,7 +82,8 @@ impl InfluxServer {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
-    /// Runs a query in `InfluxQL`, as the admin with authentication. Returns the series, with times in nanoseconds.
+    /// Runs an `InfluxQL` query, as the admin if the server requires authentication. Returns the series, with times in
+    /// nanoseconds.
     pub async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
         let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
         let mut request = http::client().post(format!("{}/query", self.url())).query(&query);
@@ -99,7 +100,7 @@ impl InfluxServer {
         result["series"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Writes lines as another client does. They must all be accepted.
+    /// Writes lines, like any other client. Panics unless all of them are accepted.
     pub async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
         let request = http::client().post(format!("{}/write", self.url())).query(&query);
@@ -108,17 +109,18 @@ impl InfluxServer {
     }
 }
 
-/// The token of [`InfluxServer2`].
+/// The API token for [`InfluxServer2`].
 pub const TOKEN: &str = "token-of-a-test";
 
-/// A running InfluxDB 2 with an empty bucket `eds` of the organization `eds`. `EDS_TEST_INFLUXDB2` names the program.
+/// A running InfluxDB 2 server with an empty bucket `eds` in the organization `eds`. The environment variable
+/// `EDS_TEST_INFLUXDB2` contains the path of the program.
 #[derive(Debug)]
 pub struct InfluxServer2(Server);
 
 impl InfluxServer2 {
     pub fn start() -> Self {
         let program = std::env::var("EDS_TEST_INFLUXDB2");
-        let program = program.expect("EDS_TEST_INFLUXDB2 is the path of influxd 2");
+        let program = program.expect("EDS_TEST_INFLUXDB2 is the path to influxd 2");
         let server = Server::start("InfluxDB 2", |port, directory| {
             let mut command = Command::new(&program);
             let place = |name: &str| directory.join(name);
@@ -143,7 +145,7 @@ impl InfluxServer2 {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.0.port))
     }
 
-    /// Asks in Flux, and returns the answer as CSV.
+    /// Runs a Flux query, and returns the response as CSV.
     pub fn query(&self, flux: &str) -> String {
         let request = http::post(self.address(), "/api/v2/query").query(&[("org", "eds")]);
         let request = request.header("Authorization", format!("Token {TOKEN}"));

@@ -1,16 +1,11 @@
-//! Servers for the tests: each test starts its own, on a free port, and fails when that does not work.
+//! Servers for the tests. Each test starts its own servers on free ports, and fails if a server does not start.
 #![allow(
     missing_docs,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "read by tests only"
+    reason = "read only by tests"
 )]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test may fail anywhere"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
 pub mod chromium;
 pub mod clock;
@@ -37,7 +32,7 @@ pub mod tls;
 pub mod udp_socket;
 pub mod victoria_metrics;
 
-/// Asserts that a text contains each of these words.
+/// Asserts that a text contains each of these parts.
 #[track_caller]
 pub fn assert_contains(text: &str, all: impl IntoIterator<Item: AsRef<str>>) {
     for words in all {

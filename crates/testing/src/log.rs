@@ -1,4 +1,4 @@
-//! The log of the thread of a test.
+//! Records the log messages of the current thread, for tests.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,14 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// Logs here until the guard is dropped.
+    /// Records the log messages of this thread until the guard is dropped.
     pub fn start(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
         tracing::subscriber::set_default(subscriber.finish())
     }
 
-    /// Returns how often this text was logged.
+    /// Returns how often this message has been logged.
     pub fn count(&self, message: &str) -> usize {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         log.matches(message).count()

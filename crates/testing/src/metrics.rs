@@ -1,12 +1,12 @@
-//! Reads what `/metrics` says: Prometheus' text format.
+//! Reads the response of `/metrics`, which is in the Prometheus text format.
 
 use prometheus_parse::{Sample, Scrape, Value};
 
-/// One scrape.
+/// The metrics of one scrape.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(Vec<Sample>);
 
-/// The number of a sample; none of a histogram's buckets.
+/// Returns the number of a sample, or None for a histogram or a summary.
 fn number(sample: &Sample) -> Option<f64> {
     match sample.value {
         Value::Counter(number) | Value::Gauge(number) | Value::Untyped(number) => Some(number),
@@ -20,12 +20,13 @@ impl Metrics {
         Self(Scrape::parse(lines).expect("lines of text").samples)
     }
 
-    /// The sum over all labels, as a whole number; 0 when there is no such metric yet.
+    /// Returns the sum of a metric over all labels, which must be a whole number. Returns 0 if the metric does not exist
+    /// yet.
     pub fn count(&self, name: &str) -> u64 {
         self.count_of(name, &[])
     }
 
-    /// The same over the samples with these labels.
+    /// Like [`count`](Self::count), but only for samples with these labels.
     pub fn count_of(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let has = |sample: &Sample| {
             let mut labels = labels.iter();
@@ -39,14 +40,14 @@ impl Metrics {
         sum
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels. Panics if the metric does not exist.
     #[track_caller]
     pub fn value(&self, name: &str) -> f64 {
         let value = self.samples(name).find_map(number);
-        value.unwrap_or_else(|| panic!("no {name}"))
+        value.unwrap_or_else(|| panic!("no metric {name}"))
     }
 
-    /// Whether there is such a metric at all.
+    /// Returns whether the metric exists.
     pub fn has(&self, name: &str) -> bool {
         self.samples(name).next().is_some()
     }
@@ -55,7 +56,7 @@ impl Metrics {
         self.0.iter().filter(move |sample| sample.metric == name)
     }
 
-    /// Every event that came in is accounted for. Panics with the ledger when it does not add up.
+    /// Asserts that every received event is accounted for. Panics with all parts of the sum if they do not add up.
     #[track_caller]
     pub fn assert_ledger_adds_up(&self) {
         let received = self.count("eds_events_received_total");

@@ -1,31 +1,31 @@
-//! The numbers of a database, and the numbers that it must hold.
+//! The points in a database, and the points that the database must contain.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 const DIFFERENCES_SHOWN: usize = 10;
 
-/// Names one number in the database.
+/// Identifies a number in the database.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// The minute's first instant, in nanoseconds since the epoch.
+    /// The start of the minute, in nanoseconds since the epoch.
     pub minute_start_ns: i64,
-    /// `event_type=http-5xx,product=productA`.
+    /// The canonical series, such as `event_type=http-5xx,product=productA`.
     pub series: String,
-    /// `unique_user_event` or `cumulative_user_event`.
+    /// The measurement: `unique_user_event` or `cumulative_user_event`.
     pub measurement: String,
 }
 
-/// Every number of a database.
+/// All numbers in a database.
 pub type Points = BTreeMap<Point, u64>;
 
-/// Returns the expected points of the lines that reached at least one node, by [`loadgen`], which shares no code with
-/// the service. It parses only the simple lines that the tests send, without escapes and quotes.
+/// Computes the points that are expected for the lines that reached at least one node. It uses [`loadgen`], which shares no
+/// code with the service, and parses only the simple lines that the tests send, without escapes and quotes.
 #[derive(Debug, Default)]
 pub struct Expected(loadgen::Expected);
 
 impl Expected {
-    /// Takes note of a datagram that reached a node. A copy changes nothing.
+    /// Adds a datagram that reached a node. Adding a copy of a datagram changes nothing.
     #[track_caller]
     pub fn receive(&mut self, datagram: &[u8]) {
         for line in datagram.split(|byte| *byte == b'\n') {
@@ -35,13 +35,13 @@ impl Expected {
         self.0.confirm();
     }
 
-    /// The numbers that the database must hold.
+    /// Returns the points that the database must contain.
     pub fn points(&self) -> Points {
         written(self.0.clone().lines().as_bytes())
     }
 }
 
-/// The points of one write's body, in line protocol without escapes.
+/// Parses the body of a write, which is line protocol without escapes, and returns its points.
 pub fn written(body: &[u8]) -> Points {
     let mut points = Points::new();
     let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
@@ -61,7 +61,7 @@ pub fn written(body: &[u8]) -> Points {
     points
 }
 
-/// `Ok` when both are the same; otherwise how many differ, and the first of them.
+/// Compares the points. If they differ, returns a report with the number of differences and the first of them.
 pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
     let missing = expected.iter().filter(|(point, _)| !found.contains_key(point));
     let wrong = expected
@@ -70,7 +70,7 @@ pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
     let unexpected = found.iter().filter(|(point, _)| !expected.contains_key(point));
 
     let mut report = String::new();
-    for (what, points) in [
+    for (difference, points) in [
         ("missing", missing.collect::<Vec<_>>()),
         ("wrong", wrong.collect()),
         ("unexpected", unexpected.collect()),
@@ -78,7 +78,7 @@ pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
         if points.is_empty() {
             continue;
         }
-        let _ = writeln!(report, "{} of {} points {what}:", points.len(), expected.len());
+        let _ = writeln!(report, "{} of {} points {difference}:", points.len(), expected.len());
         for (point, _) in points.into_iter().take(DIFFERENCES_SHOWN) {
             let (expected, found) = (expected.get(point), found.get(point));
             let _ = writeln!(report, "  {point:?}: expected {expected:?}, found {found:?}");

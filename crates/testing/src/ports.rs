@@ -1,4 +1,4 @@
-//! Free ports, and servers that are started on them.
+//! Reserves free ports, and starts servers on them.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -14,11 +14,12 @@ use tempfile::TempDir;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_MAX: usize = 5;
 
-/// Below the ephemeral ports of systems, so that no process gets one of these by chance.
+/// The ports that may be reserved. They are below the ephemeral ports, so that the system does not assign one of them to a
+/// process.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// Returns a port of 127.0.0.1, for TCP and UDP, that is reserved for this process: it may be bound, closed and bound again. A lock
-/// on a file reserves it among processes of tests.
+/// Returns a free TCP and UDP port of 127.0.0.1 that is reserved for this process, so that it can be bound, closed and bound
+/// again. A lock on a file keeps other test processes from using the port.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let locks = std::env::temp_dir().join("eds-test-ports");
@@ -26,7 +27,7 @@ pub fn free_port() -> u16 {
     loop {
         let port = rand::random_range(PORTS);
         let open = File::options().create(true).append(true).open(locks.join(port.to_string()));
-        // Of another user, or locked by another process.
+        // The file belongs to another user, or another process has locked it.
         let Ok(lock) = open else { continue };
         let address = (Ipv4Addr::LOCALHOST, port);
         let is_free = || TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
@@ -37,18 +38,19 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A process and its directory. Both end with it.
+/// A process and its directory. When this is dropped, the process is killed and the directory removed.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
     pub port: u16,
-    /// Dropped after the process has ended.
+    /// Removed when this is dropped, after the process has ended.
     _directory: TempDir,
 }
 
 impl Server {
-    /// Starts what `command` makes of a port and a directory, and waits until the port accepts connections.
-    /// Another process may take a free port first, so a server that ends at once is started again on another port.
+    /// Starts the command that `command` returns for a port and a directory, and waits until the port accepts connections.
+    /// If the server exits immediately, starts it again on another port, because another process may have taken the first
+    /// one.
     pub fn start(name: &str, command: impl Fn(u16, &Path) -> Command) -> Self {
         let mut log = String::new();
         for _ in 0..STARTS_MAX {
@@ -68,7 +70,7 @@ impl Server {
             }
             log = std::fs::read_to_string(&log_path).unwrap();
         }
-        panic!("{name} does not start; its last log:\n{log}");
+        panic!("{name} did not start; its last log:\n{log}");
     }
 
     fn accepts_connections(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! Names that most integration tests use.
+//! The names that most integration tests use.
 
 pub use std::collections::{BTreeMap, BTreeSet};
 pub use std::fs;

@@ -1,4 +1,4 @@
-//! Reads every point of a database, and of the body of a write.
+//! Reads all points in a database.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::points::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// The longest time for which InfluxDB may mix series up, about that of a write.
+/// The maximum time for which InfluxDB may mix up series, which is about the duration of a write.
 const MIXED_UP: Duration = Duration::from_secs(10);
 
-/// Everything in a database of InfluxDB 1.x.
+/// Returns all points in a database of InfluxDB 1.x.
 ///
-/// InfluxDB resolves `GROUP BY *` before it reads. The points of a first write in between are read
-/// without its tags: many series as one, with many values for one point.
+/// Retries if a point has several values: InfluxDB determines the tags for `GROUP BY *` before it reads the points. If the
+/// first write with a tag happens in between, its points are read without that tag, so that many series look like one.
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
-    eventually("InfluxDB tells its series apart", MIXED_UP, || read_influxdb(server, database))
+    eventually("InfluxDB keeps its series apart", MIXED_UP, || read_influxdb(server, database))
 }
 
 fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
@@ -28,12 +28,13 @@ fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
     for measurement in ["unique_user_event", "cumulative_user_event"] {
         let influxql = format!("SELECT value FROM {measurement} GROUP BY *");
         let query = [("db", database), ("epoch", "ns"), ("q", &influxql)];
-        let answer = answer(get(server, "/query").query(&query)).expect("InfluxDB answers a query");
+        let answer =
+            answer(get(server, "/query").query(&query)).expect("InfluxDB replies to a query");
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let answer: Value = serde_json::from_str(&answer.body).expect("InfluxDB answers in JSON");
+        let answer: Value = serde_json::from_str(&answer.body).expect("InfluxDB replies in JSON");
         for series in answer["results"][0]["series"].as_array().into_iter().flatten() {
             for row in series["values"].as_array().expect("a series has rows") {
-                let minute_start_ns = row[0].as_i64().expect("a row begins with its time");
+                let minute_start_ns = row[0].as_i64().expect("a row starts with its time");
                 insert(&mut points, minute_start_ns, &series["tags"], measurement, &row[1])?;
             }
         }
@@ -41,12 +42,12 @@ fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
     Ok(points)
 }
 
-/// Everything in VictoriaMetrics.
+/// Returns all points in VictoriaMetrics.
 pub fn victoria_metrics(server: SocketAddr) -> Points {
-    answer(get(server, "/internal/force_flush")).expect("VictoriaMetrics shows its points");
+    answer(get(server, "/internal/force_flush")).expect("VictoriaMetrics flushes its points");
     let query = [("match[]", r#"{__name__=~".*_user_event_value"}"#), ("start", "0")];
     let export = get(server, "/api/v1/export").query(&query);
-    let answer = answer(export).expect("VictoriaMetrics answers an export");
+    let answer = answer(export).expect("VictoriaMetrics replies to an export");
     assert_eq!(answer.status, 200, "{}", answer.body);
 
     let mut points = Points::new();
@@ -58,13 +59,15 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
             tags.remove("__name__")
         });
         let name = name.as_ref().and_then(Value::as_str).expect("a metric has a name");
-        let measurement = name.strip_suffix("_value").expect("the field's name ends the metric's");
+        let measurement =
+            name.strip_suffix("_value").expect("the metric name ends with the field name");
         let times = series["timestamps"].as_array().expect("an export has timestamps");
         let values = series["values"].as_array().expect("an export has values");
         for (time, value) in times.iter().zip(values) {
-            let minute_start_ns = time.as_i64().expect("in milliseconds") * NANOS_PER_MILLI;
+            let minute_start_ns =
+                time.as_i64().expect("the time is in milliseconds") * NANOS_PER_MILLI;
             insert(&mut points, minute_start_ns, &tags, measurement, value)
-                .expect("VictoriaMetrics tells series apart");
+                .expect("VictoriaMetrics keeps series apart");
         }
     }
     points
@@ -82,7 +85,7 @@ fn insert(
         let value = value.as_str().expect("a tag is a string");
         (key, value)
     });
-    // A tag that only other series have comes as empty.
+    // If only other series have a tag, its value is empty.
     let there = tags.filter(|(_, value)| !value.is_empty());
     let tags: Vec<_> = there.map(|(key, value)| format!("{key}={value}")).collect();
     let point =

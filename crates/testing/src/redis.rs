@@ -1,5 +1,6 @@
-//! A real Redis on a free port, with its own directory; it ends with its owner. It can be stopped, killed and started
-//! again on the same port with the same data. `EDS_TEST_REDIS` names the program of all of them: a `valkey-server`, say.
+//! Runs a real Redis server on a free port and in a directory of its own, until [`RedisServer`] is dropped. The server can
+//! be stopped, killed and started again on the same port and with the same data. The environment variable `EDS_TEST_REDIS`
+//! contains the program to run, for example the path of `valkey-server`.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +15,7 @@ use crate::eventually::{SOON, eventually};
 use crate::ports::free_port;
 use crate::process::{self, signal};
 
-/// The program that every test starts as Redis, also with `--sentinel` and as a node of a Cluster.
+/// Returns the program that all tests start as Redis, including sentinels and the nodes of a Redis Cluster.
 pub fn program() -> OsString {
     std::env::var_os("EDS_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }
@@ -23,7 +24,7 @@ pub fn program() -> OsString {
 pub struct RedisServer {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    /// The user of the test's queries: nothing, or `name:password@`.
+    /// The user for the queries of the test in the form `name:password@`, or an empty string for the default user.
     asker: String,
     address: SocketAddr,
     directory: TempDir,
@@ -31,17 +32,17 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// A server that keeps everything in memory, with these arguments over the defaults of the tests:
-    /// `&["--maxmemory-policy", "allkeys-lru"]`. It answers PING when this returns; with arguments that close
-    /// the plain port, or want a password, use [`Self::launch`] and wait in another way.
+    /// Starts a server that keeps its data only in memory, and waits until it replies to PING. The arguments override the
+    /// defaults of the tests, for example `&["--maxmemory-policy", "allkeys-lru"]`. With arguments that close the
+    /// unencrypted port or require a password, use [`Self::launch`] and wait in another way.
     pub fn start(arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.restart();
         server
     }
 
-    /// As [`Self::start`], with arguments that disable the default user. The test asks as the user `admin`, who may do all and whose password is
-    /// `admin`, too.
+    /// Like [`Self::start`], but for arguments that disable the default user. The queries of the test run as the user
+    /// `admin`, who has all permissions and the password `admin`.
     pub fn start_asked_by_admin(arguments: &[&str]) -> Self {
         let admin = ["--user", "admin", "on", ">admin", "~*", "&*", "+@all"];
         let mut server = Self::down(&[&admin, arguments].concat());
@@ -50,14 +51,14 @@ impl RedisServer {
         server
     }
 
-    /// The same, without waiting.
+    /// Starts a server without waiting until it is ready.
     pub fn launch(arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.spawn();
         server
     }
 
-    /// The same, not yet started: nothing listens at its address until [`Self::restart`].
+    /// Prepares a server without starting it. Nothing listens at its address until [`Self::restart`] is called.
     pub fn down(arguments: &[&str]) -> Self {
         Self {
             arguments: arguments.iter().map(ToString::to_string).collect(),
@@ -69,7 +70,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts a server with this clock.
+    /// Like [`Self::start`], but for a server that uses this clock.
     pub fn start_with_clock(clock: &Clock, arguments: &[&str]) -> Self {
         Self::start_with(Some(clock), arguments)
     }
@@ -92,12 +93,12 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server is installed, or EDS_TEST_REDIS is the path of one");
+            .expect("redis-server is installed, or EDS_TEST_REDIS is its path");
         self.child = Some(child);
     }
 
     fn wait_ready(&self) {
-        eventually("Redis answers", SOON, || {
+        eventually("Redis responds", SOON, || {
             let client = redis::Client::open(self.asker_url())?;
             redis::cmd("PING").query::<String>(&mut client.get_connection()?)
         });
@@ -107,7 +108,7 @@ impl RedisServer {
         self.address
     }
 
-    /// Where its files are.
+    /// Returns the directory with the server's files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -120,28 +121,29 @@ impl RedisServer {
         format!("redis://{}", self.address)
     }
 
-    /// For a link to it that waits as long as a test does.
+    /// Returns settings for a connection to this server, with timeouts that suit a test.
     pub fn settings(&self) -> redis_link::Settings {
         patient(Address::Server(self.address.into()))
     }
 
-    /// The path of the socket at which it listens, too.
+    /// Returns the path of the Unix socket at which the server listens as well.
     pub fn unix_socket(&self) -> String {
         self.directory.path().join("redis.sock").display().to_string()
     }
 
     pub fn connection(&self) -> redis::Connection {
-        let client = redis::Client::open(self.asker_url()).expect("a URL of Redis");
-        client.get_connection().expect("Redis takes a connection")
+        let client = redis::Client::open(self.asker_url()).expect("a valid Redis URL");
+        client.get_connection().expect("Redis accepts connections")
     }
 
-    /// Returns the answer of a command.
+    /// Runs a command and returns its reply. Panics if the command fails.
     #[track_caller]
     pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         self.try_query(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// The same where connections may be cut: sentinels do so at a server that changes its part.
+    /// Like [`Self::query`], but returns errors. For servers whose connections may be cut, as sentinels do when a server
+    /// changes its role.
     pub fn try_query<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         let client = redis::Client::open(self.asker_url())?;
         let mut query = redis::Cmd::new();
@@ -149,50 +151,51 @@ impl RedisServer {
         query.query(&mut client.get_connection()?)
     }
 
-    /// Every key, sorted.
+    /// Returns all keys, sorted.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
         keys.sort_unstable();
         keys
     }
 
-    /// Ends it as `systemctl stop` does.
+    /// Stops the server with SIGTERM, like `systemctl stop`, and waits until it has exited.
     pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("Redis runs");
+        let mut child = self.child.take().expect("Redis is running");
         signal(child.id(), "TERM");
         process::wait(&mut child, SOON);
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("Redis runs").id()
+        self.child.as_ref().expect("Redis is running").id()
     }
 
-    /// Stops it in its tracks, `STOP`, or lets it go on, `CONT`.
+    /// Sends a signal to the server: `STOP` suspends it, and `CONT` resumes it.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("Redis runs");
+        let mut child = self.child.take().expect("Redis is running");
         child.kill().expect("a child can be killed");
         child.wait().expect("a child can be waited for");
     }
 
-    /// Starts it, or starts it again after [`Self::stop`] on the same port and directory.
+    /// Starts the server, also again after [`Self::stop`] or [`Self::kill`], with the same port and directory. Waits until
+    /// it is ready.
     pub fn restart(&mut self) {
         self.relaunch();
         self.wait_ready();
     }
 
-    /// The same, without waiting until it answers.
+    /// Like [`Self::restart`], but without waiting until the server is ready.
     pub fn relaunch(&mut self) {
-        assert!(self.child.is_none(), "Redis runs already");
+        assert!(self.child.is_none(), "Redis is already running");
         self.spawn();
     }
 }
 
-/// For a link to there that waits as long as a test does.
+/// Returns settings for connections to this address, with timeouts that suit a test.
 pub fn patient(address: Address) -> redis_link::Settings {
     redis_link::Settings {
         timeouts: Timeouts { connect: SOON, response: SOON },

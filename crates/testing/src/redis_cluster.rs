@@ -1,4 +1,5 @@
-//! A real Redis Cluster of three masters on free ports, on request with a replica each; it ends with its owner.
+//! Runs a real Redis Cluster of three masters on free ports, optionally with a replica for each of them, until
+//! [`RedisCluster`] is dropped.
 
 use std::time::Duration;
 
@@ -10,33 +11,35 @@ use crate::redis::RedisServer;
 /// The slots of each master.
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
-/// A loaded machine needs its time until seven servers have heard of each other.
+/// The maximum time until the cluster is complete. On a machine under load, it takes long until all servers know each other.
 const WHOLE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The masters, and after them their replicas in the same order.
+    /// The masters, followed by their replicas in the same order.
     pub nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Masters only, in which every node knows that all slots are served. None is given up however long it hangs.
+    /// Starts masters without replicas, and waits until every node knows that all slots are served. A node that hangs is not
+    /// considered failed for a minute.
     pub fn start() -> Self {
         Self::launch(SLOTS.len(), "60000", RedisServer::start)
     }
 
-    /// As [`Self::start`], with the clock of [`RedisServer::start_with_clock`].
+    /// Like [`Self::start`], but the servers use this clock.
     pub fn start_with_clock(clock: &Clock) -> Self {
         let start = |arguments: &[&str]| RedisServer::start_with_clock(clock, arguments);
         Self::launch(SLOTS.len(), "86400000", start)
     }
 
-    /// As [`Self::start`], with a replica of each master, which takes over two seconds after the last sign of its master.
+    /// Like [`Self::start`], but with a replica of each master, which takes over if the master has not responded for two
+    /// seconds.
     pub fn start_with_replicas() -> Self {
         Self::start_with_replicas_by(None, &[])
     }
 
-    /// The same, each server with this clock, if any, and with these arguments, too.
+    /// Like [`Self::start_with_replicas`], but each server uses this clock, if any, and gets these additional arguments.
     pub fn start_with_replicas_by(clock: Option<&Clock>, arguments: &[&str]) -> Self {
         let start = |own: &[&str]| RedisServer::start_with(clock, &[own, arguments].concat());
         let cluster = Self::launch(2 * SLOTS.len(), "2000", start);
@@ -46,13 +49,13 @@ impl RedisCluster {
             replica.query::<()>(&["CLUSTER", "REPLICATE", &id]);
         }
         for replica in replicas {
-            eventually("the replica has what its master has", WHOLE, || {
+            eventually("the replica is in sync with its master", WHOLE, || {
                 let info: String = replica.query(&["INFO", "replication"]);
                 when(info.contains("master_link_status:up"), info)
             });
         }
         for node in &cluster.nodes {
-            eventually("every node knows of every replica", WHOLE, || {
+            eventually("every node knows every replica", WHOLE, || {
                 let nodes: String = node.query(&["CLUSTER", "NODES"]);
                 when(nodes.matches("slave ").count() == replicas.len(), nodes)
             });
@@ -63,11 +66,11 @@ impl RedisCluster {
     fn launch(count: usize, node_timeout_ms: &str, start: impl Fn(&[&str]) -> RedisServer) -> Self {
         let ports: Vec<_> = (0..count).map(|_| free_port().to_string()).collect();
         let node = |bus_port: &String| {
-            // The port of the bus is the other one plus 10000 by default, which may be no port.
+            // By default, the cluster bus uses the server's port plus 10000, which may not be a valid or free port.
             let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", bus_port];
             arguments.extend(["--cluster-config-file", "nodes.conf"]);
             arguments.extend(["--cluster-node-timeout", node_timeout_ms]);
-            // A replica is promoted however old its data is.
+            // Allows a replica to be promoted, however old its data is.
             arguments.extend(["--cluster-replica-validity-factor", "0"]);
             arguments.extend(["--repl-diskless-sync-delay", "0"]);
             start(&arguments)
@@ -84,7 +87,7 @@ impl RedisCluster {
             nodes[0].query::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, bus_port]);
         }
         for node in &nodes {
-            eventually("the cluster is whole", WHOLE, || {
+            eventually("the cluster is ready", WHOLE, || {
                 let info: String = node.query(&["CLUSTER", "INFO"]);
                 let known = format!("cluster_known_nodes:{count}");
                 let is_whole =
@@ -98,11 +101,11 @@ impl RedisCluster {
     }
 
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.nodes.iter().map(|it| it.address().to_string()).collect();
+        let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
         format!("redis+cluster://{}", addresses.join(","))
     }
 
-    /// The servers that were the masters at the start.
+    /// Returns the servers that were the masters at the start.
     pub fn masters(&self) -> &[RedisServer] {
         &self.nodes[..SLOTS.len()]
     }
@@ -111,7 +114,7 @@ impl RedisCluster {
         self.nodes[0].query(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// Which of these masters has a slot now.
+    /// Returns which of these masters currently owns a slot.
     pub fn owner_of(&self, slot: u16, masters: &[usize]) -> usize {
         let has = |range: &str| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -126,7 +129,7 @@ impl RedisCluster {
         *masters.iter().find(owns).expect("all slots are served")
     }
 
-    /// Returns whether every server reports that all slots are served, and each master has a replica.
+    /// Returns whether every server reports that all slots are served and that no server has failed.
     pub fn is_whole(&self) -> bool {
         self.nodes.iter().all(|node| {
             let info: String = node.query(&["CLUSTER", "INFO"]);
@@ -136,34 +139,34 @@ impl RedisCluster {
         })
     }
 
-    /// Which of the masters had the slot of a key at the start.
+    /// Returns the index of the master that owned the slot of a key at the start.
     pub fn master_index(&self, key: &str) -> usize {
         let slot = self.slot_of(key);
         let index = SLOTS.iter().position(|(_, last)| slot <= *last);
         index.expect("all slots are served")
     }
 
-    /// The master that has a key.
+    /// Returns the master that owned the slot of a key at the start.
     pub fn master_of(&self, key: &str) -> &RedisServer {
         &self.nodes[self.master_index(key)]
     }
 
-    /// Cuts a master off from its replica; call [`Self::kill_master`] next.
+    /// Suspends the replica of a master and cuts the connection between them. Call [`Self::kill_master`] next.
     ///
-    /// The replica still receives the data that the master has sent, from the kernel, and no data after that.
+    /// After that, the replica still reads the data that the master had already sent, but receives no later data.
     pub fn cut_replica(&self, index: usize) {
         self.nodes[SLOTS.len() + index].signal("STOP");
         let killed: u64 = self.nodes[index].query(&["CLIENT", "KILL", "TYPE", "replica"]);
-        assert_eq!(killed, 1, "the link of one replica");
+        assert_eq!(killed, 1, "killed replica connections");
     }
 
-    /// Kills a master, and lets its replica go on if it was cut off.
+    /// Kills a master, and resumes its replica if [`Self::cut_replica`] suspended it.
     pub fn kill_master(&mut self, index: usize) {
         self.nodes[index].kill();
         self.nodes[SLOTS.len() + index].signal("CONT");
     }
 
-    /// Waits until the replica of this master is the master.
+    /// Waits until the replica of this master has become a master.
     #[track_caller]
     pub fn wait_promoted(&self, index: usize) {
         let replica = &self.nodes[SLOTS.len() + index];
@@ -173,7 +176,7 @@ impl RedisCluster {
         });
     }
 
-    /// Begins to move a slot between two of the masters, and moves this number of its keys.
+    /// Starts to move a slot from one master to another, and moves up to this number of its keys.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize, keys: usize) {
         let slot = slot.to_string();
         let [source, target] = [from, to].map(|index| &self.nodes[index]);
@@ -184,12 +187,12 @@ impl RedisCluster {
         self.move_keys(&slot, from, to, keys);
     }
 
-    /// Moves the other keys of the slot, and announces it to every master.
+    /// Moves the remaining keys of the slot, and announces the new owner to every master.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         self.end_move_among(slot, from, to, [3 - to - from]);
     }
 
-    /// As [`Self::end_move`], with these other masters.
+    /// Like [`Self::end_move`], but with these other masters, to which the new owner is announced as well.
     pub fn end_move_among(
         &self,
         slot: u16,
@@ -200,7 +203,7 @@ impl RedisCluster {
         let slot = slot.to_string();
         while self.move_keys(&slot, from, to, 1000) > 0 {}
         let id: String = self.nodes[to].query(&["CLUSTER", "MYID"]);
-        // The new owner first, so that the slot is never without one.
+        // The new owner is told first, so that the slot always has an owner.
         for index in [to, from].into_iter().chain(others) {
             self.nodes[index].query::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
         }

@@ -1,7 +1,8 @@
-//! A TCP proxy between a node and Redis that separates the node's commands, and can run an action at the n-th command that holds
-//! certain bytes: before it is passed on, or after. Or a [`Watcher`] decides about each command, and when it passes.
+//! A TCP proxy between a node and Redis that recognizes the node's commands. It can run an action before or after it
+//! forwards the n-th command that contains certain bytes. Alternatively, a [`Watcher`] decides whether and when each command
+//! is forwarded.
 //!
-//! Commands are separated by their framing, whatever the sizes of reads. Answers pass unread.
+//! Commands are recognized by their framing, independently of the sizes of reads. Replies are not parsed.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,23 +13,23 @@ use std::thread;
 
 use memchr::memmem;
 
-/// When the trigger's action is done.
+/// When the action of a trigger runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// With the command in hand, not yet passed on.
+    /// Before the command is forwarded to Redis.
     Before,
-    /// When Redis has the command, whether or not it was carried out yet.
+    /// After the command has been forwarded. Redis may not have executed it yet.
     After,
 }
 
-/// What becomes of the connection after an action. (For a delay the action itself sleeps.)
+/// What happens to the connection after an action. For a delay, the action itself sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It stays open.
+    /// The connection stays open.
     Pass,
-    /// Both sides are closed; a command in hand is lost.
+    /// Both sides of the connection are closed. A command that has not been forwarded is lost.
     Cut,
-    /// It stays open, but no further answer passes on it, nor the answer to a command in hand.
+    /// The connection stays open, but no further replies are forwarded, including the reply to the current command.
     SwallowAnswers,
 }
 
@@ -36,18 +37,18 @@ type Action = Box<dyn FnOnce() -> Then + Send>;
 
 struct Trigger {
     needle: Vec<u8>,
-    /// The number of commands with the needle that pass first.
+    /// How many commands that contain the needle are forwarded before the action runs.
     skip: usize,
     when: When,
     action: Action,
 }
 
-/// Decides what becomes of commands and answers, in the threads of their connections, which it may keep waiting: what follows on
-/// the connection waits, too.
+/// Decides what happens to commands and replies. Called on the threads of their connection. A call may block, which also
+/// delays everything that follows on the connection.
 pub trait Watcher: Send + Sync {
-    /// A command is here.
+    /// Called for each command before it is forwarded.
     fn command(&self, connection: u64, command: &[u8]) -> Then;
-    /// An answer is here, or the beginning of a long one, or some answers at once.
+    /// Called for each read of replies before it is forwarded: a whole reply, part of a long reply, or several replies.
     fn answer(&self, connection: u64, answer: &[u8]) -> Then;
 }
 
@@ -55,27 +56,27 @@ pub trait Watcher: Send + Sync {
 struct Shared {
     triggers: Mutex<Vec<Trigger>>,
     watcher: Option<Arc<dyn Watcher>>,
-    /// How many connections there were.
+    /// The number of connections so far.
     connections: AtomicU64,
-    /// The nodes' ends of the open connections, if there is a watcher.
+    /// The nodes' sides of the open connections, if there is a watcher.
     clients: Mutex<HashMap<u64, TcpStream>>,
-    /// Whether every answer, on any connection, disappears.
+    /// Whether all replies on all connections are swallowed.
     mute: AtomicBool,
 }
 
-/// Its threads end with their connections.
+/// A running proxy. The threads of a connection exit when the connection ends.
 pub struct RedisProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl RedisProxy {
-    /// Starts a proxy to the Redis at this address, on a free port.
+    /// Starts a proxy on a free port to the Redis server at this address.
     pub fn start(redis: SocketAddr) -> Self {
         Self::start_with(redis, Shared::default())
     }
 
-    /// Starts a proxy whose watcher decides about every command and answer.
+    /// Starts a proxy with a watcher that decides about every command and reply.
     pub fn watched(redis: SocketAddr, watcher: Arc<dyn Watcher>) -> Self {
         let shared = Shared { watcher: Some(watcher), ..Shared::default() };
         Self::start_with(redis, shared)
@@ -88,7 +89,7 @@ impl RedisProxy {
         let accepted = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // Without a Redis the client sees its connection closed at once.
+                // If the Redis server is down, the client's connection is closed immediately.
                 if let Ok(server) = TcpStream::connect(redis) {
                     carry(&accepted, &client, &server);
                 }
@@ -105,7 +106,7 @@ impl RedisProxy {
         format!("redis://{}", self.address)
     }
 
-    /// Does `action` at the n-th command from now that holds `needle`; 1 is the next one.
+    /// Runs `action` at the n-th command from now on that contains `needle`. If `n` is 1, this is the next such command.
     pub fn at(
         &self,
         n: usize,
@@ -113,20 +114,20 @@ impl RedisProxy {
         when: When,
         action: impl FnOnce() -> Then + Send + 'static,
     ) {
-        assert!(n > 0, "the first one is 1");
+        assert!(n > 0, "n counts from 1");
         let trigger =
             Trigger { needle: needle.into(), skip: n - 1, when, action: Box::new(action) };
         self.shared.triggers.lock().unwrap().push(trigger);
     }
 
-    /// Closes a connection towards the node. A command that a watcher holds may still go to Redis.
+    /// Closes the node's side of a connection. A command that a watcher is holding may still be forwarded to Redis.
     pub fn hang_up(&self, connection: u64) {
         if let Some(client) = self.shared.forget(connection) {
             let _ = client.shutdown(Shutdown::Both);
         }
     }
 
-    /// Swallows all further answers; or lets them pass again, on connections that have not lost one.
+    /// Swallows all further replies, or forwards replies again, on connections of which none has been swallowed.
     pub fn mute(&self, mute: bool) {
         self.shared.mute.store(mute, Ordering::SeqCst);
     }
@@ -137,7 +138,7 @@ impl Shared {
         self.clients.lock().unwrap().remove(&connection)
     }
 
-    /// The actions that are due now that this command is here.
+    /// Removes and returns the actions that have to run for this command.
     fn due(&self, command: &[u8], when: When) -> Vec<Action> {
         let mut triggers = self.triggers.lock().unwrap();
         let mut due = Vec::new();
@@ -187,11 +188,11 @@ fn pass_commands(
 ) {
     let mut waiting = Vec::new();
     let mut chunk = vec![0; 1 << 16];
-    // Redis sends the answers that it has before it closes its side.
+    // Close only the sending side, so that Redis can still send its remaining replies.
     let mut ending = Shutdown::Write;
     'connection: while let Ok(n @ 1..) = from.read(&mut chunk) {
         waiting.extend_from_slice(&chunk[..n]);
-        // Commands up to `passed` are with Redis, those up to `end` may go.
+        // Commands up to `passed` have been forwarded to Redis; those up to `end` may be forwarded.
         let (mut passed, mut end) = (0, 0);
         while let Some(length) = command_length(&waiting[end..]) {
             let command = end..end + length;
@@ -258,10 +259,10 @@ fn pass_answers(
             }
         }
         if shared.mute.load(Ordering::SeqCst) {
-            // A stream with a hole in it would be worse than a silent one.
+            // Swallow everything from here on, because the client could not parse a stream with a gap.
             swallows.store(true, Ordering::SeqCst);
         }
-        // A watcher sees the answers that come when the node has hung up, too.
+        // A watcher is also called for replies that arrive after the node has closed the connection.
         let is_gone = !swallows.load(Ordering::SeqCst) && to.write_all(&chunk[..n]).is_err();
         if is_gone && shared.watcher.is_none() {
             break;
@@ -272,7 +273,8 @@ fn pass_answers(
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Returns the length of the first command in bytes: `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. `None` until all of it is there.
+/// Returns the length in bytes of the first command, such as `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. Returns None if the command
+/// is incomplete.
 fn command_length(bytes: &[u8]) -> Option<usize> {
     let (mut at, count) = header(bytes, 0, b'*')?;
     for _ in 0..count {

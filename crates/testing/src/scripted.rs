@@ -1,4 +1,4 @@
-//! An HTTP server that answers as the test scripts it, well or badly.
+//! An HTTP server whose valid and invalid responses are scripted by the test.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A request as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The request line and headers.
@@ -17,14 +17,14 @@ pub struct Request {
     pub body: String,
 }
 
-/// What to do with a request.
+/// How the server responds to a request.
 #[derive(Debug, Clone)]
 pub enum Deed {
-    /// Reply with this status, these header lines and this body.
+    /// Send a response with this status, these header lines and this body.
     Answer(u16, &'static str, &'static str),
-    /// Reply with this status, and send the body a byte at a time, without an end.
+    /// Send a response with this status and a body that is sent one byte at a time and never ends.
     Trickle(u16),
-    /// Say nothing.
+    /// Send no response.
     Silence,
     /// Close the connection.
     Hangup,
@@ -94,7 +94,7 @@ impl Drop for Scripted {
     }
 }
 
-/// `None` at the end of the connection.
+/// Reads a request. Returns None if the client has closed the connection.
 async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     let mut bytes = Vec::new();
     let head_end = loop {
@@ -119,11 +119,11 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     Some(Request { head, body })
 }
 
-/// Returns whether the connection stays open.
+/// Responds to a request, and returns whether the connection stays open.
 async fn act(stream: &mut TcpStream, deed: Deed) -> bool {
     match deed {
         Deed::Answer(status, headers, body) => {
-            // A 204 has no body, and so no length either.
+            // A response with status 204 has no body, and therefore no length.
             let length = if status == 204 {
                 String::new()
             } else {

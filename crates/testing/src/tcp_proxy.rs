@@ -1,5 +1,5 @@
-//! A TCP proxy for any protocol: it can cut, stall, delay, limit the rate, pass answers in small pieces, and switch to another
-//! server. [`crate::redis_proxy`] sees single commands.
+//! A TCP proxy for any protocol. It can cut, stall or delay connections, limit their rate, forward responses in small
+//! pieces, and switch to another server. For single Redis commands, see [`crate::redis_proxy`].
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,37 +7,37 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How bytes pass. A change is felt at once, by connections that are open, too.
+/// How the proxy forwards bytes. A change takes effect immediately, also for open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// As fast as they come.
+    /// Bytes are forwarded as fast as they arrive.
     Open,
-    /// Connections end, and new ones end at once.
+    /// All connections are closed, and new ones are closed immediately.
     Cut,
-    /// Connections stay open and can be made, but no byte passes until the traffic changes. Then all bytes pass that
-    /// were held.
+    /// Connections stay open and new ones are accepted, but no bytes are forwarded. The held bytes are forwarded when the
+    /// traffic changes.
     Stall,
-    /// Whatever is read passes this much later.
+    /// Bytes are forwarded after this delay.
     Delay(Duration),
-    /// Answers pass in pieces of this many bytes, with this pause between them.
+    /// Responses are forwarded in pieces of at most this many bytes, with this pause before each piece.
     Trickle(usize, Duration),
-    /// The bytes a second each way, of all connections together, as over a link that they share.
+    /// All connections together forward this many bytes per second in each direction, as if they shared a network link.
     Rate(u32),
 }
 
-/// What passes at once at a [`Traffic::Rate`], so that connections take turns.
+/// The number of bytes that a connection forwards at a time with [`Traffic::Rate`], so that connections take turns.
 const PASSED_AT_ONCE: usize = 4 << 10;
 
 #[derive(Debug)]
 struct Shared {
-    /// The traffic, the server, and how often connections were cut so far.
+    /// The traffic, the server, and how often connections have been cut so far.
     state: Mutex<(Traffic, SocketAddr, u64)>,
-    /// Until when the bytes that passed take either way, of commands and of answers.
+    /// For requests and for responses, the time until which the simulated link is busy with the bytes forwarded so far.
     busy_until: [Mutex<Instant>; 2],
     changed: Condvar,
 }
 
-/// Its threads end with their connections.
+/// A running proxy. The threads of a connection exit when the connection ends.
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
@@ -45,7 +45,7 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// Starts a proxy to this server, on a free port.
+    /// Starts a proxy to this server on a free port.
     pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -79,7 +79,7 @@ impl TcpProxy {
         self.shared.changed.notify_all();
     }
 
-    /// Switches to another server; connections to the old one end.
+    /// Switches to another server. Connections to the previous server are closed.
     pub fn lead_to(&self, server: SocketAddr) {
         let mut state = self.shared.state.lock().unwrap();
         state.1 = server;
@@ -90,7 +90,7 @@ impl TcpProxy {
 
 impl Shared {
     fn carry(self: &Arc<Self>, client: &TcpStream) {
-        // A server that cannot be reached looks like a server that hangs up.
+        // If the server is unreachable, the client's connection is closed, as if the server had closed it.
         let Some((traffic, address, cuts)) = self.passable(None) else {
             return;
         };
@@ -108,7 +108,7 @@ impl Shared {
         let asking = thread::spawn(move || shared.pass(from, to, cuts, false));
         let (shared, from, to) = (Arc::clone(self), clone(&server), clone(client));
         let answering = thread::spawn(move || shared.pass(from, to, cuts, true));
-        // Only this ends the reads of a connection that is cut.
+        // When the connection is cut, the threads are blocked in reads, which only the shutdown below ends.
         let mut state = self.state.lock().unwrap();
         while state.2 == cuts && !(asking.is_finished() && answering.is_finished()) {
             let wait = Duration::from_millis(50);
@@ -156,7 +156,7 @@ impl Shared {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Waits until these bytes have passed at this rate, behind the bytes before them.
+    /// Waits for as long as it takes to send these bytes at this rate, after all bytes before them.
     fn take_turn(&self, bytes: usize, rate: u32, answers: bool) {
         let bytes = u32::try_from(bytes).expect("a chunk is small");
         let took = Duration::from_secs(1) * bytes / rate;
@@ -168,7 +168,8 @@ impl Shared {
         thread::sleep(wait);
     }
 
-    /// Waits while everything is stalled. `None` when the connection, made after this number of cuts, was cut.
+    /// Waits while connections are stalled, and returns the current state. Returns None if the connection, which was made
+    /// after this number of cuts, has been cut since.
     fn passable(&self, made_after: Option<u64>) -> Option<(Traffic, SocketAddr, u64)> {
         let mut state = self.state.lock().unwrap();
         loop {

@@ -1,4 +1,4 @@
-//! TLS in front of a server that has none, with a certificate made for the test.
+//! A TLS proxy in front of a server without TLS, with a certificate that is created for the test.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// Listens with TLS on 127.0.0.1 and hands the bytes on, in the clear, to another port.
+/// Accepts TLS connections on 127.0.0.1, and forwards their decrypted bytes to another port.
 #[derive(Debug)]
 pub struct TlsForwarder {
     port: u16,
@@ -23,7 +23,7 @@ pub struct TlsForwarder {
 }
 
 impl TlsForwarder {
-    /// With a certificate for these names.
+    /// Starts a proxy to this port, with a certificate for these names.
     pub async fn start(to_port: u16, names: &[&str]) -> Self {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -44,7 +44,7 @@ impl TlsForwarder {
             while let Ok((stream, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    // A client that does not trust us ends the handshake, as some tests want.
+                    // A client that does not trust the certificate ends the handshake, which some tests expect.
                     let Ok(mut client) = acceptor.accept(stream).await else {
                         return;
                     };

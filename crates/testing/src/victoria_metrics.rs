@@ -1,4 +1,4 @@
-//! A real `VictoriaMetrics`, which speaks the v2 write API.
+//! Runs a real `VictoriaMetrics` server, which supports the write API of InfluxDB 2.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::http;
 use crate::ports::Server;
 
-/// A running `VictoriaMetrics` with nothing in it.
+/// A running `VictoriaMetrics` server, which is empty at the start.
 #[derive(Debug)]
 pub struct VictoriaMetrics {
     server: Server,
@@ -35,8 +35,8 @@ impl VictoriaMetrics {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
-    /// Returns all data: for each series its labels (`__name__` is measurement and field), values and timestamps in
-    /// milliseconds. Waits for the expected number of series, because writes become visible a little later.
+    /// Returns the labels, values and timestamps (in milliseconds) of all series. The label `__name__` consists of the
+    /// measurement and the field. Waits for the expected number of series, because writes do not become visible immediately.
     pub async fn export(&self, series: usize) -> Vec<Value> {
         let mut text = String::new();
         for _ in 0..100 {

@@ -7,7 +7,7 @@ const TWO: &str = "[[output]]\nname = \"here\"\nurl = \"http://localhost:8086\"\
                    batch_lines = 10\n";
 
 fn names(config: &Config) -> Vec<&str> {
-    config.outputs.iter().map(|it| it.name.as_str()).collect()
+    config.outputs.iter().map(|output| output.name.as_str()).collect()
 }
 
 #[test]
@@ -20,16 +20,16 @@ fn each_output_has_separate_keys() {
     };
     let urls: Vec<_> = config.outputs.iter().map(url).collect();
     assert_eq!(urls, ["http://localhost:8086/", "http://localhost:9086/"]);
-    let most: Vec<_> = config.outputs.iter().map(|it| it.write_counts_max).collect();
+    let most: Vec<_> = config.outputs.iter().map(|output| output.write_counts_max).collect();
     assert_eq!(most, [2500, 5]);
-    // The output is a file with the same meaning.
+    // Loading the output as a file results in the same configuration.
     let shown = effective.to_toml(true);
     assert_eq!(shown.matches("[[output]]").count(), 2, "{shown}");
     let again = load_file(&shown).unwrap();
     let again = Config { file: config.file.clone(), ..again };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
-    let one = load_file("").unwrap();
-    assert_eq!(names(&one), ["default"]);
+    let default = load_file("").unwrap();
+    assert_eq!(names(&default), ["default"]);
 }
 
 #[test]
@@ -46,50 +46,50 @@ database = "d"
 name = "there"
 url = "ftp://h"
 tokn = "x"
-=> FILE:6: output.database of "here": requires output.api = "v1", but that is "v2"; remove this, or set output.api to "v1"
-=> FILE:9: output.url of "there": "ftp://h" is not an output; write stdout:, http://host:8086 or https://host:8086
+=> FILE:6: output.database of "here": requires output.api = "v1", but it is "v2"; remove this key, or set output.api to "v1"
+=> FILE:9: output.url of "there": "ftp://h" is not an output URL; use stdout:, http://host:8086 or https://host:8086
 => FILE:10: unknown key output.tokn; did you mean output.token?
-=> output.token_file of "here": is not set, but output.api = "v2" requires a token unless the URL is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
+=> output.token_file of "here": is not set, but output.api = "v2" requires a token unless output.url is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
 [[output]]
 [[output]]
-=> output.name of "default": is also the name of another output; name them differently
+=> output.name of "default": is also the name of a different output; use unique names
 [[output]]
 name = "Me"
-=> FILE:2: output.name: "Me" is not a name; write 1 to 32 of a-z 0-9 _ -
+=> FILE:2: output.name: "Me" is not a valid name; use 1 to 32 of a-z 0-9 _ -
 [output]
 self_metrics = "1m"
-=> FILE:2: output.self_metrics: needs a database, but output.url is stdout:; remove it, or set output.url
+=> FILE:2: output.self_metrics: requires a database, but output.url is stdout:; remove this key, or change output.url
 [output]
 url = "http://localhost:8086"
 api = "v1"
 database = "d"
 self_metrics = "999ms"
-=> FILE:5: output.self_metrics: is shorter than a second; write 1s or more, or 0s to disable it
+=> FILE:5: output.self_metrics: is shorter than a second; use 1s or more, or 0s to disable it
 [output]
 probe_measurement = "unique_user_event"
-=> FILE:2: output.probe_measurement: is a measurement of counts; name a measurement that contains nothing else
+=> FILE:2: output.probe_measurement: is a measurement of counts; choose a measurement that is not used for anything else
 [output]
 probe_measurement = "a b"
-=> FILE:2: output.probe_measurement: "a b" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
+=> FILE:2: output.probe_measurement: "a b" is not a valid name; use 1 to 64 of A-Z a-z 0-9 . _ -
 output = [1]
-=> FILE:1: output: is not a section; write [[output]] above the keys of each output
+=> FILE:1: output: is not a section; put [[output]] above the keys of each output
 output = []
-=> FILE:1: output: is a section; write [output] on a separate line, and its keys below
+=> FILE:1: output: is a section; put [output] on a separate line, with its keys below
 [[output]]
 name = "a"
 [[output]]
 name = "b"
 EDS_OUTPUT__TIMEOUT=1s
-=> environment EDS_OUTPUT__TIMEOUT: applies to a single output, but the file has several; write the key below its [[output]], and a secret into a separate file
+=> environment EDS_OUTPUT__TIMEOUT: applies to a single output, but the file has several; set the key in its [[output]] section, and put a secret in a separate file
 "#,
     );
 }
 
 #[test]
 fn variable_sets_the_only_output_and_flag_replaces_all() {
-    let one = "[[output]]\nname = \"here\"\nurl = \"https://h\"\norg = \"o\"\nbucket = \"b\"";
+    let text = "[[output]]\nname = \"here\"\nurl = \"https://h\"\norg = \"o\"\nbucket = \"b\"";
     let token = [("EDS_OUTPUT__TOKEN", "t")];
-    let (config, _) = load_with(one, &token, Flags::default()).unwrap();
+    let (config, _) = load_with(text, &token, Flags::default()).unwrap();
     assert_eq!(names(&config), ["here"]);
     let flags = Flags { output: Some("stdout:".to_owned()), ..Flags::default() };
     let (config, _) = load_with(TWO, &[], flags).unwrap();

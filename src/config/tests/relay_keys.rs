@@ -44,10 +44,10 @@ fn relay_requires_only_its_nodes() {
 #[test]
 fn nodes_and_events_are_validated_lists() {
     for to in ["node-1", "node-1:0", ":8094", "a b:1", "::1:8094", "[x]:1"] {
-        check_refused(&[("EDS_RELAY__TO", to)], "is not a host with a port");
+        check_refused(&[("EDS_RELAY__TO", to)], "is not a host and port");
     }
-    check_refused(&[("EDS_RELAY__TO", "a:1,b:1,a:1")], "occurs twice");
-    check_refused(&[("EDS_RELAY__EVENTS", "a,=b")], "\"=b\" has no tag key; write MEAS");
+    check_refused(&[("EDS_RELAY__TO", "a:1,b:1,a:1")], "is listed twice");
+    check_refused(&[("EDS_RELAY__EVENTS", "a,=b")], "\"=b\" has no tag key; use MEAS");
     let events = [("EDS_RELAY__EVENTS", "login, a=,b=c d")];
     let config = load_relay_with(RELAY, &events).unwrap();
     let expected = ["login", "a=", "b=c d"].map(|rule| rule.parse::<EventRule>().unwrap());
@@ -80,10 +80,10 @@ fn passthrough_api_follows_from_its_url() {
     let rest = load("http://h?org=o&bucket=b", &[("EDS_PASSTHROUGH__TOKEN", "geheim")]);
     assert!(rest.contains("token: Some([hidden])"), "{rest}");
     for (url, words) in [
-        ("udp://host", "is not a host with a port"),
-        ("tcp://h:1", "is not a destination of lines"),
-        ("http://h", "names neither a database nor an organization with a bucket"),
-        ("http://h?org=o", "names neither a database nor an organization with a bucket"),
+        ("udp://host", "is not a host and port"),
+        ("tcp://h:1", "is not a destination for lines"),
+        ("http://h", "has neither a database nor an organization and bucket"),
+        ("http://h?org=o", "has neither a database nor an organization and bucket"),
         ("http://h?db=a&db=b", "has an empty or repeated parameter db="),
         ("http://h?db=a&q=b", "has an unknown parameter \"q\""),
         ("http://u@h?db=a", "passthrough.password_file: is not set, but there is a user name"),
@@ -140,11 +140,11 @@ fn unwise_relay_settings_cause_warnings() {
         (("EDS_INPUT__TIMESTAMP_PRECISION", "s"), "is not \"ns\""),
     ] {
         let warnings = load_relay_with(RELAY, &[variable]).unwrap().warnings();
-        assert!(matches!(&warnings[..], [one] if one.contains(words)), "{warnings:?}");
+        assert!(matches!(&warnings[..], [warning] if warning.contains(words)), "{warnings:?}");
     }
 }
 
-/// Both may be started in the same image's environment.
+/// A node and a relay may run in containers with the same environment.
 #[test]
 fn variables_of_the_other_program_are_ignored() {
     load_relay_with(RELAY, &[("EDS_STORE__URL", "redis://h")]).unwrap();

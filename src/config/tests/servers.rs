@@ -8,7 +8,7 @@ use crate::secret::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
-/// Returns the configuration from these variables, or its problem.
+/// Returns the configuration from these variables, or the text of its problems.
 fn load_variables(variables: &[(&str, &str)]) -> Result<Config, String> {
     load_with("", variables, Flags::default()).map(|(config, _)| config)
 }
@@ -49,13 +49,13 @@ fn invalid_store_urls_are_refused() {
     check_refused(&format!(
         r#"
 EDS_STORE__URL=
-=> environment EDS_STORE__URL: store.url: "" is not a store; write memory:, {URL_FORMS}
+=> environment EDS_STORE__URL: store.url: "" is not a store URL; use memory:, {URL_FORMS}
 EDS_STORE__URL=memory
-=> environment EDS_STORE__URL: store.url: "memory" is not a store; write memory:, {URL_FORMS}
+=> environment EDS_STORE__URL: store.url: "memory" is not a store URL; use memory:, {URL_FORMS}
 EDS_STORE__URL=valkey://u:s@h
-=> environment EDS_STORE__URL: store.url: "valkey://[hidden]@h" is not a store; write memory:, {URL_FORMS}
+=> environment EDS_STORE__URL: store.url: "valkey://[hidden]@h" is not a store URL; use memory:, {URL_FORMS}
 EDS_STORE__URL=redis://u:s@h/x
-=> environment EDS_STORE__URL: store.url: "redis://[hidden]@h/x" has a path that is not a database number; write redis://host:6379/0 or rediss://host:6379/0
+=> environment EDS_STORE__URL: store.url: "redis://[hidden]@h/x" has a path that is not a database number; use redis://host:6379/0 or rediss://host:6379/0
 "#
     ));
 }
@@ -76,15 +76,15 @@ fn output_urls_are_parsed() {
     check_refused(
         r#"
 EDS_OUTPUT__URL=ftp://h
-=> environment EDS_OUTPUT__URL: output.url: "ftp://h" is not an output; write stdout:, http://host:8086 or https://host:8086
+=> environment EDS_OUTPUT__URL: output.url: "ftp://h" is not an output URL; use stdout:, http://host:8086 or https://host:8086
 EDS_OUTPUT__URL=stdout
-=> environment EDS_OUTPUT__URL: output.url: "stdout" is not a URL (relative URL without a base); write stdout:, http://host:8086 or https://host:8086
+=> environment EDS_OUTPUT__URL: output.url: "stdout" is not a URL (relative URL without a base); use stdout:, http://host:8086 or https://host:8086
 EDS_OUTPUT__URL=http://u:s@
-=> environment EDS_OUTPUT__URL: output.url: "http://[hidden]@" is not a URL (empty host); write stdout:, http://host:8086 or https://host:8086
+=> environment EDS_OUTPUT__URL: output.url: "http://[hidden]@" is not a URL (empty host); use stdout:, http://host:8086 or https://host:8086
 EDS_OUTPUT__URL=http://h?db=x
-=> environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a ? or # part; remove it and set the other keys of [output]
+=> environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a query or fragment; remove it, and use the other keys in [output] instead
 EDS_OUTPUT__URL=http://h/db/api/v2/write/?bucket=b
-=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends in the path of the write API; remove /write or /api/v2/write and everything after it: eds adds the path of output.api
+=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends with the path of the write API; remove /write or /api/v2/write and everything after it, because eds adds this path itself
 "#,
     );
 }
@@ -107,7 +107,7 @@ fn each_api_has_required_keys() {
 EDS_OUTPUT__URL=https://h
 => output.org: is not set, but output.api = "v2" requires it; set it
 => output.bucket: is not set, but output.api = "v2" requires it; set it
-=> output.token_file: is not set, but output.api = "v2" requires a token unless the URL is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
+=> output.token_file: is not set, but output.api = "v2" requires a token unless output.url is http:// with an address of this host; set it, or set EDS_OUTPUT__TOKEN
 EDS_OUTPUT__URL=https://u:s@h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
@@ -127,17 +127,17 @@ EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__TOKEN=ü
-=> environment EDS_OUTPUT__TOKEN: output.token: has a token with a character that HTTP cannot carry; provide only the token
+=> environment EDS_OUTPUT__TOKEN: output.token: has characters that an HTTP header cannot contain; set it to the token alone
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__USERNAME=u:v
 EDS_OUTPUT__PASSWORD=s
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__USERNAME: output.username: has a user name with a colon, which HTTP cannot carry; use another user
+=> environment EDS_OUTPUT__USERNAME: output.username: has a user name with a colon, which HTTP authentication does not allow; use a different user
 EDS_OUTPUT__URL=https://u%3Av:s@h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__URL: output.url: has a user name with a colon, which HTTP cannot carry; use another user
+=> environment EDS_OUTPUT__URL: output.url: has a user name with a colon, which HTTP authentication does not allow; use a different user
 "#,
     );
 }
@@ -150,12 +150,12 @@ EDS_OUTPUT__URL=http://localhost
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__DATABASE: output.database: requires output.api = "v1", but that is "v2"; remove this, or set output.api to "v1"
+=> environment EDS_OUTPUT__DATABASE: output.database: requires output.api = "v1", but it is "v2"; remove this key, or set output.api to "v1"
 EDS_OUTPUT__URL=http://localhost
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
 EDS_OUTPUT__TOKEN_FILE=/nowhere
-=> environment EDS_OUTPUT__TOKEN_FILE: output.token_file: requires output.api = "v2", but that is "v1"; remove this, or set output.api to "v2"
+=> environment EDS_OUTPUT__TOKEN_FILE: output.token_file: requires output.api = "v2", but it is "v1"; remove this key, or set output.api to "v2"
 "#,
     );
     // An empty value, as in a file that lists all keys, is not rejected.
@@ -176,7 +176,7 @@ EDS_STORE__USERNAME=v
 => environment EDS_STORE__USERNAME: store.username: differs from the user in store.url; remove one of them
 EDS_STORE__URL=redis://u:s@h
 EDS_STORE__PASSWORD=t
-=> environment EDS_STORE__URL: store.url: has a password, but store.password or store.password_file is also set; remove one of them
+=> environment EDS_STORE__URL: store.url: contains a password, but store.password or store.password_file is also set; set the password in only one place
 EDS_STORE__URL=redis://u@h
 => store.password_file: is not set, but there is a user name; set it, or set EDS_STORE__PASSWORD
 ",
@@ -187,7 +187,11 @@ EDS_STORE__URL=redis://u@h
 fn secrets_come_from_files_and_the_environment_only() {
     for key in ["[store]\npassword", "[output]\ntoken", "[output]\npassword"] {
         let errors = load_file(&format!("{key} = \"sesame\"")).unwrap_err();
-        assert!(errors.contains("_file, or set EDS_") && !errors.contains("sesame"), "{errors}");
+        assert!(
+            errors.contains("_file to a file that contains it, or set EDS_")
+                && !errors.contains("sesame"),
+            "{errors}"
+        );
     }
     for flags in [
         Flags { store: Some("redis://u:sesame@h".to_owned()), ..Flags::default() },
@@ -195,7 +199,7 @@ fn secrets_come_from_files_and_the_environment_only() {
     ] {
         let v1 = "[output]\napi = \"v1\"\ndatabase = \"d\"";
         let errors = load_with(v1, &[], flags).unwrap_err();
-        assert!(errors.contains("every user of this host can read the flags"), "{errors}");
+        assert!(errors.contains("every user on this host can read the flags"), "{errors}");
         assert!(!errors.contains("sesame"), "{errors}");
     }
 }
@@ -230,8 +234,8 @@ fn files_are_read_once_and_validated() {
         ("PASSWORD", &two, "is not a single line of text"),
         ("PASSWORD", &empty, "is not a single line of text"),
         ("CA", &password, "is not a PEM file"),
-        ("CERT", &pem, "store.cert_file: and store.key_file must be set together"),
-        ("KEY", &pem, "store.key_file must be set together"),
+        ("CERT", &pem, "store.cert_file: must be set together with store.key_file"),
+        ("KEY", &pem, "must be set together with store.key_file"),
     ] {
         let errors = load_variables(&[url, (&format!("EDS_STORE__{key}_FILE"), file)]).unwrap_err();
         assert!(
@@ -243,7 +247,7 @@ fn files_are_read_once_and_validated() {
         "
 EDS_STORE__URL=redis://h
 EDS_STORE__CA_FILE={pem}
-=> environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// there or remove this
+=> environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; use rediss:// there, or remove this key
 "
     ));
     let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
@@ -255,16 +259,16 @@ EDS_STORE__CA_FILE={pem}
         "
 {output}=https://h
 EDS_OUTPUT__CA_FILE={directory}/none
-=> {at} {directory}/none cannot be read: No such file or directory (os error 2); name a file that the service's user can read
+=> {at} {directory}/none cannot be read: No such file or directory (os error 2); use a file that the service's user can read
 {output}=https://h
 EDS_OUTPUT__CA_FILE={password}
-=> {at} {password} is not a PEM file, which has a line -----BEGIN …-----; name another file
+=> {at} {password} is not a PEM file, because it has no -----BEGIN …----- line; use a different file
 {output}=https://h
 EDS_OUTPUT__CA_FILE={key}
-=> {at} {key} cannot be used: the file has no certificate; name a file of PEM certificates
+=> {at} {key} cannot be used: the file contains no certificates; use a file with PEM certificates
 {output}=http://h
 EDS_OUTPUT__CA_FILE={ca}
-=> {at} is set, but output.url is not encrypted; write https:// there or remove this
+=> {at} is set, but output.url is not encrypted; use https:// there, or remove this key
 ",
         directory = directory.path().display()
     ));

@@ -1,4 +1,4 @@
-//! Gathers counts from all partitions, within bounds.
+//! [`Source`]: reads counts and series from all partitions, and returns an error if there are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,13 @@ use crate::http::problem::Problem;
 use crate::store::{Bucket, CountReader};
 
 pub(super) const ANSWER_MAX: usize = 10_000;
-/// Maximum number of counts read for a response, including counts that do not match.
+/// Maximum number of counts read for a response, including counts that do not match the filter.
 pub(super) const READ_MAX: u64 = 1_000_000;
-/// Maximum number of open minutes in a response, which contains the newest.
+/// Maximum number of open minutes in a response. If there are more, the response contains the newest.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
 pub(super) const SIZES_AT_ONCE: usize = 120;
 const SETS_AT_ONCE: usize = 500;
 
-/// Maps minute and series to the unique and cumulative counts.
 pub(super) type Counts = BTreeMap<(Minute, String), (u64, u64)>;
 
 #[derive(Debug)]
@@ -28,7 +27,8 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Passes the matching sealed counts for these minutes to `take`, by partition and minute.
+    /// Reads the sealed counts in the range, and passes those that match the filter to `take`, which is called once per
+    /// partition per minute. Returns an error if there are more than [`READ_MAX`] counts, or if `take` returns one.
     pub(super) async fn sealed(
         &self,
         range: Range,
@@ -67,14 +67,14 @@ impl Source<'_> {
     pub(super) async fn minutes(&self, range: Range) -> Result<Counts, Problem> {
         let mut counts = Counts::new();
         let take = |_, minute, found: BTreeMap<String, (u64, u64)>| {
-            counts.extend(found.into_iter().map(|(series, of)| ((minute, series), of)));
+            counts.extend(found.into_iter().map(|(series, numbers)| ((minute, series), numbers)));
             bounded(counts.len())
         };
         self.sealed(range, take).await?;
         Ok(counts)
     }
 
-    /// The maximum of the unique counts, because they may include the same user, and the sum of the cumulative counts.
+    /// Returns, for each series, the maximum of the unique counts, which may share users, and the sum of the others.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
@@ -89,11 +89,11 @@ impl Source<'_> {
         Ok(all.into_iter().collect())
     }
 
-    /// Returns the newest open minutes with their partitions, and whether older ones are left out.
+    /// Returns the newest open minutes, each with the partitions in which it is open, and whether older ones are left out.
     async fn open(&self) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
         for partition in self.partitions.iter() {
-            // One extra minute shows whether any are left out.
+            // Requesting one extra minute shows whether any are left out.
             let most = OPEN_MINUTES_MAX + 1;
             for minute in self.pace.ask(self.reading.open_minutes(partition, most)).await? {
                 open.entry(minute).or_default().push(partition);
@@ -122,13 +122,13 @@ impl Source<'_> {
                 return Err(too_much(READ_MAX, "series to read"));
             }
             let series = page.items.into_iter();
-            found.extend(series.filter(|it| matches(self.filter, it)));
+            found.extend(series.filter(|name| matches(self.filter, name)));
             cursor = page.next;
         }
         Ok(found)
     }
 
-    /// Returns the current counts of the open minutes, and whether older minutes are left out.
+    /// Returns the current counts for the newest open minutes, and whether older minutes are left out.
     pub(super) async fn live(&self) -> Result<(Counts, bool), Problem> {
         let (open, left_out) = self.open().await?;
         let (mut counts, mut read) = (Counts::new(), 0);
@@ -173,6 +173,6 @@ fn bounded(length: usize) -> Result<(), Problem> {
     Ok(())
 }
 
-fn too_much(most: u64, what: &str) -> Problem {
-    Problem::too_much(format!("there are more than {most} {what}; use more tags, or fewer minutes"))
+fn too_much(most: u64, items: &str) -> Problem {
+    Problem::too_much(format!("there are more than {most} {items}; use more tags or fewer minutes"))
 }

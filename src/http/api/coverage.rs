@@ -1,5 +1,5 @@
-//! The share of a minute's events that each node saw. A minute is included once it has been counted in every partition, as long
-//! as its counts are kept; without them there is nothing to compare the nodes with. Late events are seen but not counted.
+//! Computes the share of a minute's counted events that each node saw. A minute is included once it has been counted in
+//! every partition and as long as its counts are kept. Late events count as seen, but are not in the counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::store::{Bucket, Coverage};
 
 impl Source<'_> {
-    /// Returns the closed minutes in the range. Each includes every node that saw an event in any of them.
+    /// Returns the coverage of the closed minutes in the range. Each lists every node that saw an event in any of them.
     pub(super) async fn coverage(&self, range: Range) -> Result<Vec<Value>, Problem> {
         let mut counted: BTreeMap<(usize, Minute), u64> = BTreeMap::new();
         self.sealed(range, |partition, minute, found| {
@@ -40,7 +40,7 @@ impl Source<'_> {
                 }
             }
         }
-        // A series that has been admitted but not recorded yet has no events.
+        // A minute has no events if its series have been admitted but their events have not been recorded yet.
         covered.retain(|minute, (events, _)| *events > 0 && !open.contains(minute));
         let names: BTreeSet<_> = covered.values().flat_map(|(_, nodes)| nodes.keys()).collect();
         let minutes = covered.iter().map(|(minute, (all, seen))| {
@@ -56,7 +56,7 @@ impl Source<'_> {
         Ok(minutes.collect())
     }
 
-    /// Returns which of these minutes have sets in a partition, or may have.
+    /// Returns which of these minutes are or may be open in a partition: an open minute has sets of uncounted events.
     async fn open_of(
         &self,
         partition: Partition,
@@ -64,14 +64,14 @@ impl Source<'_> {
     ) -> Result<Vec<Minute>, Problem> {
         let most = OPEN_MINUTES_MAX;
         let waiting = self.pace.ask(self.reading.open_minutes(partition, most)).await?;
-        // There may be more minutes, all of them older.
+        // If the limit was reached, there may be more open minutes, all of them older than the last one returned.
         let unknown = (waiting.len() >= most).then(|| waiting.last()).flatten();
         let mut open = Vec::new();
         for minute in minutes {
             if unknown.is_some_and(|oldest| minute < oldest) {
                 open.push(*minute);
             } else if waiting.contains(minute) {
-                // A sealed minute that has not been sent to an output has no sets.
+                // A minute that has been sealed but not sent to an output is also listed, but has no sets.
                 let bucket = Bucket { partition, minute: *minute };
                 let page = self.pace.ask(self.reading.open_page(bucket, 0)).await?;
                 if !page.items.is_empty() || page.next.is_some() {

@@ -1,6 +1,6 @@
-//! Keeps lists under a fixed number of names, however many different lists are requested. A value begins with its label. A
-//! list's parameters determine its slot; if that is taken, it gets one on this node only, or is computed for its request. By its
-//! ID, it gets one of two slots; if both are taken, the newer list wins.
+//! [`Lists`]: keeps lists in a fixed number of slots, no matter how many different lists are requested. A list's parameters
+//! determine its slot. If a different list occupies the slot, this list is kept on this node only, or is computed for each
+//! request. Each list is also kept under its ID in one of two slots. Every value begins with its list's label.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::http::problem::Problem;
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
 /// How long a list can be requested by its ID.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
-/// If the computing node dies, another one takes over after this time.
+/// The time after which another node takes over if the computing node dies.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for a computation, which then continues for the next request.
+/// How long a request waits for a computation. Afterwards, the computation continues, so that a later request can use it.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// Maximum duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
-/// The number of slots for whole lists, for lists by position, and for lists by ID.
+/// The number of slots for each kind of list: whole lists, lists by position, and lists by ID.
 const SLOTS: u64 = 256;
 
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// Lists that are requested as a whole. They are refreshed before they expire.
     whole: ComputeOnce,
-    /// Lists that are requested by position. They are not refreshed early, so that no client gets parts of two lists.
+    /// Lists that are requested by position. They are not refreshed early, so that a client does not mix two lists.
     by_position: ComputeOnce,
     kept: ComputeOnce,
     shared: bool,
@@ -44,8 +44,9 @@ pub(super) struct Found {
 
 #[derive(Serialize, Deserialize)]
 struct Failure {
-    /// The hash of the list's parameters, because the slot may have requests waiting for a different list.
-    of: u64,
+    /// The hash of the list's parameters, by which requests for a different list in the same slot ignore the failure.
+    #[serde(rename = "of")]
+    key_hash: u64,
     problem: Problem,
 }
 
@@ -65,7 +66,7 @@ impl Lists {
         Ok(Self { whole, by_position, kept: once(KEPT_TTL, 0.0)?, shared })
     }
 
-    /// Returns the list if this value has the label `label`. Its ID is the token of its computation unless one is given.
+    /// Returns the list in a value; `None` if the value has a different label. The ID is `id` or, by default, the token.
     fn found(&self, value: &Computed, label: &str, id: Option<&str>) -> Option<Found> {
         let list = value.bytes().strip_prefix(label.as_bytes())?.strip_prefix(b"\n")?;
         Some(Found {
@@ -100,7 +101,7 @@ impl Lists {
         Ok(None)
     }
 
-    /// Returns the current list for these parameters, computing it if needed; `None` if its slot holds a different list.
+    /// Returns the current list for the parameters in `key`, computing it if needed; `None` if its slot is occupied.
     pub(super) async fn get<F>(
         &self,
         key: &str,
@@ -110,27 +111,27 @@ impl Lists {
     where
         F: Future<Output = Result<Vec<u8>, Problem>> + Send + 'static,
     {
-        let (of, label) = (xxh3_64(key.as_bytes()), key.to_owned());
+        let (key_hash, label) = (xxh3_64(key.as_bytes()), key.to_owned());
         let compute = move |token| {
             let (computing, label) = (compute(token), label.clone());
             async move {
                 let list = computing.await.map(|list| labelled(&label, &list));
-                let failure = |problem| serde_json::to_string(&Failure { of, problem });
+                let failure = |problem| serde_json::to_string(&Failure { key_hash, problem });
                 list.map_err(|problem| failure(problem).unwrap_or_default())
             }
         };
         let (lists, slot) = self.place(key, is_whole);
         match lists.get(&slot, PATIENCE, compute).await {
             Ok(value) => Ok(self.found(&value, key, None)),
-            Err(Error::Failed(failure)) => match serde_json::from_str(&failure) {
-                Ok(Failure { of: its, problem }) if its == of => Err(problem),
+            Err(Error::Failed(failure)) => match serde_json::from_str::<Failure>(&failure) {
+                Ok(failure) if failure.key_hash == key_hash => Err(failure.problem),
                 _ => Ok(None),
             },
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Uses the first slot if that is free, and otherwise the second, where it replaces an older list.
+    /// Keeps a list under its ID: in the first of its two slots if it is free, or else in the second, replacing any list.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
@@ -142,12 +143,12 @@ impl Lists {
             self.kept.get(&slot, PATIENCE, compute).await
         };
         if let Err(error) = kept.await {
-            tracing::warn!(%error, "cannot keep a list, so requests by its id fail");
+            tracing::warn!(%error, "cannot keep a list under its ID, so requests with this ID will fail");
         }
     }
 }
 
-/// Returns the two slots for an ID. With only one slot each, even a few lists would often collide.
+/// Returns the two slots for an ID. With only one slot per ID, even a few lists would often collide.
 fn kept_slots(id: &str) -> [String; 2] {
     let hash = xxh3_64(id.as_bytes());
     [hash, hash / SLOTS].map(|hash| format!("list:{}", hash % SLOTS))

@@ -1,4 +1,4 @@
-//! Lists that collide in a slot.
+//! Tests lists that collide in a slot.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,8 +14,8 @@ fn lists() -> Lists {
 fn neighbours(lists: &Lists) -> (String, String) {
     let key = |number: u64| format!("top:unique:{number}:5:{{}}");
     let slot = |number| lists.place(&key(number), true).1;
-    let other = (1..100_000).find(|number| slot(*number) == slot(0));
-    (key(0), key(other.unwrap()))
+    let second = (1..100_000).find(|number| slot(*number) == slot(0));
+    (key(0), key(second.unwrap()))
 }
 
 async fn get(lists: &Lists, key: &str, list: &str) -> Result<Option<String>, Problem> {
@@ -58,15 +58,15 @@ async fn failed_list_affects_only_its_requests() {
 #[tokio::test]
 async fn colliding_lists_replace_the_second_slot() {
     let lists = lists();
-    let mut others = (2..10_000_000).map(|id: u64| id.to_string());
-    let mut meets = || others.find(|id| kept_slots(id) == kept_slots("1")).unwrap();
-    let [other, third] = [meets(), meets()];
+    let mut ids = (2..10_000_000).map(|id: u64| id.to_string());
+    let mut colliding = || ids.find(|id| kept_slots(id) == kept_slots("1")).unwrap();
+    let [second, third] = [colliding(), colliding()];
     lists.keep("1", "key", b"first").await;
     assert!(lists.by_id("1", "key").await.unwrap().is_some());
     assert!(lists.by_id("1", "another key").await.unwrap().is_none());
-    lists.keep(&other, "key", b"second").await;
+    lists.keep(&second, "key", b"second").await;
     lists.keep(&third, "key", b"third").await;
-    for (id, is_kept) in [("1", true), (other.as_str(), false), (third.as_str(), true)] {
+    for (id, is_kept) in [("1", true), (second.as_str(), false), (third.as_str(), true)] {
         assert_eq!(lists.by_id(id, "key").await.unwrap().is_some(), is_kept, "{id}");
     }
 }
@@ -74,13 +74,13 @@ async fn colliding_lists_replace_the_second_slot() {
 #[tokio::test]
 async fn two_lists_that_share_a_slot_are_both_kept() {
     let lists = lists();
-    let mut others = (2..100_000).map(|id: u64| id.to_string());
-    let other = others.find(|id| kept_slots(id)[0] == kept_slots("1")[0]);
-    let other = other.unwrap();
-    for id in ["1", &other] {
+    let mut ids = (2..100_000).map(|id: u64| id.to_string());
+    let second = ids.find(|id| kept_slots(id)[0] == kept_slots("1")[0]);
+    let second = second.unwrap();
+    for id in ["1", &second] {
         lists.keep(id, "key", b"list").await;
     }
-    for id in ["1", &other] {
+    for id in ["1", &second] {
         assert!(lists.by_id(id, "key").await.unwrap().is_some(), "{id}");
     }
 }

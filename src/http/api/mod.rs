@@ -1,5 +1,5 @@
-//! The queries below `/api/v1/`, as described in `docs/openapi.json`. `parameters` parses them, `counts` reads the store for one
-//! request at a time, coordinated by `turns`, and `top` computes lists once for all nodes, which `lists` keeps.
+//! The queries under `/api/v1/`, as described in `docs/openapi.json`. `parameters` parses a request, `turns` lets one
+//! request at a time read the store, `counts` reads it, `top` computes lists once for all nodes, and `lists` keeps them.
 
 mod counts;
 mod coverage;
@@ -36,9 +36,9 @@ use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// The longest window in minutes, if the retention allows it.
+/// Maximum length of a window in minutes. It is shorter if counts are kept for less time or there are many partitions.
 const WINDOW_MAX: i64 = 1440;
-/// Maximum number of minutes in a window times the number of partitions.
+/// Maximum length of a window in minutes, multiplied by the number of partitions.
 const PLACES_MAX: i64 = 200_000;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Queries {
     reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
-    /// The lists shared by all nodes, and this node's own lists for slots that are taken.
+    /// The lists shared by all nodes, and this node's own lists, which are used if a shared slot is taken.
     lists: [Lists; 2],
     turns: Turns,
     metrics: Arc<Metrics>,
@@ -84,7 +84,6 @@ impl Queries {
         })
     }
 
-    /// Returns seconds since the epoch.
     fn now(&self) -> i64 {
         self.node.clock.now_nanos().div_euclid(1_000_000_000)
     }
@@ -165,14 +164,15 @@ async fn series(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
 async fn coverage(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let parameters = queries.parameters(&uri, &["from", "to"])?;
     let range = parameters.range(queries.now())?;
-    let no_filter = parameters.without_tags("coverage includes all series; leave it out")?;
+    let no_filter =
+        parameters.without_tags("coverage includes all series; remove this parameter")?;
     let minutes = queries.read(queries.source(&no_filter).coverage(range)).await?;
     let (from, to) = (minute(range.from), minute(range.to));
     let answer = json!({ "from": from, "to": to, "minutes": minutes });
     Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
 }
 
-/// Needs no turn, because it must work when nothing else does. The observer reads at most once per second.
+/// Returns the status without waiting for a turn, because it must be available when queries are not.
 async fn status(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
     let status = queries.observer.status().await;
@@ -182,12 +182,12 @@ async fn status(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
 async fn losses(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     queries.parameters(&uri, &[])?.without_tags(NO_PARAMETERS)?;
     let losses = queries.observer.status().await.losses();
-    let detail = "the record of losses cannot be read while the store does not respond";
+    let detail = "the loss record cannot be read while the store is not responding";
     let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
     Ok(respond(&losses, Duration::from_secs(1), Duration::ZERO))
 }
 
-const NO_PARAMETERS: &str = "this path takes no parameters; leave it out";
+const NO_PARAMETERS: &str = "this path takes no parameters; remove them";
 
 async fn top(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let allowed = ["by", "window", "n", "position", "list"];
@@ -210,14 +210,14 @@ fn tags(series: &str) -> BTreeMap<String, String> {
     crate::event::tags(series).into_iter().collect()
 }
 
-/// Returns the start of a minute, such as `2016-12-04T18:38:00Z`.
+/// Returns the start time of a minute, such as `2016-12-04T18:38:00Z`.
 fn minute(epoch_minutes: i64) -> String {
     DateTime::from_timestamp(epoch_minutes.saturating_mul(60), 0)
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Returns a response that is `age` old and may be reused until it is `max_age` old.
+/// Returns a JSON response whose headers state that it is `age` old and may be cached until it is `max_age` old.
 fn respond(answer: &Value, max_age: Duration, age: Duration) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json".to_owned()),

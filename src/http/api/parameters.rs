@@ -1,4 +1,4 @@
-//! Parses request parameters. Pure: the time is an argument.
+//! Parses request parameters. The functions are pure: the current time is passed as an argument.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::http::problem::Problem;
 
 pub(super) const QUERY_BYTES_MAX: usize = 2048;
 pub(super) const TAGS_MAX: usize = 8;
-/// Maximum total length of all tags in bytes, since they are part of a key.
+/// Maximum total length of all tags in bytes. It is limited because the tags are part of the key of a list.
 pub(super) const TAGS_BYTES_MAX: usize = 400;
 pub(super) const ITEMS_MAX: usize = 100;
 
@@ -31,7 +31,7 @@ pub(super) fn matches(filter: &Filter, series: &str) -> bool {
     filter.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
 }
 
-/// Epoch minutes, with an exclusive end.
+/// A range of minutes since the epoch, whose end is exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) from: i64,
@@ -67,7 +67,6 @@ impl By {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Top {
     pub(super) by: By,
-    /// In minutes.
     pub(super) window: i64,
     pub(super) n: usize,
     pub(super) filter: Filter,
@@ -76,7 +75,7 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Returns the identity of the list. It differs between versions whose lists have different formats.
+    /// Returns a key that identifies the list. Versions with different list formats must use different keys.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
         format!("greatest:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
@@ -91,7 +90,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Parses a query string with these parameters; all others are tags. `window_max` is in minutes.
+    /// Parses the query string of a URI. Names in `allowed` are parameters, all others tags. `window_max` is in minutes.
     pub(super) fn read(
         uri: &Uri,
         allowed: &[&'static str],
@@ -99,7 +98,9 @@ impl Parameters {
     ) -> Result<Self, Problem> {
         let bytes = uri.query().map_or(0, str::len);
         if bytes > QUERY_BYTES_MAX {
-            let detail = format!("the query has {bytes} bytes, more than {QUERY_BYTES_MAX}");
+            let detail = format!(
+                "the query has {bytes} bytes, more than the limit of {QUERY_BYTES_MAX}; shorten it"
+            );
             return Err(Problem::too_much(detail));
         }
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
@@ -110,21 +111,18 @@ impl Parameters {
                 known.insert(*name, value)
             } else if RESERVED.contains(&&*key) {
                 let detail = format!(
-                    "`{key}` is not a parameter of this path; leave it out, or write `tag.{key}` for the tag of that name"
+                    "`{key}` is not a parameter of this path; remove it, or use `tag.{key}` for the tag with that name"
                 );
                 return Err(Problem::parameter(&key, detail));
             } else {
                 let tag = key.strip_prefix("tag.").unwrap_or(&key);
                 if tag.is_empty() {
-                    return Err(Problem::parameter(
-                        &key,
-                        "a tag has no name; write `<tag>=<value>`",
-                    ));
+                    return Err(Problem::parameter(&key, "a tag has no name; use `<tag>=<value>`"));
                 }
                 filter.insert(tag.to_owned(), value)
             };
             if replaced.is_some() {
-                let detail = format!("`{key}` is repeated; write it once");
+                let detail = format!("`{key}` is given more than once; use it only once");
                 return Err(Problem::parameter(&key, detail));
             }
         }
@@ -132,14 +130,14 @@ impl Parameters {
             (filter.len(), filter.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>());
         if tags > TAGS_MAX || bytes > TAGS_BYTES_MAX {
             let detail = format!(
-                "{tags} tags with {bytes} bytes are more than {TAGS_MAX} with {TAGS_BYTES_MAX}; use fewer tags"
+                "the query has {tags} tags with {bytes} bytes, but the limits are {TAGS_MAX} tags and {TAGS_BYTES_MAX} bytes; use fewer tags"
             );
             return Err(Problem::too_much(detail));
         }
         Ok(Self { known, filter, window_max })
     }
 
-    /// Returns the filter, which must be empty.
+    /// Returns the empty filter, or an error with this detail if the request contains tags.
     pub(super) fn without_tags(self, detail: &str) -> Result<Filter, Problem> {
         match self.filter.keys().next() {
             Some(tag) => Err(Problem::parameter(tag, detail)),
@@ -153,12 +151,12 @@ impl Parameters {
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Problem> {
         let parsed = self.known.get(name).map(|text| {
-            parse(text).map_err(|what| Problem::parameter(name, format!("`{text}` is {what}")))
+            parse(text).map_err(|reason| Problem::parameter(name, format!("`{text}` is {reason}")))
         });
         parsed.transpose()
     }
 
-    /// Returns milliseconds since the epoch.
+    /// Returns the time given by a parameter in milliseconds since the epoch, or `None` if the parameter is missing.
     fn instant(&self, name: &'static str) -> Result<Option<i64>, Problem> {
         self.parsed(name, |text| {
             let seconds = text.parse::<i64>().ok();
@@ -168,42 +166,45 @@ impl Parameters {
             let in_range =
                 |millis: &i64| Minute::from_epoch_minutes(millis.div_euclid(60_000)).is_some();
             millis.filter(in_range).ok_or_else(|| {
-                "not a time; write 2016-12-04T18:38:00Z or seconds since the epoch (and a plus as %2B)".to_owned()
+                "not a time; use 2016-12-04T18:38:00Z or seconds since the epoch (and encode a plus sign as %2B)".to_owned()
             })
         })
     }
 
-    /// Returns the minutes from `from` to `to`. `now` is in seconds since the epoch.
+    /// Returns the minutes that begin between the parameters `from` and `to`, or by default the latest minutes.
     pub(super) fn range(&self, now: i64) -> Result<Range, Problem> {
         let to = self.instant("to")?.unwrap_or(now.saturating_mul(1000));
         let from = self.instant("from")?;
         let from = from.unwrap_or(to - WINDOW_DEFAULT.min(self.window_max) * 60_000);
         if from >= to {
-            let detail = "`from` must be before `to`, which is now by default";
+            let detail = "`from` must be before `to`, which defaults to now";
             return Err(Problem::parameter("from", detail));
         }
         let first_from = |millis: i64| -(-millis).div_euclid(60_000);
         let range = Range { from: first_from(from), to: first_from(to) };
         let (minutes, most) = (range.to - range.from, self.window_max);
         if minutes > most {
-            let detail = format!("{minutes} minutes are more than {most}; use a shorter range");
+            let detail = format!(
+                "the range has {minutes} minutes, more than the limit of {most}; use a shorter range"
+            );
             return Err(Problem::parameter("from", detail));
         }
         Ok(range)
     }
 
-    /// Returns `window`, in minutes.
+    /// Returns the parameter `window` in minutes, or its default.
     pub(super) fn window(&self) -> Result<i64, Problem> {
         let window = self.parsed("window", |text| {
             let window: Duration = humantime::parse_duration(text)
-                .map_err(|_| "not a duration; write 15m or 1h".to_owned())?;
+                .map_err(|_| "not a duration; use a value such as 15m or 1h".to_owned())?;
             let is_whole = window.subsec_nanos() == 0 && window.as_secs().is_multiple_of(60);
             if !is_whole || window.is_zero() {
-                return Err("not a number of whole minutes; write 15m or 1h".to_owned());
+                return Err("not a whole number of minutes above 0; use a value such as 15m or 1h"
+                    .to_owned());
             }
             let minutes = i64::try_from(window.as_secs() / 60).unwrap_or(i64::MAX);
             if minutes > self.window_max {
-                return Err(format!("longer than {}m", self.window_max));
+                return Err(format!("longer than the maximum of {}m", self.window_max));
             }
             Ok(minutes)
         })?;
@@ -226,12 +227,13 @@ impl Parameters {
         let by = self.parsed("by", |text| match text {
             "cumulative" => Ok(By::Cumulative),
             "unique" => Ok(By::Unique),
-            _ => Err("not an order; write unique or cumulative".to_owned()),
+            _ => Err("not a valid order; use unique or cumulative".to_owned()),
         })?;
         let list = self.parsed("list", |id| {
-            let is_id = (1..=20).contains(&id.len()) && id.bytes().all(|it| it.is_ascii_digit());
-            let what = || "not the id of a list; use `list.id` of a response".to_owned();
-            is_id.then(|| id.to_owned()).ok_or_else(what)
+            let is_id =
+                (1..=20).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());
+            let reason = || "not a list ID; use `list.id` from a response".to_owned();
+            is_id.then(|| id.to_owned()).ok_or_else(reason)
         })?;
         let n = self.number("n", 1..=ITEMS_MAX)?.unwrap_or(ITEMS_DEFAULT);
         Ok(Top {

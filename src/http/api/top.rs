@@ -1,5 +1,5 @@
-//! Lists of the series with the highest counts, each computed once for all nodes. A client that requests positions gets them
-//! from the same list while it is current, and by the list's ID for at most [`KEPT_TTL`].
+//! Lists of the series with the highest counts, each of which is computed once for all nodes. A client that requests single
+//! positions gets them from the same list while it is current, and by the list's ID for up to [`KEPT_TTL`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 struct Ranked {
     from: i64,
     to: i64,
-    /// Each series, with its highest number of users in any minute and its total number of events.
+    /// The series, each with its highest number of users in any minute and its total number of events.
     items: Vec<(String, [u64; 2])>,
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn answer(
         None => current(queries, top).await?,
     };
     let ranked: Ranked = serde_json::from_slice(&list)
-        .map_err(|error| Problem::unavailable(format!("the list is unreadable: {error}")))?;
+        .map_err(|error| Problem::unavailable(format!("the list cannot be read: {error}")))?;
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let length = ranked.items.len();
     let mut answer = json!({
@@ -52,7 +52,7 @@ pub(super) async fn answer(
         None => answer["items"] = items.collect(),
         Some(position) => {
             answer["item"] = items.nth(position).ok_or_else(|| {
-                let detail = format!("the list {id} has {length} items; use a lower position");
+                let detail = format!("list {id} has {length} items; use a lower position");
                 Problem::new(StatusCode::NOT_FOUND, detail).of("position")
             })?;
         }
@@ -68,13 +68,14 @@ async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem>
     }
     let minutes = KEPT_TTL.as_secs() / 60;
     let detail = format!(
-        "there is no list of this id and these parameters; a list is kept for {minutes} minutes, or less when many others are \
-         computed; leave `list` out for the current list"
+        "there is no list with this ID and these parameters; lists are kept for {minutes} minutes, or for less if many other lists \
+         are computed; omit `list` to get the current list"
     );
     Err(Problem::new(StatusCode::GONE, detail).of("list"))
 }
 
-/// Returns the shared current list, or else this node's. If both slots hold a different list, it is computed for this request.
+/// Returns the current list: the one shared by all nodes or, if a different list occupies its slot, this node's own. If that
+/// slot is also occupied, computes the list for this request.
 async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     let (key, is_whole) = (top.key(), top.position.is_none());
     let room = has_room(&*queries.reading).await;
@@ -90,7 +91,7 @@ async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
         };
         let found = match room {
             Ok(()) => Box::pin(lists.get(&key, is_whole, compute)).await?,
-            // Reading a kept list needs no extra memory.
+            // Reading a list that already exists does not require more memory in the store.
             Err(_) => lists.peek(&key, is_whole).await?,
         };
         if let Some(found) = found {
@@ -115,14 +116,14 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
-/// Sorts by highest count first; ties by the other count, then by name.
+/// Sorts series by count, highest first, and keeps the first `n`. Ties are sorted by the other count, then by name.
 fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
     let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),
         By::Cumulative => (cumulative, unique),
     };
-    all.sort_unstable_by(|(a, a_of), (b, b_of)| {
-        numbers(*b_of).cmp(&numbers(*a_of)).then_with(|| a.cmp(b))
+    all.sort_unstable_by(|(a, a_numbers), (b, b_numbers)| {
+        numbers(*b_numbers).cmp(&numbers(*a_numbers)).then_with(|| a.cmp(b))
     });
     all.truncate(n);
 }
@@ -135,7 +136,7 @@ mod tests {
     fn ties_have_a_defined_order() {
         let all = || {
             [("b", [1, 5]), ("a", [1, 5]), ("c", [2, 5]), ("d", [9, 4])]
-                .map(|(series, of)| (series.to_owned(), of))
+                .map(|(series, numbers)| (series.to_owned(), numbers))
                 .to_vec()
         };
         let names = |by, n| {

@@ -1,5 +1,4 @@
-//! [`Turns`]: only one request across all nodes reads counts at a time, so that queries take a bounded share of Redis, and none
-//! while Redis is short of memory.
+//! [`Turns`]: lets only one request on all nodes read counts at a time, so that queries use a limited share of Redis's CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +11,20 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::http::problem::Problem;
 use crate::store::{CountReader, StoreError};
 
-/// If the reading node dies, another one gets its turn after this time.
+/// The time after which another node gets its turn if the reading node dies.
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const TURN_WITHIN: Duration = Duration::from_secs(4);
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// How long to pause after a reply, as a multiple of its duration, so that queries use at most a quarter of a core of Redis.
+/// How long to pause after a reply, as a multiple of its time, so that queries use at most a quarter of Redis's CPU core.
 const RESTS: u64 = 3;
-/// In microseconds: more than three times what any reply takes Redis. A slower reply was delayed by the network.
+/// Maximum pause after a reply, in microseconds. A reply that would call for a longer pause was delayed by the network.
 const REST_MAX_US: u64 = 2000;
-/// Pauses accumulate to this many microseconds, because a shorter sleep would take longer than requested.
+/// Pauses are accumulated until they add up to this many microseconds, because shorter sleeps take longer than requested.
 const SLEEP_MIN_US: u64 = 20_000;
 
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// Only one request per node waits in Redis.
+    /// Ensures that only one request per node waits for its turn in Redis.
     own: Semaphore,
     all: Mutex,
 }
@@ -60,7 +59,7 @@ impl Turns {
     }
 }
 
-/// Returns an error if the store has only enough memory left for events.
+/// Returns an error if the store's remaining memory is needed for events.
 pub(super) async fn has_room(reader: &dyn CountReader) -> Result<(), Problem> {
     match reader.shortage().await? {
         None => Ok(()),
@@ -74,7 +73,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Sends a small request to the store, then pauses in proportion to its duration.
+    /// Awaits a small request to the store, then pauses in proportion to the time it took.
     pub(super) async fn ask<T>(
         &self,
         asking: impl Future<Output = Result<T, StoreError>>,

@@ -1,4 +1,4 @@
-// Requests to the node: less often while they fail, and none while the page is hidden.
+// Sends requests to the node: less often while requests fail, and not at all while the page is hidden.
 
 const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 10000;
@@ -6,7 +6,8 @@ const LONGEST_PAUSE = 10000;
 /// The node did not respond.
 export class Gone extends Error {}
 
-/// Returns the JSON of a response. Throws `Gone`, or an error with the node's message.
+/// Requests a path, and returns the JSON in the response. Throws `Gone` if there is no response within `within`
+/// milliseconds, or an error with the node's message if the request fails.
 export async function ask(path, within) {
   let response;
   let body;
@@ -14,14 +15,15 @@ export async function ask(path, within) {
     response = await fetch(path, { signal: AbortSignal.timeout(within) });
     body = await response.text();
   } catch (error) {
-    throw new Gone(error.name === "TimeoutError" ? "it accepts connections and does not respond" : "it cannot be reached");
+    throw new Gone(error.name === "TimeoutError" ? "the request timed out" : "it cannot be reached");
   }
   const json = (() => { try { return JSON.parse(body); } catch { return {}; } })();
-  if (!response.ok) throw new Error(json.detail ?? `the node responds with ${response.status}`);
+  if (!response.ok) throw new Error(json.detail ?? `the node responded with status ${response.status}`);
   return json;
 }
 
-/// Calls `work` every `every` milliseconds, with pauses of `rests` times its duration at least. Returns a function that calls it now.
+/// Calls `work` every `every` milliseconds, with a pause of at least `rests` times the duration of the last call. Returns a
+/// function that calls `work` immediately.
 export function poll(every, rests, work) {
   let timer;
   let busy = false;

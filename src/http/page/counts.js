@@ -1,32 +1,33 @@
-// The counts: the plot of the chosen series, the list of series, and the top lists. Each is requested separately; an error is
-// shown in its place, and the others continue.
+// Shows the counts: the plot of the selected series, the list of series, and the top lists. Each part is requested
+// separately: if a request fails, its error is shown in that part, and the other parts are not affected.
 
 import { ask, Gone, poll } from "./ask.js";
 import { byId, clockSeconds, count, html, say, seriesName, show, table } from "./dom.js";
 import { minutesOf, plot } from "./plot.js";
 
 const EVERY = 5000;
-// Queries wait for those of other clients, so the page uses a tenth of the time at most.
+// The node runs one query at a time, so that other clients have to wait. The page therefore uses at most a tenth of the
+// time.
 const RESTS = 9;
 const WITHIN = 20000;
 const SERIES_SHOWN_MAX = 500;
 const TOP = 8;
-// The limits of the API for the tags of a query.
+// The API's limits for the tags in a query.
 const TAGS_MAX = 8;
 const TAGS_BYTES_MAX = 400;
 
-// Series → their tags.
+// Maps each series to its tags.
 let known = new Map();
 let chosen = new URLSearchParams(location.hash.slice(1)).get("series");
-// Draws the plot again, in the present width.
+// Redraws the plot at the current width.
 let redraw = () => {};
-// The time of the node, in milliseconds since the epoch.
+// Returns the node's time, in milliseconds since the epoch.
 let now = () => Date.now();
 let askNow = () => {};
 
 const bytes = (text) => new TextEncoder().encode(text).length;
 
-/// The parameters of a query for a series by its tags, within the limits.
+/// Returns query parameters that select a series by as many of its tags as the limits allow.
 function filter(tags) {
   const query = new URLSearchParams();
   let room = TAGS_BYTES_MAX;
@@ -49,7 +50,7 @@ function choose(series) {
 
 function search() {
   const words = byId("search").value.toLowerCase();
-  return [...known.keys()].filter((it) => it.toLowerCase().includes(words));
+  return [...known.keys()].filter((series) => series.toLowerCase().includes(words));
 }
 
 /// Fills the list of series with those that match the search.
@@ -59,13 +60,14 @@ function offer() {
   if (chosen !== null && !offered.includes(chosen)) offered.unshift(chosen);
   const more = found.length - SERIES_SHOWN_MAX;
   show(byId("series"), [offered, more], () => [
-    ...offered.map((it) => html("option", { value: it }, it)),
-    ...(more > 0 ? [html("option", { disabled: true }, `and ${count(more)} more: search for them`)] : []),
+    ...offered.map((series) => html("option", { value: series }, series)),
+    ...(more > 0 ? [html("option", { disabled: true }, `and ${count(more)} more: refine your search`)] : []),
   ]);
   if (chosen !== null) byId("series").value = chosen;
 }
 
-/// Passes the answer to `then`, or returns the message of the node. The status shows `Gone`.
+/// Requests a path and passes the response to `then`. Returns the node's error message, if any. Rethrows `Gone`, because the
+/// status already shows that the node is not responding.
 async function attempt(path, then) {
   try {
     then(await ask(path, WITHIN));
@@ -76,29 +78,29 @@ async function attempt(path, then) {
   }
 }
 
-/// Shows the trouble, or these words. Returns whether there is none.
+/// Shows the error or, if there is none, `words`. Returns whether there was no error.
 function report(place, trouble, words = "") {
   byId(place).className = trouble === undefined ? "state" : "state trouble";
-  say(byId(place), trouble === undefined ? words : `Nothing newer at ${clockSeconds(now())} UTC: ${trouble}. Trying again.`);
+  say(byId(place), trouble === undefined ? words : `No update at ${clockSeconds(now())} UTC: ${trouble}. Retrying.`);
   return trouble === undefined;
 }
 
 async function top(place, by, window, caption, column) {
-  const button = (it) => {
-    const attributes = { class: "series", type: "button", "data-key": it.series, "aria-pressed": `${it.series === chosen}` };
-    return html("button", attributes, ...seriesName(it.series));
+  const button = (item) => {
+    const attributes = { class: "series", type: "button", "data-key": item.series, "aria-pressed": `${item.series === chosen}` };
+    return html("button", attributes, ...seriesName(item.series));
   };
   const trouble = await attempt(`/api/v1/top?by=${by}&window=${window}m&n=${TOP}`, ({ items }) => {
     chosen ??= items[0]?.series ?? null;
     for (const item of items) known.set(item.series, item.tags);
     show(byId(place), [items, window], () => (items.length === 0
-      ? html("p", { class: "soft" }, "No minute of this window is closed yet.")
+      ? html("p", { class: "soft" }, "No minute in this window has closed yet.")
       : table(`${caption} in ${window} minutes`, [["Series", button], column], items)));
   });
   return report(`${place}-state`, trouble);
 }
 
-/// Shows the minutes of the chosen series. Returns the trouble, if any.
+/// Requests and draws the minutes of the selected series. Returns the error message, if any.
 async function minutes(window, isListed) {
   const [series, tags] = [chosen, known.get(chosen)];
   const draw = (sealed, live) => {
@@ -120,7 +122,7 @@ async function minutes(window, isListed) {
   const to = Math.floor(now() / 60000) * 60;
   query.set("from", to - window * 60);
   query.set("to", to);
-  // The second request, so it includes minutes that were sealed since the first.
+  // The sealed minutes are requested last, so that they include minutes that have been sealed since the first request.
   return attempt(`/api/v1/minutes?${query}`, (answer) => draw(answer.counts, live));
 }
 
@@ -128,12 +130,12 @@ async function all() {
   const window = Number(byId("window").value);
   try {
     let trouble = await attempt(`/api/v1/series?window=${window}m`, (answer) => {
-      known = new Map(answer.series.map((it) => [it.series, it.tags]));
+      known = new Map(answer.series.map((item) => [item.series, item.tags]));
     });
     const users = await top("top-users", "unique", window, "The series with the most users",
-      ["Most in a minute", (it) => count(it.unique_minute_max), "number"]);
+      ["Most in a minute", (item) => count(item.unique_minute_max), "number"]);
     const events = await top("top-events", "cumulative", window, "The series with the most events",
-      ["Events", (it) => count(it.cumulative), "number"]);
+      ["Events", (item) => count(item.cumulative), "number"]);
     chosen ??= known.keys().next().value ?? null;
     offer();
     if (chosen !== null) trouble = (await minutes(window, trouble === undefined)) ?? trouble;
@@ -145,7 +147,8 @@ async function all() {
   }
 }
 
-/// Shows the counts repeatedly; `time` is the time of the node. Returns a function that requests them now.
+/// Starts showing the counts and updating them regularly. `time` returns the node's time. Returns a function that updates
+/// the counts immediately.
 export function counts(time) {
   now = time;
   byId("series").addEventListener("change", (event) => choose(event.target.value));

@@ -1,5 +1,5 @@
-// The page of a node: requests the status of the cluster and shows its age. If the node does not respond, the last numbers
-// stay, marked as old, until it does.
+// The status page of a node: requests the cluster's status, and shows it with its age. While the node is not responding, the
+// page keeps the last numbers and marks them as stale.
 
 import { ask, Gone, poll } from "./ask.js";
 import { counts } from "./counts.js";
@@ -7,19 +7,19 @@ import { byId, clockSeconds, say, span } from "./dom.js";
 import { showStatus, verdict } from "./status.js";
 
 const EVERY = 2000;
-// A node waits for its store for six seconds at most.
+// Longer than the six seconds for which a node waits for its store.
 const WITHIN = 8000;
 
-// The node's time in the last status, and the time of this browser's steady clock at its arrival.
+// The node's time in the last status, and the browser's monotonic time when that status arrived.
 let last;
-// Why the numbers are old, and whether the node does not respond at all.
+// Why the numbers are stale, and whether the node is not responding at all.
 let trouble;
 let edition;
 
-/// The time of the node, in milliseconds since the epoch.
+/// Returns the node's time, in milliseconds since the epoch.
 const now = () => (last ? last.at + performance.now() - last.came : Date.now());
 
-/// Screen readers speak this when it changes.
+/// Makes screen readers announce these words if they differ from the last ones.
 const speak = (words) => say(byId("spoken"), words);
 
 async function status() {
@@ -36,13 +36,13 @@ async function status() {
   } catch (error) {
     trouble = { gone: error instanceof Gone, why: error.message };
     document.body.className = "old";
-    speak(trouble.gone ? "This node does not respond. All numbers are old." : "This node cannot report its status. The numbers are old.");
+    speak(trouble.gone ? "This node is not responding. All numbers are stale." : "This node cannot report its status. The numbers are stale.");
   }
   tick();
   return trouble === undefined;
 }
 
-/// Shows the age of the numbers, once a second.
+/// Shows the age of the numbers. Called once per second.
 function tick() {
   const since = last && `${clockSeconds(last.at)} UTC`;
   if (trouble === undefined) {
@@ -50,15 +50,15 @@ function tick() {
     return;
   }
   const ago = last && span(Math.round((performance.now() - last.came) / 1000));
-  const what = trouble.gone ? "No answer" : "No status";
-  say(byId("connection"), last ? `${what} since ${since}, ${ago} ago. All numbers are old.` : `${what} from this node.`);
-  const subject = trouble.gone ? "This node does not respond" : "This node cannot report its status";
-  const before = last ? ` The numbers below are of ${since}.` : "";
-  const others = trouble.gone ? " Other nodes may run; their pages show it." : "";
-  verdict({ answer: "unknown", sentence: `${subject}: ${trouble.why}.${before}${others} Trying again.` });
+  const state = trouble.gone ? "No response" : "No status";
+  say(byId("connection"), last ? `${state} since ${since}, ${ago} ago. All numbers are stale.` : `${state} from this node.`);
+  const subject = trouble.gone ? "This node is not responding" : "This node cannot report its status";
+  const before = last ? ` The numbers below are from ${since}.` : "";
+  const others = trouble.gone ? " Other nodes may still be running; check their pages." : "";
+  verdict({ answer: "unknown", sentence: `${subject}: ${trouble.why}.${before}${others} Retrying.` });
 }
 
-/// Reloads the page if the node has another version of it.
+/// Reloads the page if the node serves a different version of it.
 async function reloadIfNew() {
   const head = await fetch("/", { method: "HEAD" }).catch(() => undefined);
   const current = head?.headers.get("etag");

@@ -1,4 +1,4 @@
-//! The status page at `/`. Its files are embedded in the binary, and its policy allows requests only to the node itself.
+//! The status page at `/`. Its files are embedded in the binary. It may send requests only to the node itself.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// No content from other origins, no inline scripts or styles, and no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Path, media type, content.
+/// The path, media type and content of each file.
 const FILES: [(&str, &str, &str); 9] = [
     ("/", HTML, include_str!("page.html")),
     ("/page/page.css", CSS, include_str!("page.css")),
@@ -29,7 +28,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The same for all files, so that all files in a browser come from the same build.
+/// The entity tag. It is the same for all files, so that a browser never combines files from different builds.
 static ETAG: LazyLock<String> = LazyLock::new(|| {
     let all: String = FILES.iter().map(|(_, _, content)| *content).collect();
     format!("\"{:016x}\"", xxh3_64(all.as_bytes()))
@@ -44,7 +43,7 @@ pub(super) fn router() -> Router {
 fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
     let head = [
         (header::CONTENT_TYPE, kind),
-        // A browser always revalidates, and gets 304 if it has the file.
+        // Browsers must revalidate their copy of a file on each use, and get a 304 response if the copy is current.
         (header::CACHE_CONTROL, "no-cache"),
         (header::ETAG, ETAG.as_str()),
         (header::CONTENT_SECURITY_POLICY, POLICY),

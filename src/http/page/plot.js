@@ -1,38 +1,38 @@
-// Events and users of a series by minute: two plots of bars, and the same numbers as a table.
-// An open minute is drawn hollow, because it may grow.
+// Draws the events and users of a series per minute as two bar charts, and the same numbers as a table. The bar of an open
+// minute is hollow, because its counts may grow.
 
 import { brief, clock, count, html, many, show, svg, table } from "./dom.js";
 
 const MARGIN = { left: 46, right: 8, top: 14, bottom: 22 };
 const STEPS = [1, 2, 5, 10, 15, 30, 60];
 const PLOTS = [
-  { key: "events", one: "event", title: "Events per minute" },
-  { key: "users", one: "user", title: "Different users per minute" },
+  { key: "events", unit: "event", title: "Events per minute" },
+  { key: "users", unit: "user", title: "Distinct users per minute" },
 ];
 
 const state = (minute) => (minute.open ? "open, may grow" : "closed");
 
-/// Returns the highest label of an axis, and the distance of its labels, as round numbers.
+/// Returns the highest label of an axis and the distance between labels, as round numbers.
 function scale(highest) {
   const rough = Math.max(highest, 4) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((it) => it * power).find((it) => it >= rough);
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
   return { step, most: Math.max(step, Math.ceil(highest / step) * step) };
 }
 
-/// Describes the plot in words.
-function summary(what, series, minutes) {
-  const closed = minutes.filter((it) => !it.open);
-  const highest = closed.reduce((a, b) => (b[what.key] > a[what.key] ? b : a), closed[0]);
-  return `${what.title} of ${series} from ${clock(minutes[0].at)} to ${clock(minutes.at(-1).at)}. `
-    + `Highest: ${count(highest?.[what.key])} at ${highest ? clock(highest.at) : "–"}. Last closed: ${count(closed.at(-1)?.[what.key])}. `
+/// Returns a description of the plot for screen readers.
+function summary(quantity, series, minutes) {
+  const closed = minutes.filter((minute) => !minute.open);
+  const highest = closed.reduce((a, b) => (b[quantity.key] > a[quantity.key] ? b : a), closed[0]);
+  return `${quantity.title} for ${series} from ${clock(minutes[0].at)} to ${clock(minutes.at(-1).at)}. `
+    + `Highest: ${count(highest?.[quantity.key])} at ${highest ? clock(highest.at) : "–"}. Last closed: ${count(closed.at(-1)?.[quantity.key])}. `
     + `${many(minutes.length - closed.length, "minute is", "minutes are")} open.`;
 }
 
-function drawing(what, series, minutes, width) {
+function drawing(quantity, series, minutes, width) {
   const { left, right, top, bottom } = MARGIN;
   const height = Math.min(Math.max(Math.round(width * 0.34), 170), 300);
-  const { step, most } = scale(Math.max(...minutes.map((it) => it[what.key])));
+  const { step, most } = scale(Math.max(...minutes.map((minute) => minute[quantity.key])));
   const band = (width - left - right) / minutes.length;
   const down = height - bottom;
   const y = (value) => down - (value / most) * (down - top);
@@ -41,9 +41,9 @@ function drawing(what, series, minutes, width) {
     parts.push(svg("line", { class: value === 0 ? "axis" : "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
     parts.push(svg("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, brief(value)));
   }
-  const apart = STEPS.find((it) => it * band >= 58) ?? 60;
+  const apart = STEPS.find((distance) => distance * band >= 58) ?? 60;
   minutes.forEach((minute, place) => {
-    const value = minute[what.key];
+    const value = minute[quantity.key];
     const x = left + place * band;
     if ((minute.at / 60000) % apart === 0) {
       const middle = x + band / 2;
@@ -57,33 +57,35 @@ function drawing(what, series, minutes, width) {
         width: Math.max(band * 0.8 - line, 1), height: Math.max(down - y(value), 1.5) - line,
       }));
     }
-    const words = `${clock(minute.at)}: ${many(value, what.one)} (${state(minute)})`;
+    const words = `${clock(minute.at)}: ${many(value, quantity.unit)} (${state(minute)})`;
     parts.push(svg("rect", { class: "hit", x, y: top, width: band, height: down - top }, svg("title", {}, words)));
   });
-  const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(what, series, minutes) };
+  const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(quantity, series, minutes) };
   return svg("svg", box, ...parts);
 }
 
-/// Draws the minutes of a series: [{ at, events, users, open }], by time.
+/// Draws the minutes of a series, [{ at, events, users, open }], which must be in chronological order.
 export function plot(place, numbers, series, minutes) {
   const [column] = getComputedStyle(place).gridTemplateColumns.split(" ").map(parseFloat);
   const width = Math.floor(column) || 320;
-  show(place, [series, minutes, width], () => PLOTS.map((what) =>
-    html("figure", { class: `of-${what.key}` },
-      html("figcaption", {}, what.title), drawing(what, series, minutes, width))));
-  show(numbers, [series, minutes], () => table(`Events and different users of ${series} by minute`, [
-    ["Minute", (it) => clock(it.at)],
-    ["Events", (it) => count(it.events), "number"],
-    ["Users", (it) => count(it.users), "number"],
+  show(place, [series, minutes, width], () => PLOTS.map((quantity) =>
+    html("figure", { class: `of-${quantity.key}` },
+      html("figcaption", {}, quantity.title), drawing(quantity, series, minutes, width))));
+  show(numbers, [series, minutes], () => table(`Events and distinct users per minute for ${series}`, [
+    ["Minute", (minute) => clock(minute.at)],
+    ["Events", (minute) => count(minute.events), "number"],
+    ["Users", (minute) => count(minute.users), "number"],
     ["State", state],
   ], [...minutes].reverse()));
 }
 
-/// Returns the minutes of a window until now from the answers of the API: sealed counts are final, live counts are not.
+/// Returns the minutes of a window that ends now, combined from the API's sealed counts, which are final, and its live
+/// counts, which may grow.
 export function minutesOf(series, now, window, sealed, live) {
   const minute = 60000;
-  const of = (counts) => new Map(counts.filter((it) => it.series === series).map((it) => [Date.parse(it.minute), it]));
-  const [final, open] = [of(sealed), of(live)];
+  const byTime = (counts) =>
+    new Map(counts.filter((entry) => entry.series === series).map((entry) => [Date.parse(entry.minute), entry]));
+  const [final, open] = [byTime(sealed), byTime(live)];
   const last = Math.floor(now / minute) * minute;
   const minutes = [];
   for (let at = last - window * minute; at <= last; at += minute) {

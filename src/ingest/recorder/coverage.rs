@@ -1,11 +1,11 @@
 //! [`Coverage`]: how many events per minute this process has seen in one partition.
 //!
-//! It counts acknowledged events. Each transaction sends the total to the store, never a difference. A repeated attempt therefore
-//! changes nothing, and re-recording a batch restores a total that the store has lost. (A transaction that is executed late,
-//! after its connection was lost, may leave an older total in place until the next batch for the minute.)
+//! Only acknowledged events are counted. Each transaction sends the new total to the store, never a difference. A repeated
+//! attempt therefore changes nothing, and re-recording a batch restores a total that the store has lost. (A transaction that
+//! is executed late, after its connection was lost, may leave an older total in place until the next batch for the minute.)
 //!
-//! A duplicate is not counted if it is in the same transaction, but is counted if it comes later. Telling it from an event that a
-//! different node recorded first would require keeping every event here.
+//! A duplicate in the same transaction is not counted, but a duplicate in a later transaction is: distinguishing it from an
+//! event that another node had recorded first would require keeping every event in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +15,15 @@ use tokio::time::Instant;
 use crate::event::{Minute, Occurrence};
 use crate::store::{RecordRequest, Seen};
 
-/// Maximum number of minutes counted: one day.
+/// Maximum number of minutes for which totals are kept: one day.
 const MINUTES_MAX: usize = 1440;
-/// Interval at which a total is renewed: less than half the shortest time for which a store keeps it.
+/// Interval at which a total in the store is renewed: less than half the shortest time for which a store keeps a total.
 const RENEWED_FOR: Duration = Duration::from_secs(30);
 
-/// The totals of one recorder.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     minutes: BTreeMap<Minute, Total>,
-    /// To save room, this minute and all earlier ones are not counted. The store keeps their last totals.
+    /// The latest minute whose total was dropped to limit memory. Minutes up to this one are no longer counted.
     given_up: Option<Minute>,
 }
 
@@ -42,8 +41,7 @@ impl Coverage {
         }
     }
 
-    /// Returns the totals to send to the store with these recordings, and how many distinct events they contain; 0 if they have
-    /// been recorded `before`.
+    /// Returns the totals to send with these requests, and their number of distinct events, or 0 if recorded `before`.
     pub(super) fn with(
         &self,
         recordings: &[RecordRequest<'_>],
@@ -87,30 +85,30 @@ impl Coverage {
     }
 }
 
-/// Counts the distinct events in a recording.
+/// Returns the number of distinct events in a request.
 fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest { occurrences, batch, .. } = recording;
-    // The events come from one sender.
+    // In the common case, all events come from one sender, in chronological order.
     if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
         return occurrences.len() as u64;
     }
-    // Most events are later than all before them, so they are distinct.
+    // Most events are later than all events before them, so they are distinct and need not be compared.
     let mut latest = i64::MIN;
-    let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
+    let (in_order, unordered): (Vec<&Occurrence>, Vec<&Occurrence>) =
         occurrences.iter().partition(|event| {
             let is_later = event.timestamp > latest;
             latest = latest.max(event.timestamp);
             is_later
         });
     let event = |event: &Occurrence| (event.timestamp, batch.user(event));
-    let mut others: Vec<_> = others.into_iter().map(event).collect();
-    others.sort_unstable();
-    others.dedup();
-    others.retain(|other| {
-        let there = in_order.binary_search_by_key(&other.0, |event| event.timestamp);
-        there.is_err() || there.is_ok_and(|at| event(in_order[at]) != *other)
+    let mut unordered: Vec<_> = unordered.into_iter().map(event).collect();
+    unordered.sort_unstable();
+    unordered.dedup();
+    unordered.retain(|entry| {
+        let place = in_order.binary_search_by_key(&entry.0, |event| event.timestamp);
+        place.is_err() || place.is_ok_and(|at| event(in_order[at]) != *entry)
     });
-    (in_order.len() + others.len()) as u64
+    (in_order.len() + unordered.len()) as u64
 }
 
 #[cfg(test)]
@@ -123,7 +121,7 @@ mod tests {
     }
 
     /// Returns the totals with these events for one series, given by user and timestamp.
-    fn told(
+    fn totals(
         coverage: &Coverage,
         number: i64,
         events: &[(&str, i64)],
@@ -147,16 +145,16 @@ mod tests {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
         let first = [("x", 2), ("y", 1), ("x", 1), ("y", 1), ("x", 2)];
         let expected = (vec![seen(5, 3, true)], 3);
-        assert_eq!(told(&coverage, 5, &first, false, now), expected);
+        assert_eq!(totals(&coverage, 5, &first, false, now), expected);
         // The previous total has not been acknowledged.
-        assert_eq!(told(&coverage, 5, &first, false, now), expected);
+        assert_eq!(totals(&coverage, 5, &first, false, now), expected);
         coverage.confirmed(&expected.0, now);
-        let more = told(&coverage, 5, &[("x", 7), ("y", 8)], false, now);
+        let more = totals(&coverage, 5, &[("x", 7), ("y", 8)], false, now);
         assert_eq!(more, (vec![seen(5, 5, false)], 2));
         coverage.confirmed(&more.0, now);
         // A batch that is re-recorded has no new events.
-        assert_eq!(told(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
-        assert_eq!(told(&coverage, 6, &first, true, now), (Vec::new(), 0));
+        assert_eq!(totals(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
+        assert_eq!(totals(&coverage, 6, &first, true, now), (Vec::new(), 0));
     }
 
     #[test]
@@ -164,7 +162,7 @@ mod tests {
         let (mut coverage, now) = (Coverage::default(), Instant::now());
         coverage.confirmed(&[seen(5, 1, true)], now);
         let renews =
-            |coverage: &Coverage, now| told(coverage, 5, &[("x", 1)], true, now).0[0].renew;
+            |coverage: &Coverage, now| totals(coverage, 5, &[("x", 1)], true, now).0[0].renew;
         assert!(!renews(&coverage, now + Duration::from_secs(29)));
         assert!(renews(&coverage, now + Duration::from_secs(30)));
         assert!(!renews(&coverage, now));
@@ -180,7 +178,7 @@ mod tests {
             coverage.confirmed(&[seen(number, 9, true)], now);
         }
         let total = |number| {
-            let (seen, _) = told(&coverage, number, &[("x", 1)], false, now);
+            let (seen, _) = totals(&coverage, number, &[("x", 1)], false, now);
             seen.first().map(|seen| seen.events)
         };
         assert_eq!([0, -1, 1, most].map(total), [None, None, Some(10), Some(10)]);

@@ -1,5 +1,4 @@
-//! [`Replay`]: the batches of the last seconds, and [`Budget`], a memory limit. A promoted replica may be missing the last writes
-//! that its master acknowledged, so the recorder re-records these batches.
+//! [`Replay`]: keeps recent batches, which a recorder re-records if a promoted replica is missing its master's last writes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::event::Batch;
 
-/// Maximum size of a known user in bytes: 17 per slot in a table, of which only 7 in 16 are used right after it has grown.
+/// Maximum memory per known user, in bytes: a table takes 17 bytes per slot, and uses only 7 in 16 right after growing.
 const USER_BYTES_MAX: usize = 40;
 
-/// The memory shared by all recorders of a node, in bytes.
+/// A memory limit in bytes, shared by all recorders of a node.
 #[derive(Debug)]
 pub struct Budget {
     max: usize,
@@ -33,7 +32,7 @@ impl Budget {
         Self::new(users.saturating_mul(USER_BYTES_MAX))
     }
 
-    /// Returns false without reserving anything if the budget does not have that much left.
+    /// Reserves this many bytes. Returns false, without reserving anything, if the budget does not have that many left.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         let fits = used.saturating_add(bytes) <= self.max;
@@ -74,8 +73,8 @@ impl Replay {
         Self { window, budget, batches: VecDeque::new() }
     }
 
-    /// Returns false if memory is short and batches were dropped early. Age alone drops none, because the recording may have
-    /// waited for a store that has lost earlier ones.
+    /// Keeps a batch that has just been recorded. Returns false if memory is so short that batches had to be dropped early.
+    /// Does not drop old batches, because this batch may have waited for a store that has lost the earlier batches.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
         if self.window.is_zero() {
             return true;
@@ -92,7 +91,7 @@ impl Replay {
         in_time
     }
 
-    /// Drops batches that this generation of the store acknowledged longer ago than the window. It has replied since then.
+    /// Drops the batches that this generation of the store acknowledged longer ago than the replay window.
     pub(super) fn expire(&mut self, generation: u64, now: Instant) {
         self.batches.retain(|kept| {
             kept.generation != generation || now.duration_since(kept.confirmed) <= self.window
@@ -107,13 +106,13 @@ impl Replay {
         self.batches.len()
     }
 
-    /// Takes the first batch that was acknowledged by a different generation than this one.
+    /// Removes and returns the first batch that another generation acknowledged, or `None` if there is none.
     pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Kept> {
         let at = self.batches.iter().position(|kept| kept.generation != generation)?;
         self.batches.remove(at)
     }
 
-    /// Puts back a batch as acknowledged just now, because the store that acknowledged it again may lose it, too.
+    /// Puts back a batch that has been re-recorded, as acknowledged by this generation at `now`.
     pub(super) fn put_back(&mut self, kept: Kept, generation: u64, now: Instant) {
         let mut kept = kept;
         (kept.generation, kept.confirmed) = (generation, now);
@@ -195,10 +194,10 @@ mod tests {
         for _ in 0..15 {
             again(&mut replay, 2).unwrap();
         }
-        // The five others, and the batches of the last ten seconds.
+        // The five batches not yet re-recorded, and those re-recorded in the last ten seconds.
         let recorded = std::iter::from_fn(|| again(&mut replay, 3)).count();
         assert_eq!(recorded, 5 + 11);
-        // The server has not changed.
+        // The generation has not changed.
         assert!(again(&mut replay, 3).is_none());
     }
 }

@@ -8,11 +8,9 @@
 //! | 408, other 5xx except 501 and 505 | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to check |
 //!
-//! Some other web server may answer any request with a page and status 200. Taking that for success would lose the counts, so it
-//! is treated as a misconfiguration.
+//! A different web server may answer with a page and status 200, which is treated as a misconfiguration to lose no counts.
 //!
-//! The server's message is never used to decide, because it may quote a tag, and so contain arbitrary text from a sender. It only
-//! helps to find the key to check if every count gets this response.
+//! The message is never used to decide, because it may quote sender-controlled text. It only helps to find the key to check.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -23,19 +21,17 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 use crate::text::{chain, on_one_line};
 
-/// Upper limit on `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// The write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// `/write?db=…`
+    /// The v1 API: `/write?db=…`.
     V1,
-    /// `/api/v2/write?org=…&bucket=…`
+    /// The v2 API: `/api/v2/write?org=…&bucket=…`.
     V2,
 }
 
-/// Phrases, in lower case, in a 400 response that is about the request as a whole.
+/// Phrases (in lower case) in responses to requests that are wrong whatever counts they contain, and the cause of each.
 const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("database is required", Cause::OutputNoDatabase),
     ("please provide either orgid or org", Cause::OutputNoOrg),
@@ -104,7 +100,7 @@ fn message(text: &str) -> String {
     on_one_line(found.and_then(serde_json::Value::as_str).unwrap_or(text))
 }
 
-/// Classifies a request that got no response, or one that is not HTTP.
+/// Returns the error for a request that got no response, or a response that is not HTTP.
 pub(super) fn unanswered(
     error: &(dyn Error + 'static),
     is_connect: bool,
@@ -118,7 +114,7 @@ pub(super) fn unanswered(
     WriteError::Failed(Diagnosis::new(cause, why))
 }
 
-/// Parses `Retry-After`, which is either seconds or a date (RFC 9110, IMF-fixdate). Returns at most [`RETRY_AFTER_MAX`].
+/// Parses `Retry-After`: seconds or an IMF-fixdate (RFC 9110). Returns at most [`RETRY_AFTER_MAX`], or `None` if invalid.
 pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {

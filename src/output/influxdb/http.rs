@@ -14,14 +14,14 @@ use crate::output::WriteError;
 use crate::secret::Secret;
 use crate::text::{chain, find_tls, on_one_line};
 
-/// How much of a response is read at most. InfluxDB 1.x quotes every line that it cannot parse.
+/// Maximum number of bytes read from a response. Responses may be long: InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Writes lines to one database or bucket, using the v1 or v2 API.
 #[derive(Debug)]
 pub struct LineWriter {
     client: Client,
-    /// Includes the query that selects the database or bucket.
+    /// The URL of the write API, including the query that selects the database or bucket.
     url: Url,
     headers: HeaderMap,
     dialect: Dialect,
@@ -40,7 +40,7 @@ impl LineWriter {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         if CryptoProvider::get_default().is_none() {
-            // This fails if a different thread has installed a provider in the meantime.
+            // This fails only if another thread has installed a provider in the meantime.
             let _ = ring::default_provider().install_default();
         }
         if let Some(pem) = &settings.ca {
@@ -93,7 +93,7 @@ impl LineWriter {
         judge(self.dialect, response.status().as_u16(), retry_after, &text)
     }
 
-    /// Returns the destination for log messages, without secrets.
+    /// Returns a description of the destination for log messages, without secrets.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
@@ -104,7 +104,7 @@ impl LineWriter {
 pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
     if certificates.is_empty() {
-        return Err("the file has no certificate".to_owned());
+        return Err("the file contains no certificates".to_owned());
     }
     Ok(certificates)
 }

@@ -1,6 +1,5 @@
 //! InfluxDB and servers that implement its write API; `docs/decisions/0002-https-to-influxdb.md` explains the two clients.
-//! Neither follows redirects, which would turn a POST into a GET or leak the token, nor uses a proxy, which must not see the
-//! token.
+//! Neither follows redirects, which would turn a POST into a GET or leak the token, nor uses a proxy, which would see it.
 
 mod answer;
 mod http;
@@ -29,25 +28,12 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 
 /// The write API and its credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are named after InfluxDB's terms")]
 pub enum Api {
     /// `/api/v2/write`: InfluxDB 2 and 3, VictoriaMetrics.
-    V2 {
-        /// The organisation's name or id.
-        org: String,
-        /// The bucket's name or id.
-        bucket: String,
-        /// The API token; some servers do not need one.
-        token: Option<Secret>,
-    },
+    V2 { org: String, bucket: String, token: Option<Secret> },
     /// `/write`: InfluxDB 1.x.
-    V1 {
-        /// The database.
-        database: String,
-        /// The user; some servers do not need one.
-        username: Option<String>,
-        /// The user's password.
-        password: Option<Secret>,
-    },
+    V1 { database: String, username: Option<String>, password: Option<Secret> },
 }
 
 /// The settings of an InfluxDB output, as validated by the configuration.
@@ -63,7 +49,7 @@ pub struct Settings {
     pub ca: Option<Vec<u8>>,
 }
 
-/// The certificates are unusable, or the HTTP client cannot be set up, for example because the system has no certificates.
+/// The error if the certificates are missing or unusable, or the HTTP client cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("output: {0}")]
 pub struct SettingsError(String);
@@ -76,8 +62,7 @@ pub struct InfluxDb {
 }
 
 enum Client {
-    /// The crate drops response headers, including `Retry-After`. It reads the whole body of an error, limited only by the
-    /// request timeout.
+    /// The `influxdb2` crate's client, which drops response headers such as `Retry-After`, and reads errors of any length.
     Crate {
         client: influxdb2::Client,
         org: String,
@@ -91,7 +76,7 @@ impl InfluxDb {
     pub fn new(settings: &Settings, probe_measurement: &str) -> Result<Self, SettingsError> {
         let url = &settings.url;
         let client = match &settings.api {
-            // The crate would replace the URL's path.
+            // The `influxdb2` crate would replace the URL's path, so it is used only if there is none.
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
                 let builder = reqwest_0_11::Client::builder()
                     .http1_only()
@@ -101,7 +86,7 @@ impl InfluxDb {
                     .pool_idle_timeout(IDLE_TIMEOUT)
                     .redirect(reqwest_0_11::redirect::Policy::none())
                     .no_proxy();
-                // The crate sends no header if the token is empty.
+                // The crate sends no `Authorization` header if the token is empty.
                 let token = token.as_ref().map_or("", Secret::expose);
                 let client = ClientBuilder::with_builder(builder, url.as_str(), org, token).build();
                 let client = client.map_err(|error| SettingsError(chain(&error)))?;
@@ -128,7 +113,7 @@ impl InfluxDb {
                 let (is_connect, is_timeout) = (source.is_connect(), source.is_timeout());
                 Err(unanswered(&source.without_url(), is_connect, is_timeout))
             }
-            // The other errors only occur in queries.
+            // All other errors occur only in queries.
             Err(error) => Err(unanswered(&error, false, true)),
         }
     }

@@ -1,4 +1,4 @@
-//! Turns sets into counts that every output has.
+//! Draining: turns sets into sealed counts, and keeps these until every output has them.
 
 use std::iter::once;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::store::{
     Testimony, closed_minutes, is_recent, kept_for,
 };
 
-/// Approximate size of a count in bytes, excluding its series.
+/// The approximate size of a count in bytes, excluding its series.
 const COUNT_BYTES: usize = 100;
 
 impl MemoryStore {
-    /// Returns the time by which a minute must have ended to be closed now.
+    /// Returns the time by which a minute must have ended to be closed: now, or when the node stopped receiving events.
     fn closes_until_ms(&self, now_ms: i64) -> i64 {
         self.stopped_ms.get().map_or(now_ms, |at| now_ms.min(*at))
     }
 
-    /// Closes a minute that has neither sets nor unsent counts, and lets its counts expire.
+    /// If a minute has neither sets nor unsent counts, closes the minute and lets its counts expire.
     fn end(&self, state: &mut State, partition: Partition, minute: Minute) {
         let partition = &mut state.partitions[partition.index()];
         let ended = partition.minutes.entry(minute).or_default();
@@ -52,7 +52,7 @@ impl State {
 }
 
 impl PartitionState {
-    /// Remembers that a minute is closed while its events may arrive; later, all minutes up to it without work count as closed.
+    /// Adds a minute to the closed minutes, and drops those before `since`, which never passes a minute with work.
     fn close(&mut self, minute: Minute, retention: Duration) {
         self.closed.insert(minute);
         let newest = self.closed.last().map_or(0, |newest| newest.epoch_minutes());
@@ -79,14 +79,14 @@ impl MinuteState {
         self.idle = Some((self.arrivals, since, first));
         let is_held_long = now >= first + request.max_hold
             && now_ms >= after_ms(minute.end_millis(), request.max_hold);
-        // A lagging node's events may belong to any minute.
+        // As long as the node lags, events that it has not recorded yet may belong to any minute, even if it is idle.
         is_held_long || (!lags && now >= since + request.grace)
     }
 }
 
 #[async_trait]
 impl Draining for MemoryStore {
-    /// Loses nothing while the process lives, so there is nothing to learn.
+    /// Ignores the testimony, because this store loses nothing while the process lives.
     async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested> {
         Ok(Attested { epoch: 1, ..Attested::default() })
     }
@@ -111,7 +111,7 @@ impl Draining for MemoryStore {
         let (now, now_ms) = (Instant::now(), now_ms());
         let expected_ms = request.known.expected_ms;
         if expected_ms.is_some_and(|expected| (now_ms - expected).abs() > CLOCK_TOLERANCE_MS) {
-            // Minutes may appear to have ended that have not.
+            // The clock has been changed, so minutes may appear to have ended although they have not.
             return Ok(Vec::new());
         }
         let partition = &mut self.lock().partitions[index.index()];
@@ -140,7 +140,7 @@ impl Draining for MemoryStore {
         let over: Vec<_> = waiting.take_while(|minute| minute.end_millis() <= until_ms).collect();
         let is_old = |minute: &Minute| !is_recent(*minute, now_ms, request.grace);
         let (old, recent) = over.split_at(over.partition_point(is_old));
-        // Recent minutes come first, starting with the newest, so that they do not wait for old ones, however many there are.
+        // Recent minutes come first, newest first, so that they do not wait for old ones, however many there are.
         let (mut finished, mut finished_old) = (0, 0);
         for minute in recent.iter().rev().chain(old) {
             let is_old = is_old(minute);
@@ -222,7 +222,7 @@ impl Draining for MemoryStore {
         Ok(Page::cut(counts, cursor))
     }
 
-    /// There are no other nodes.
+    /// Closes the minutes immediately, because there are no other nodes that would have to learn of it.
     async fn announce(&self, _: &Known, claims: &[&Claim]) -> Result<Vec<Announced>> {
         let mut state = self.lock();
         let announced = claims.iter().map(|claim| {

@@ -1,5 +1,4 @@
-//! The store of a single node: sets in this process, which are lost when it exits. A claim is only a deadline. Work that has
-//! not been renewed by then has failed, and the worker gets the claim again.
+//! The store of a single node: sets in this process's memory. A claim is a deadline, after which the worker gets it again.
 
 mod draining;
 mod sets;
@@ -39,7 +38,7 @@ pub struct MemoryStore {
 struct State {
     /// Indexed by [`Partition::index`].
     partitions: Vec<PartitionState>,
-    /// Approximate memory of the sets, and of the counts of minutes that have not been sent completely.
+    /// The approximate memory used by the sets, and by the counts of minutes that have not been sent completely, in bytes.
     bytes: u64,
     /// No minute expires before this time.
     next_expiry_ms: i64,
@@ -50,11 +49,11 @@ struct PartitionState {
     minutes: HashMap<Minute, MinuteState>,
     /// The minutes with sets or unsent counts.
     busy: BTreeSet<Minute>,
-    /// The quarantine of each output that counts have been sealed for, with the number of events of each count.
+    /// For each output with sealed counts: the quarantined counts by minute and series, each with its number of events.
     outputs: BTreeMap<OutputName, BTreeMap<(Minute, String), u64>>,
     lags: bool,
     late: u64,
-    /// Closed minutes. All minutes before `since` are closed as well.
+    /// The closed minutes. All minutes before `since` are closed as well.
     closed: BTreeSet<Minute>,
     since: Option<Minute>,
 }
@@ -63,9 +62,9 @@ struct PartitionState {
 struct MinuteState {
     /// Events recorded since the minute was last sealed, including duplicates.
     arrivals: u64,
-    /// `arrivals` when claims were last requested, when they last changed, and when claims were first requested.
+    /// `arrivals` at the last request for claims, when this value was new, and when claims were first requested.
     idle: Option<(u64, Instant, Instant)>,
-    /// Series without counts that are recorded under their own names, plus the overflow series once a series has been rejected.
+    /// Series without counts that are recorded under their own names, plus the overflow series once one has been rejected.
     admitted: BTreeSet<String>,
     users: Users,
     sets: BTreeMap<String, Sets>,
@@ -74,7 +73,7 @@ struct MinuteState {
     unsent: BTreeMap<OutputName, BTreeSet<String>>,
     /// The deadline of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
-    /// The share of its counts in [`State::bytes`].
+    /// The share of this minute's counts in [`State::bytes`].
     unsent_bytes: u64,
     seen: u64,
     /// When the minute is dropped, unless it is busy.
@@ -82,7 +81,7 @@ struct MinuteState {
 }
 
 impl MemoryStore {
-    /// Creates a store that keeps counts for `retention`, at most about `counts_max` of them, and stops recording at `bytes_max`.
+    /// Creates a store that keeps about `counts_max` counts at most, for `retention`, and stops recording at `bytes_max`.
     #[must_use]
     pub fn new(
         node: &str,
@@ -119,7 +118,7 @@ impl MemoryStore {
 
     /// Locks the state and drops expired counts.
     fn lock(&self) -> MutexGuard<'_, State> {
-        // If a thread panicked with the lock held, the bug is elsewhere, and serving the counts is better than failing.
+        // If a thread panicked while holding the lock, it is still better to serve the counts than to fail.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.expire(now_ms());
         state
@@ -135,7 +134,7 @@ impl MemoryStore {
             return Ok(());
         }
         let why = format!(
-            "open minutes and unsent counts take {} bytes, and store.memory_max is {}",
+            "open minutes and unsent counts use {} bytes, but store.memory_max is {}",
             state.bytes, self.bytes_max
         );
         Err(StoreError::Full(Diagnosis::new(Cause::MemoryFull, why)))
@@ -162,7 +161,7 @@ impl PartitionState {
         self.busy.iter().filter_map(|minute| Some((*minute, self.minutes.get(minute)?)))
     }
 
-    /// Counts the minutes with work; `old` counts the waiting ones before `old_before`.
+    /// Returns how many minutes have work. `old` in the result is the number of waiting minutes before `old_before`.
     fn backlog(&self, old_before: Minute) -> Backlog {
         let mut backlog = Backlog::default();
         backlog.outputs.extend(self.outputs.iter().map(|(output, quarantine)| {
@@ -195,7 +194,6 @@ impl MinuteState {
         self.sets.get(series).map_or(0, |sets| sets.counts(&self.users).0)
     }
 
-    /// Returns whether the minute has sets and is not claimed for sealing.
     fn waits(&self) -> bool {
         !self.sets.is_empty() && !self.leases.contains_key(&None)
     }
@@ -250,7 +248,7 @@ impl Store for MemoryStore {
     }
 
     fn describe(&self) -> String {
-        "this process' memory (single node)".to_owned()
+        "this process's memory (single node)".to_owned()
     }
 }
 
@@ -263,7 +261,7 @@ impl Recording for MemoryStore {
         let minute = partition.minutes.entry(request.minute).or_default();
         let admit = |&series: &&str| {
             if !minute.admits(request.overflow) && !minute.admits(series) {
-                // Once a series has been rejected, no other is admitted.
+                // Once a series has been rejected, no further series are admitted.
                 let admitted = (minute.admitted.len() + minute.counts.len()) as u64;
                 let has_room = admitted < request.series_max;
                 let entered = if has_room { series } else { request.overflow };
@@ -277,7 +275,7 @@ impl Recording for MemoryStore {
         };
         let series = request.series.iter().map(admit).collect();
         if !partition.busy.contains(&request.minute) {
-            // Events may arrive until they are too old. The expiry never becomes earlier, even if the clock was set back.
+            // Events are accepted for this long. The expiry never becomes earlier, even if the clock was set back.
             let from_ms = now_ms().max(request.minute.end_millis());
             minute.expires_ms = minute.expires_ms.max(after_ms(from_ms, self.retention));
             state.next_expiry_ms = state.next_expiry_ms.min(minute.expires_ms);
@@ -305,7 +303,7 @@ impl Recording for MemoryStore {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
                 let why = format!(
-                    "minute {} reached the limit of 268 million users, or 4 GiB of their names, in one of store.partitions",
+                    "minute {} reached the limit of 268 million users or 4 GiB of user names in one partition (store.partitions)",
                     recording.minute
                 );
                 return Err(StoreError::Full(Diagnosis::new(Cause::MemoryCrowded, why)));

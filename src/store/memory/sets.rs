@@ -1,5 +1,5 @@
-//! [`Sets`]: the events of a series in a minute. [`Users`] numbers the users of a partition's minute. An event is one word,
-//! made of its time within the minute and its user's number, so it takes 8 to 16 bytes. Distinct users are counted on demand.
+//! [`Sets`]: the events of a series in a minute. [`Users`] numbers the users of a minute in a partition. An event is one
+//! 64-bit word, its time within the minute and its user's number, and takes 8 to 16 bytes, because lists are partly empty.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
@@ -10,21 +10,21 @@ use crate::event::{Batch, Minute, series_fingerprint};
 use crate::store::RecordRequest;
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
-/// Number of bits for the user's number in an event. The other 36 hold the nanoseconds within the minute.
+/// The number of bits for the user's number in an event. The other 36 hold the nanoseconds within the minute.
 const NUMBER_BITS: u32 = 28;
-/// Number of events in a full run, which takes 4 KiB.
+/// The number of events in a full run, which takes 4 KiB.
 const RUN_EVENTS: usize = 512;
-/// Approximate size of a full run's entry in the index of runs, in bytes.
+/// The approximate size of a run's entry in the index of runs, in bytes.
 const RUN_BYTES: usize = 48;
-/// Approximate size of a series in bytes, excluding its name and its events.
+/// The approximate size of a series in bytes, excluding its name and its events.
 const SERIES_BYTES: u64 = 200;
-/// Approximate size of a series within an overflow series, in bytes.
+/// The approximate size of an original series within the overflow series in bytes, excluding its events.
 const OVERFLOWED_BYTES: u64 = 96;
 
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     events: Events,
-    /// The events of an overflow series, by the fingerprint of their original series.
+    /// If this is the overflow series: its events, by the fingerprint of their original series.
     overflowed: BTreeMap<u128, Events>,
     pub(super) cumulative: u64,
     pub(super) bytes: u64,
@@ -35,7 +35,7 @@ impl Sets {
         Self { bytes: SERIES_BYTES + series.len() as u64, ..Self::default() }
     }
 
-    /// Adds events, and returns how many were already there.
+    /// Adds events, and returns how many of them were already there.
     pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
         let events = match recording.overflowed_from.map(series_fingerprint) {
             None => &mut self.events,
@@ -55,7 +55,7 @@ impl Sets {
         recording.occurrences.len() as u64 - new
     }
 
-    /// Returns the number of distinct users, and whether each of `asked` is among them.
+    /// Returns the number of distinct users, and for each user in `asked` whether it is among them.
     pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
         let place = |number: u32| ((number / 64) as usize, 1 << (number % 64));
         let (mut seen, mut count) = (vec![0_u64; users.ends.len() / 64 + 1], 0);
@@ -76,7 +76,7 @@ impl Sets {
         (self.users(users, &[]).0, self.cumulative)
     }
 
-    /// Returns each event of a minute: its user, and its time in nanoseconds since the epoch.
+    /// Returns the user of each event, and the time of the event in nanoseconds since the epoch.
     pub(super) fn named(
         &self,
         minute: Minute,
@@ -104,11 +104,11 @@ const fn user_number(event: u64) -> u32 {
     (event & ((1 << NUMBER_BITS) - 1)) as u32
 }
 
-/// A set of events in sorted runs. Most arrive in order of time: adding one to the last run takes a comparison and a store.
+/// A set of events in sorted runs. Events mostly arrive in chronological order, so adding one is a comparison and a write.
 #[derive(Debug, Default)]
 struct Events {
     last: Vec<u64>,
-    /// The other runs, by their first event. The first run also takes all earlier events.
+    /// All runs except the last one, by their first event. The first run also takes all events before its first one.
     runs: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -121,7 +121,7 @@ impl Events {
             self.last.push(event);
             return true;
         }
-        // `None` for the last run.
+        // The key of the run that the event belongs to; `None` for the last run.
         let first = if event < self.last[0] {
             let first = self.runs.range(..=event).next_back();
             first.or_else(|| self.runs.first_key_value())
@@ -139,11 +139,11 @@ impl Events {
             return true;
         }
         if let Some(mut lower) = first.and_then(|first| self.runs.remove(&first)) {
-            // The first run may have taken earlier events, so its key may be outdated.
+            // The first run may have taken earlier events than its key, so both keys are taken from the events.
             let upper = lower.split_off(RUN_EVENTS / 2);
             self.runs.extend([lower, upper].map(|run| (run[0], run)));
         } else {
-            // An event that is slightly late goes near the end of the run, so only a small part stays in the last run.
+            // The event is probably only slightly late, so only the end of the run remains the last run.
             self.end_run(RUN_EVENTS / 8 * 7);
         }
         self.insert(event)
@@ -169,14 +169,14 @@ impl Events {
 /// The users of one minute, numbered in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    /// The names, without separators.
+    /// The names of all users, concatenated without separators.
     names: Vec<u8>,
-    /// The end of each name, indexed by number.
+    /// Where each name ends in `names`, indexed by the user's number.
     ends: Vec<u32>,
-    /// Numbers, hashed by name. The hasher has random keys, since senders choose the names.
+    /// The numbers of the users, hashed by name. The hasher has random keys, because senders choose the names.
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// The memory that [`Users::charge`] has returned so far.
+    /// The total memory that [`Users::charge`] has returned so far, in bytes.
     pub(super) charged: u64,
 }
 
@@ -186,7 +186,7 @@ impl Users {
             && self.ends.len() + batch.events() < 1 << NUMBER_BITS
     }
 
-    /// Returns the memory allocated since the last call.
+    /// Returns how many bytes have been allocated since the last call.
     pub(super) fn charge(&mut self) -> u64 {
         let ends = self.ends.capacity() * size_of::<u32>();
         let taken = (self.names.capacity() + ends + self.numbers.allocation_size()) as u64;
@@ -199,12 +199,12 @@ impl Users {
     fn number(&mut self, name: &str) -> u32 {
         let Self { names, ends, numbers, hasher, .. } = self;
         let hash = hasher.hash_one(name.as_bytes());
-        let same = |&number: &u32| name_of(names, ends, number) == name.as_bytes();
-        if let Some(&number) = numbers.find(hash, same) {
+        let is_same = |&number: &u32| name_of(names, ends, number) == name.as_bytes();
+        if let Some(&number) = numbers.find(hash, is_same) {
             return number;
         }
         names.extend_from_slice(name.as_bytes());
-        // The caller has checked `has_room`.
+        // Neither number overflows, because the caller has checked `has_room`.
         let number = u32::try_from(ends.len()).unwrap_or(u32::MAX);
         ends.push(u32::try_from(names.len()).unwrap_or(u32::MAX));
         numbers
@@ -214,8 +214,8 @@ impl Users {
 
     fn find(&self, name: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(name.as_bytes());
-        let same = |&number: &u32| name_of(&self.names, &self.ends, number) == name.as_bytes();
-        self.numbers.find(hash, same).copied()
+        let is_same = |&number: &u32| name_of(&self.names, &self.ends, number) == name.as_bytes();
+        self.numbers.find(hash, is_same).copied()
     }
 }
 

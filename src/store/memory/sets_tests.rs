@@ -18,7 +18,7 @@ fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
 }
 
-/// Records these events in a series, and returns how many were already there.
+/// Records these events in a series, and returns how many of them were already there.
 fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&str, i64)]) -> u64 {
     let mut batch = Batch::default();
     for (user, nanos) in events {
@@ -89,7 +89,7 @@ async fn memory_of_sets_is_accounted() {
     }
 }
 
-/// They may wait for an output for a long time, and senders choose the names.
+/// Unsent counts may wait for an output for a long time, and senders determine the number and the names of the series.
 #[tokio::test]
 async fn unsent_counts_are_accounted_until_sent() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
@@ -133,12 +133,12 @@ async fn unsent_counts_are_accounted_until_sent() {
 }
 
 proptest! {
-    /// In whatever order they arrive, and across run boundaries.
+    /// Events may arrive in any order, and across the boundaries of runs.
     #[test]
     fn runs_equal_a_sorted_set(events in prop::collection::vec(0_u64..6000, 0..6000), late in 1_u64..2000) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
         for (at, event) in (0..).zip(events) {
-            // Either in any order, or almost sorted by time.
+            // The events arrive either in any order or almost in chronological order.
             let event = if late < 1000 { at + event % late } else { event };
             prop_assert_eq!(runs.insert(event), expected.insert(event));
         }
@@ -146,7 +146,7 @@ proptest! {
         prop_assert!(runs.is_bounded());
     }
 
-    /// Blocks in any order, each forwards or backwards, and then all of them again.
+    /// Inserts blocks of events in any order, each forwards or backwards, and then inserts all of them again.
     #[test]
     fn runs_accept_blocks_in_any_order(blocks in prop::collection::vec((0..20_u64, 1..1500_u64, any::<bool>()), 1..8)) {
         let (mut runs, mut expected) = (Events::default(), BTreeSet::new());

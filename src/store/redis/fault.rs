@@ -1,4 +1,4 @@
-//! Redis faults: whether a server is usable for events, checked on each new connection; and the store error for each fault.
+//! Checks on each new connection whether the server is usable, and converts faults into diagnoses and store errors.
 
 use redis_link::{Fault, FaultKind, info_field};
 
@@ -8,24 +8,24 @@ use crate::store::StoreError;
 /// The oldest major version of Redis with script flags, which allow minutes to be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// Servers with the Redis protocol whose scripts are unsuitable, whatever version they report: INFO field, name, and reason.
+/// Servers that use the Redis protocol but have unsuitable scripts: a field in the INFO reply, the name and the reason.
 const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",
         "KeyDB",
-        "its scripts are those of Redis 6, which cannot drain minutes when memory is short",
+        "it runs Redis 6 scripts, which cannot drain minutes when memory is short",
     ),
     (
         "dragonfly_version",
         "Dragonfly",
-        "its scripts may access declared keys only, and compact.lua finds its keys in sets",
+        "its scripts may access only declared keys, but compact.lua reads key names from sets",
     ),
 ];
 
 /// The percentage of a server's memory above which queries are rejected, so that there is room for events.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
-/// Returns the memory used, as compared with `maxmemory`, and `maxmemory` (0 if unlimited) from an INFO reply, in bytes.
+/// Returns, from an INFO reply, the bytes in use that Redis compares with `maxmemory`, and `maxmemory` (0: no limit).
 pub(super) fn memory(info: &str) -> (u64, u64) {
     let number = |name: &str| -> u64 {
         info_field(info, name).and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -39,7 +39,7 @@ pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     if most == 0 || used <= most {
         return Ok(());
     }
-    Err(Fault::new(FaultKind::Full, format!("it uses {used} bytes, and its maxmemory is {most}")))
+    Err(Fault::new(FaultKind::Full, format!("it uses {used} bytes, but maxmemory is {most}")))
 }
 
 pub(super) fn shortage(info: &str) -> Option<String> {
@@ -47,18 +47,18 @@ pub(super) fn shortage(info: &str) -> Option<String> {
     let percent = used.saturating_mul(100).checked_div(most)?;
     (percent >= QUESTIONS_PERCENT_MAX).then(|| {
         format!(
-            "a Redis server uses {percent} % of its maxmemory; from {QUESTIONS_PERCENT_MAX} % on only cached answers are \
-             given, to leave memory for events; raise maxmemory, or ask later"
+            "a Redis server uses {percent}% of its maxmemory; at {QUESTIONS_PERCENT_MAX}% or more, only cached results are \
+             returned, to leave memory for events; raise maxmemory, or try again later"
         )
     })
 }
 
-/// Checks, from an INFO reply, that a server is usable for events.
+/// Returns a fault if the INFO reply shows that the server is not usable for events.
 pub(super) fn check(info: &str) -> Result<(), Fault> {
     let field = |name: &str| info_field(info, name);
     let version = field("redis_version").unwrap_or("unknown");
     if let Some((_, name, why)) = UNFIT.iter().find(|(name, ..)| field(name).is_some()) {
-        let reason = format!("the server is {name}, as Redis {version}: {why}");
+        let reason = format!("the server is {name}, compatible with Redis {version}: {why}");
         return Err(Fault::new(FaultKind::Unfit, reason));
     }
     // Valkey reports 7.2.4 here, and its own version elsewhere.

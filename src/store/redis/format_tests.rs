@@ -40,16 +40,17 @@ const PINNED: [(&str, u64); 24] = [
 ];
 
 const EXPLAINED: &str = "
-This is part of what nodes of one format share in Redis, and it is not what is written down for that format.
+This is part of the format that nodes share in Redis, and it differs from the hash in PINNED.
 
-Nodes of the version before may work beside those of this one, on the same minutes. Ask of the change: does what the one
-writes mean the same to the other, script by script, whichever of them runs first? scripts/upgrade-from COMMIT tries it.
-- If so, it is the same format: write the new hash into PINNED, and say in the commit why the two may mix.
-- If not, it is another format: raise the end of FORMATS (and its beginning, unless this version can work with both),
-  write the new hash into PINNED, and a line into CHANGELOG.md.
+Nodes of the previous version may work beside nodes of this version, on the same minutes. Check the change script by script:
+does everything that one version writes mean the same to the other, whichever of them runs first? To test this, run
+scripts/upgrade-from COMMIT.
+- If so, the format is the same: update the hash in PINNED, and explain in the commit why the two versions may be mixed.
+- If not, this is a new format: raise the end of FORMATS (and its start, unless this version can work with both formats),
+  update the hash in PINNED, and add a line to CHANGELOG.md.
 ";
 
-/// Without comments and blank lines.
+/// Returns a script without comments and blank lines.
 fn code(script: &str) -> String {
     let lines = script.lines().map(str::trim);
     let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
@@ -60,7 +61,7 @@ fn process() -> Process {
     Process { node: "n#1".to_owned(), retention: Duration::from_secs(1), counts_max: 1 }
 }
 
-/// The key names of a script.
+/// Returns the key names of a script.
 fn names(keys: &[(Scope, &str)]) -> String {
     let partition = PartitionKeys::new("{eds:0}".to_owned());
     let output: OutputName = "backup".parse().unwrap();

@@ -1,5 +1,4 @@
-//! Access to the servers: a command goes to the server of its slot, over one of three connections, once all nodes are known
-//! to agree on the cluster-wide settings.
+//! Access to the servers: once this node agrees with the cluster-wide settings, a command goes to the server of its slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,15 +17,15 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{Bucket, OutputName, Page, Result, StoreError};
 
-/// Minimum time between two checks of the servers' memory.
+/// The minimum time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a server counts as full after rejecting a write: longer than a recorder's retry interval.
+/// How long the servers count as full after one has rejected a write: longer than the retry interval of a recorder.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
 
-/// The connection for recording, which is separate so that a large batch does not delay a claim.
+/// The connection for recording, which is separate so that a large batch does not delay claims.
 pub(super) const RECORDING: Lane = Lane(0);
 pub(super) const DRAINING: Lane = Lane(1);
-/// The connection for readers, so that they delay neither of the others. Commands that get no reply are sent again.
+/// The connection for readers, so that they do not delay other commands. Commands are resent if the connection is lost.
 pub(super) const READING: Lane = Lane(2);
 const LANES: Lanes = Lanes { watched: 2, others: 1 };
 pub(super) const ANY: u64 = 0;
@@ -84,7 +83,7 @@ pub(super) struct At<'a> {
     pub(super) partition: Partition,
     pub(super) place: Place<'a>,
     pub(super) lane: Lane,
-    /// Commands fail in any other generation, unless this is [`ANY`].
+    /// The store generation in which commands may run, or [`ANY`]. In any other generation, they fail.
     pub(super) generation: u64,
 }
 
@@ -128,7 +127,7 @@ impl<'a> At<'a> {
         self.gateway.run_on(&server, self.lane, self.generation, command).await
     }
 
-    /// Reads a page of a hash (HSCAN) or a set (SSCAN). With the key of counts, each member of the set has its counts.
+    /// Reads a page of a hash (HSCAN) or a set (SSCAN). If a key of counts is given, returns each member with its counts.
     pub(super) async fn page<T: FromRedisValue>(
         &self,
         command: &str,
@@ -148,14 +147,14 @@ pub(super) struct Gateway {
     pub(super) keys: Keys,
     pub(super) partitions: Partitions,
     pub(super) process: Process,
-    /// The generation of the server with the cluster-wide settings when they last agreed; 0 before that.
+    /// The generation of the server with the cluster-wide settings when this node last agreed; 0 if it does not agree.
     agreed: AtomicU64,
     /// Locked while the settings are being compared.
     agreeing: Mutex<()>,
-    /// The minute from which all other nodes use a different division, and the diagnosis.
+    /// The minute from which all other nodes divide minutes into a different number of partitions, and the diagnosis.
     outdated: std::sync::Mutex<Option<(Minute, Diagnosis)>>,
     looked: Mutex<Option<Looked>>,
-    /// The last time that a server rejected a write because it was out of memory.
+    /// The last time that a server rejected a write because it was out of memory, and the error.
     refused: std::sync::Mutex<Option<(Instant, StoreError)>>,
 }
 
@@ -198,7 +197,7 @@ impl Gateway {
         self.redis.generation(self.keys(partition).slot)
     }
 
-    /// Notes that the server of this partition has lost acknowledged events.
+    /// Notes that the server of this partition has lost acknowledged events. Returns [`StoreError::Forgot`].
     pub(super) fn forgot(&self, partition: Partition) -> StoreError {
         self.redis.forgot(self.keys(partition).slot);
         StoreError::Forgot
@@ -207,19 +206,19 @@ impl Gateway {
     pub(super) fn warnings(&self) -> Vec<Diagnosis> {
         let servers = self.redis.servers().into_iter();
         let forgetting = servers.filter(|server| server.forgets()).map(|server| {
-            let why = "when it stops it loses all writes since its last snapshot";
+            let why = "a restart would lose all writes since its last snapshot";
             Diagnosis::new(Cause::RedisForgets, why).at(server)
         });
         forgetting.chain(self.outdated_from(Minute::MAX)).collect()
     }
 
-    /// Returns why this node must not record events of a minute, if that is the case.
+    /// Returns why this node must not record events of a minute, or None if it may.
     pub(super) fn outdated_from(&self, minute: Minute) -> Option<Diagnosis> {
         let outdated = lock(&self.outdated);
         outdated.as_ref().filter(|(from, _)| *from <= minute).map(|(_, found)| found.clone())
     }
 
-    /// Remembers the fingerprint key, and the minute from which this node is outdated.
+    /// Remembers the fingerprint key in these settings, and the minute from which this node's settings are outdated.
     fn learn(&self, shared: &Shared) {
         self.agreement.learn_fingerprint_key(shared);
         let outdated = match self.agreement.standing(shared) {
@@ -233,7 +232,7 @@ impl Gateway {
         self.agree().await?;
         self.agreement
             .fingerprint_key()
-            .ok_or_else(|| StoreError::unavailable("Redis has no key of fingerprints"))
+            .ok_or_else(|| StoreError::unavailable("Redis has no fingerprint key"))
     }
 
     /// Checks that this node agrees with the cluster-wide settings, and that all servers respond and have room.
@@ -247,7 +246,7 @@ impl Gateway {
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
-        // A large batch needs memory as well, and may be rejected while a little is still left.
+        // A server below its limit may still have rejected a write, because a large batch needs memory as well.
         match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
@@ -322,7 +321,7 @@ impl Gateway {
         self.run_on(server, lane, generation, run).await
     }
 
-    /// Commands are never sent twice on a watched lane, and readers do not change data.
+    /// Runs a command on a server, and remembers an out-of-memory error. Only commands of readers may be sent twice.
     async fn run_on<T, F>(
         &self,
         server: &Server,
@@ -343,8 +342,8 @@ impl Gateway {
         })
     }
 
-    /// Checks that the settings agree, and re-checks whenever a different server may hold them. A node that agreed before does
-    /// not wait for that server, and records while settings are being changed: it only has to agree on how events are stored.
+    /// Fails unless this node agrees with the cluster-wide settings, compared again when a different server may hold them. A
+    /// node that has agreed before does not wait for that server, and only has to agree on how events are stored.
     async fn agree(&self) -> Result<()> {
         let slot = slot(self.agreement.key.as_bytes());
         let agreed = self.agreed.load(Ordering::Acquire);
@@ -367,7 +366,7 @@ impl Gateway {
 
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<()> {
         let server = self.redis.server(slot).await?;
-        // Done before waiting for the lock, so that without a connection all callers fail at once instead of one after another.
+        // Connects before waiting for the lock, so that without a connection, all callers fail at the same time.
         self.run_on(&server, DRAINING, ANY, async |_: &mut Connection| Ok(())).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,

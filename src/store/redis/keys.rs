@@ -14,7 +14,7 @@ use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, closed_minutes
 
 const SLOTS: u32 = 16384;
 
-/// Maximum number of candidates for tags. With 1024 partitions, they are insufficient for one in e^976 prefixes.
+/// The maximum number of candidates for tags. Even with 1024 partitions, only one in e^976 prefixes would need more.
 const TAGS_TRIED: u32 = 1_000_000;
 
 #[derive(Debug)]
@@ -25,12 +25,12 @@ pub(super) struct Keys {
 
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
-    /// Including the braces.
+    /// The hash tag, including the braces.
     pub(super) tag: String,
     pub(super) slot: u16,
 }
 
-/// What a key belongs to.
+/// The kind of place that a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The caller passes the key.
@@ -44,14 +44,14 @@ pub(super) enum Scope {
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// The node's name and a number.
+    /// The node's name, a `#` and a number.
     pub(super) node: String,
     pub(super) retention: Duration,
-    /// Maximum number of counts that a partition keeps after they have been sent.
+    /// The maximum number of counts that a partition keeps after they have been sent.
     pub(super) counts_max: u64,
 }
 
-/// What keys belong to: a partition, or a minute or an output in it.
+/// What a key belongs to: a partition, or a minute or an output in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Place<'a> {
     tag: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Place<'a> {
     process: Option<&'a Process>,
 }
 
-/// The partitions of a store: `count`, and a different number before a minute. Those with the same hash tag are identical.
+/// Returns the partitions of a store, whose count may change at a minute. Partitions with equal hash tags are the same.
 #[must_use]
 pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>) -> Partitions {
     let partitions = Partitions::new(count);
@@ -89,7 +89,7 @@ fn tags_of_all(prefix: &str, partitions: &Partitions) -> Vec<String> {
     all
 }
 
-/// The hash tags of `count` partitions, in braces. A tag is empty if none was found.
+/// Returns the hash tags of `count` partitions, in braces. A tag is empty if no candidate was suitable.
 pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
     let mut tags = vec![String::new(); usize::from(count)];
     let mut left = tags.len();
@@ -129,7 +129,7 @@ impl Keys {
     }
 }
 
-/// A key outside the partitions: `nodes`, `relays` or `losses`. In report keys, a colon and the process name follow.
+/// Returns a key outside the partitions: `nodes`, `relays` or `losses`. A report's key adds a colon and the process's name.
 pub(super) fn of_all(prefix: &str, name: &str) -> String {
     format!("{{{prefix}:{name}}}")
 }
@@ -154,12 +154,11 @@ impl<'a> Place<'a> {
         Self { minute: Some(minute), ..self }
     }
 
-    /// The place of an output, or no particular one if `None`.
     pub(super) fn of(self, output: impl Into<Option<&'a OutputName>>) -> Self {
         Self { output: output.into(), ..self }
     }
 
-    /// Key prefix of the minute, including the colon.
+    /// Returns the prefix of the minute's keys, including the colon.
     pub(super) fn base(&self) -> String {
         self.key(Scope::Minute, "")
     }
@@ -183,7 +182,7 @@ impl<'a> Place<'a> {
         key
     }
 
-    /// The value of a script argument that depends only on the place.
+    /// Returns the value of a script argument that depends only on the place.
     pub(super) fn argument(&self, name: &str) -> String {
         let minute = self.minute.unwrap_or(Minute::MIN);
         let Some(Process { node, retention, counts_max }) = self.process else {
@@ -263,7 +262,7 @@ mod tests {
         assert_eq!(keys.settings(), "eds:settings");
     }
 
-    /// If each master has an equal range of slots, their numbers of partitions differ by at most one.
+    /// If each master has an equal range of slots, the masters' numbers of partitions differ by at most two.
     #[test]
     fn masters_get_equal_shares() {
         let shares = |partitions, masters| {

@@ -1,4 +1,4 @@
-//! The interface of a layout, which defines how users and events of a minute are stored until it is sealed.
+//! The interface of a layout, which defines how users and events of a minute are stored until the minute is sealed.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,13 +17,13 @@ use crate::store::{
 
 pub(super) const SEALING: &str = include_str!("sealing.lua");
 
-/// Open minutes in a layout. Each method has the contract of the method with the same name in a store role.
+/// How a layout stores open minutes. Methods have the contracts of the store's methods with the same names, unless noted.
 #[async_trait]
 pub(super) trait OpenMinutes: Debug + Send + Sync {
-    /// The name of a key of the minute that has members as long as there is something to seal.
+    /// Returns the name of a key of the minute that has members as long as there is something to seal.
     fn to_seal(&self) -> &'static str;
 
-    /// Key prefix of the minute's sets of users; `None` if there are no such sets.
+    /// Returns the key prefix of the minute's sets of users, or None if there are no such sets.
     fn user_sets(&self) -> Option<&'static str>;
 
     /// Empty by default, because admission has returned the number of users of each series.
@@ -35,7 +35,7 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64>;
 
-    /// See [`Draining::compact`](crate::store::Draining::compact); the claim is one to seal.
+    /// Implements [`Draining::compact`](crate::store::Draining::compact). The claim is never one to send.
     async fn seal(
         &self,
         at: At<'_>,
@@ -63,7 +63,7 @@ pub(super) fn events_of<'a>(recordings: impl IntoIterator<Item = &'a RecordReque
     recordings.into_iter().map(|recording| recording.occurrences.len()).sum()
 }
 
-/// Adds the commands that let claiming nodes find the minute.
+/// Adds the commands that let nodes find the minute when they request claims, and that keep its counts from expiring.
 pub(super) fn announce(pipeline: &mut Pipeline, place: &Place<'_>, minute: Minute) {
     let minutes = pipeline.cmd("ZADD").arg(place.key(Scope::Partition, "minutes")).arg("NX");
     minutes.arg(minute.epoch_minutes()).arg(minute.to_string()).ignore();
@@ -77,7 +77,7 @@ pub(super) fn cover(pipeline: &mut Pipeline, place: Place<'_>, process: &Process
         pipeline.hset(&coverage, &process.node, seen.events).ignore();
         let expire = pipeline.cmd("PEXPIRE").arg(coverage).arg(millis(process.retention)).ignore();
         if !seen.renew {
-            // If Redis has lost the key unnoticed, the new one still gets a TTL.
+            // Sets the TTL only if the key has none: Redis may have lost the previous key unnoticed.
             expire.arg("NX");
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn names(outputs: &[OutputName]) -> String {
     outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Series sealed, total number of late events, series left, token of the claims to send, their outputs.
+/// The reply of `end_step`: series sealed, total of late events, series left, token of the claims to send, their outputs.
 type Sealed = (u64, u64, u64, String, Vec<String>);
 
 pub(super) async fn seal(
@@ -97,9 +97,9 @@ pub(super) async fn seal(
     outputs: &[OutputName],
 ) -> Result<Compaction> {
     for output in outputs {
-        let of = at.place.of(output);
-        script.key(&[of.key(Scope::Output, "claims"), of.key(Scope::Output, "tokens")]);
-        script.key(of.key(Scope::OutputOfMinute, "unsent"));
+        let place = at.place.of(output);
+        script.key(&[place.key(Scope::Output, "claims"), place.key(Scope::Output, "tokens")]);
+        script.key(place.key(Scope::OutputOfMinute, "unsent"));
     }
     let answer: Option<Sealed> = at.ask(script).await?;
     let (sealed, late, left, token, granted) = held(answer)?;
@@ -114,12 +114,12 @@ pub(super) async fn seal(
     Ok(Compaction { repeated: 0, sealed, late, left, sending: sending.collect() })
 }
 
-/// Scripts return nil if the claim is not held.
+/// Returns a script's reply, or [`StoreError::ClaimLost`] if it is nil, which scripts return if the claim is not held.
 pub(super) fn held<T>(answer: Option<T>) -> Result<T> {
     answer.ok_or(StoreError::ClaimLost)
 }
 
-/// Splits a list into pieces of bounded size in bytes. A larger item forms a separate piece.
+/// Splits a list into pieces of at most [`REQUEST_BYTES_MAX`]. An item that is larger than this forms a separate piece.
 pub(super) fn pieces<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut piece = 0;
     items.chunk_by(move |item, next| {

@@ -1,5 +1,5 @@
-//! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, provided
-//! that `fault` finds the server usable for events. `life` has the steps of a minute that both layouts, `sets` and `log`, share.
+//! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, if
+//! `fault` finds the server usable for events. `life` has the steps that both layouts, `sets` and `log`, share.
 
 mod fault;
 mod gateway;
@@ -36,25 +36,25 @@ fn sources() -> impl Iterator<Item = &'static scripts::Source> {
     sources.chain(sets::sources()).chain(log::sources())
 }
 
-/// The SHA1 by which Redis knows each script, by file name.
+/// Returns the SHA1 hash by which Redis knows each script, by file name.
 #[must_use]
 pub fn scripts() -> BTreeMap<&'static str, &'static str> {
     sources().map(|source| (source.file, source.script.get_hash())).collect()
 }
 
-/// How users and events of a minute are stored until it is sealed.
+/// How the users and events of a minute are stored until the minute is sealed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
-    /// Two sets per series: its users and its events, by name.
+    /// Two sets per series: its users and its events.
     #[default]
     Sets,
-    /// Logs of fingerprints, one per process: cheaper under heavy load, and exact except for collisions of 64-bit fingerprints.
+    /// Logs of 64-bit fingerprints, one per process: cheaper under heavy load, and exact except for collisions.
     Log,
 }
 
 impl Layout {
-    /// The name in the configuration and in Redis.
+    /// Returns the name of this layout in the configuration and in Redis.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,18 +66,16 @@ impl Layout {
 
 /// The settings of a Redis store.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "fields are named after their types")]
 pub struct Settings {
-    /// The address and connection settings.
     pub redis: redis_link::Settings,
     /// The prefix of all key names.
     pub prefix: String,
-    /// The partitions that the series are divided into.
     pub partitions: Partitions,
-    /// The layout, which is a cluster-wide setting.
     pub layout: Layout,
-    /// How long counts are kept after being sent, and closed minutes are remembered: twice the maximum age of an event.
+    /// How long sent counts are kept, and closed minutes are remembered: twice the maximum age of an event.
     pub retention: Duration,
-    /// Maximum number of counts, over all partitions, that are kept after they have been sent. Beyond that, counts expire sooner.
+    /// The maximum number of sent counts that are kept, over all partitions. If there are more, they expire sooner.
     pub counts_max: u64,
     /// This node's name. Two nodes with the same name do not harm each other.
     pub node: String,
@@ -88,7 +86,7 @@ pub struct Settings {
 pub struct RedisStore {
     gateway: Gateway,
     layout: Box<dyn OpenMinutes>,
-    /// For operators; works in any state of the servers.
+    /// The reports and losses, which operators can access in any state of the servers.
     register: Arc<Register>,
     is_cluster: bool,
     left: Mutex<Option<Diagnosis>>,
@@ -114,13 +112,13 @@ impl RedisStore {
         })
     }
 
-    /// Adds these configuration keys to the cluster-wide settings.
+    /// Adds these configuration keys and values to the settings that must be the same on all nodes.
     #[must_use]
     pub fn alike_in(mut self, settings: &[(&str, String)]) -> Self {
-        let ours = &mut self.gateway.agreement.ours;
+        let known = &mut self.gateway.agreement.settings;
         for (key, value) in settings {
-            if !ours.iter().any(|(known, _)| known == key) {
-                ours.push(((*key).to_owned(), value.clone()));
+            if !known.iter().any(|(name, _)| name == key) {
+                known.push(((*key).to_owned(), value.clone()));
             }
         }
         self
@@ -180,7 +178,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whole milliseconds for scripts, capped at a number that Lua holds exactly.
+/// Returns a duration in whole milliseconds for scripts, capped at 2^42, which Lua represents exactly.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).min(1 << 42)
 }

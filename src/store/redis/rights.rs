@@ -1,4 +1,4 @@
-//! The permissions that the Redis user is missing: a transaction queues every command a node needs, and changes no data.
+//! Finds the permissions that the Redis user is missing, with a harmless transaction of every command that a node needs.
 
 use ::redis::{Pipeline, RedisError, cmd};
 use redis_link::Connection;
@@ -6,8 +6,8 @@ use redis_link::Connection;
 use super::RedisStore;
 use crate::store::Result;
 
-/// Each command with the kind of its key (`-`: no key) and the arguments after the key. The last commands remove the keys
-/// that the first ones create. Connecting already tests auth, ping, info, select and subscribe.
+/// The commands to try, each with the kind of its key (`-`: no key) and the arguments after the key. The last commands
+/// remove the keys that the first ones create. Connecting already tests AUTH, PING, INFO, SELECT and SUBSCRIBE.
 const TRIED: &str = "
     sadd set x; scard set; sscan set 0; srandmember set; smembers set; smismember set x;
     srem set x; zadd zset 1 x; zrange zset 0 0; zrangebyscore zset 0 1; zscore zset x;
@@ -68,7 +68,7 @@ mod tests {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
         let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));
-        // Connections need these, or they are other forms of these commands.
+        // Commands that nodes use whenever they connect or run a script, so that they need not be tried.
         let apart =
             ["auth", "multi", "exec", "evalsha", "publish", "psubscribe", "info", "ping", "select"];
         for right in granted.filter(|right| !apart.contains(right)) {

@@ -1,6 +1,6 @@
-//! The Lua scripts, each atomic and on a single slot. A row of [`scripts!`] is what Rust and Lua share: Lua gets a local
-//! variable for each key and argument, and Rust a struct with a field for each that does not follow from the [`Place`].
-//! Unnamed arguments come after these; the first has the index `REST` in Lua.
+//! The Lua scripts, each atomic and for a single slot. A row of [`scripts!`] declares the keys and arguments of a script. In
+//! Lua, each of them becomes a local variable. In Rust, the script becomes a struct with a field for each key and argument
+//! that does not follow from the [`Place`]. Arguments without a name come last; in Lua, `REST` is the index of the first.
 
 use std::fmt::Write as _;
 
@@ -18,12 +18,12 @@ pub(super) struct Source {
     pub(super) text: String,
     pub(super) script: Script,
     pub(super) keys: &'static [(Scope, &'static str)],
-    /// The arguments that follow from the place.
+    /// The names of the arguments that follow from the place.
     placed: &'static [&'static str],
 }
 
 impl Source {
-    /// Assembles a script from these texts. The first line of the last text has the flags.
+    /// Assembles a script from texts: shared functions, and last the script itself, with its flags in the first line.
     pub(super) fn new(
         file: &'static str,
         texts: &[&str],
@@ -66,7 +66,7 @@ impl Source {
     }
 }
 
-/// `NAME Call = PARTS + "file.lua"(keys from the caller) scopes[keys] => arguments from the place (arguments from the caller);`
+/// A row: `NAME Call = PARTS + "file.lua"(keys from the caller) scopes[keys] => arguments from the place (from the caller);`
 macro_rules! scripts {
     ($(
         $source:ident $call:ident = $($part:ident +)* $file:literal
@@ -86,13 +86,13 @@ macro_rules! scripts {
                     Source::new($file, texts, keys, placed, &[$(stringify!($arg)),*])
                 });
 
-            #[allow(non_camel_case_types, reason = "each field has a type of its name")]
+            #[allow(non_camel_case_types, reason = "each field has a type with the same name")]
             pub(in crate::store::redis) struct $call<$($given,)* $($arg),*> {
                 $(pub(in crate::store::redis) $given: $given,)*
                 $(pub(in crate::store::redis) $arg: $arg,)*
             }
 
-            #[allow(non_camel_case_types, reason = "each field has a type of its name")]
+            #[allow(non_camel_case_types, reason = "each field has a type with the same name")]
             impl<$($given: redis::ToRedisArgs,)* $($arg: redis::ToRedisArgs),*>
                 $call<$($given,)* $($arg),*>
             {

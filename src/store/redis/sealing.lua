@@ -1,11 +1,11 @@
--- Functions of the scripts that seal.
+-- Functions shared by the scripts that seal counts.
 
 local ours = {}
 for output in string.gmatch(sealed_for, '%S+') do
   ours[#ours + 1] = output
 end
 
--- Adds to the events that the claim's holder found late, and returns their total. The next reply repeats it if this one is lost.
+-- Adds to the number of events that the claim's holder found late. Returns the total, so that a lost reply does no harm.
 local function late_in_all(late)
   local node = token_parts(token)
   local stamp, heard, alive_until, before = stamp_of(node)
@@ -15,10 +15,10 @@ local function late_in_all(late)
   return before + late
 end
 
--- Seals the counts of these series, each `<users>:<events>`, for these outputs, once. Returns the number of series sealed,
--- and the total number of events that the claim's holder found late. A closed minute seals nothing new: its counts may have
--- been lost here, but they have been published. `unsent` is written before `counts`, so if the script stops in between (a
--- migrating slot), the next call repairs the state.
+-- Seals the counts of these series, each `<users>:<events>`, for the outputs in `ours`. Counts that are sealed already stay
+-- unchanged. Returns the number of series sealed, and the total number of events that the claim's holder found late. No new
+-- counts are sealed for a closed minute: its counts may have been lost here, but they have been published. `unsent` is
+-- written before `counts`, so if the script stops in between (a migrating slot), the next call repairs the state.
 local function seal(series, values)
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
@@ -26,7 +26,7 @@ local function seal(series, values)
   in_slices(series, function(...)
     for _, known in ipairs(redis.call('HMGET', counts, ...)) do
       place = place + 1
-      -- Empty if admitted but not sealed yet.
+      -- The value is empty if the series has been admitted but not sealed yet.
       if is_closed or (known and known ~= '') then
         late = late + string.match(values[place], '%d+$')
       else
@@ -53,7 +53,7 @@ end
 -- events that the caller found late, series left, token of the claims to send, their outputs}.
 local function end_step(sealed, late, left)
   if sealed > 0 then
-    -- A minute that came back may have counts that were about to expire.
+    -- If the minute was sealed before and has received events since, its counts may be about to expire.
     redis.call('PERSIST', counts)
   end
   local now_us, now = clock()
@@ -76,7 +76,7 @@ local function end_step(sealed, late, left)
       granted[#granted + 1] = output
     end
   end
-  -- An earlier step may have been done by a node with different outputs. A node that has these outputs takes the claims over.
+  -- An earlier step may have been done by a node with different outputs. A node that has them takes the claims over.
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
     if lacks(output) then
       redis.call('ZADD', claims .. ':' .. output, 0, name)

@@ -1,4 +1,4 @@
--- Functions of the scripts of a partition. They use the names of keys and arguments.
+-- Functions shared by the scripts for a partition. They use the scripts' key and argument names.
 
 -- Returns Redis' clock in microseconds and in milliseconds.
 local function clock()
@@ -12,15 +12,14 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Calls a function with the items of a list, starting at `first`, in slices because unpack has a limit. One command for many
--- items is much cheaper than many commands.
+-- Calls a function with the items of a list from `first` on, in slices because unpack has a limit.
 local function in_slices(list, call, first)
   for from = first or 1, #list, 1000 do
     call(unpack(list, from, math.min(from + 999, #list)))
   end
 end
 
--- A token is the node's name and an increasing number.
+-- Returns a token, which consists of the node's name and an increasing number.
 local function token_of(node, number)
   return string.format('%s|%.0f', node, number)
 end
@@ -30,7 +29,7 @@ local function token_parts(token)
   return node, tonumber(number)
 end
 
--- Returns whether an output is missing counts of a minute, not considering the output whose claims are `but`.
+-- Returns whether any output is missing counts for a minute, ignoring the output whose claims are in `but`.
 local function is_awaited(name, but)
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
     local key = claims .. ':' .. output
@@ -41,8 +40,7 @@ local function is_awaited(name, but)
   return false
 end
 
--- Returns the parts of an entry of `stamps`, which is the state of a node: the number of its last check-in, the last closing
--- that it knows of, until when it counts as alive (in ms), and the number of events that it found late.
+-- Parses a node's `stamps` entry: its last check-in, the last closing it knows, until when it is alive (ms), late events.
 local function stamp_parts(entry)
   local stamp, heard, alive_until, late = string.match(entry or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
   return tonumber(stamp), tonumber(heard or '0'), tonumber(alive_until or '0'), tonumber(late or '0')
@@ -56,14 +54,14 @@ local function put_stamp(node, ...)
   redis.call('HSET', stamps, node, string.format('%.0f|%.0f|%.0f|%.0f', ...))
 end
 
--- Returns whether Redis has lost something the node knows, by the node's stamp in Redis: an earlier state, or a different Redis.
+-- Returns whether Redis has lost something that the node knows. `own` is the node's stamp in Redis.
 local function forgot(own)
   return known_epoch ~= '0'
     and (redis.call('HGET', witness, 'epoch') ~= known_epoch or own < tonumber(known_stamp))
 end
 
--- Both functions close a minute, after which it seals no new counts. The number of a closing is even while counts of the
--- minute are only about to be written, and odd once an output has all of them.
+-- Both `announce` and `close` close a minute, after which no new counts are sealed for it. The number of a closing is even
+-- while counts of the minute are only about to be written, and odd once an output has all of them.
 local function announce(minute)
   local number = tonumber(redis.call('ZSCORE', closed, minute))
   if not number then
@@ -82,7 +80,7 @@ local function close(minute)
   end
 end
 
--- Counts that no output is missing are kept only for queries. The more there are, the sooner they expire.
+-- Lets the counts of a minute expire. They are now only for queries; the more there are, the sooner they expire.
 local function let_expire(counts)
   local share = math.floor(60000 * kept_counts / math.max(1, redis.call('HLEN', counts)))
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))

@@ -1,4 +1,4 @@
-//! Remedies of faults of nodes.
+//! Remedies for findings about nodes.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -24,13 +24,12 @@ fn suspended_node_is_resumed() {
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
     node.signal("STOP");
-    Remedy::of(&node, "node-silent", &["node one", "sleeps"]).says(&["check its host"]);
+    Remedy::of(&node, "node-silent", &["node one", "suspended"]).says(&["check its host"]);
     assert_eq!(status(&node)["is_anything_lost"]["answer"], "unknown");
     node.signal("CONT");
     wait_healthy(&node);
 }
 
-/// The pipe that a node logs into when it is started.
 struct LogPipe {
     path: PathBuf,
     pipe: File,
@@ -61,12 +60,12 @@ impl LogPipe {
 
 impl Drop for LogPipe {
     fn drop(&mut self) {
-        // Reading the log would block.
+        // Otherwise reading the log would block.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A thread that logs waits until its line is taken.
+/// A thread that writes a log line blocks until the line is read.
 #[test]
 fn blocked_log_pipe_is_read_again() {
     let site = site();
@@ -77,13 +76,12 @@ fn blocked_log_pipe_is_read_again() {
     log.fill();
     node.send(b"rejected");
     let remedy = Remedy::of(&node, "stalled", &["node one", "listener 0"]);
-    remedy.says(&["check that its log is read", "restart it"]);
+    remedy.says(&["check that its log output is being read", "restart it"]);
     log.empty();
     wait_gone(&node, "stalled");
 }
 
-/// Sends events of six minutes in order to one node, and some of them to the other, which is restarted at these times. Waits
-/// until all are recorded: then both nodes' shares are known.
+/// Sends six minutes of events to `one` and some of them to `two`, which restarts at `restarts`. Waits until recorded.
 fn send_minutes(
     one: &Node,
     two: &mut Node,
@@ -92,13 +90,13 @@ fn send_minutes(
 ) {
     let mut sender = Sender::paced_by(one);
     let wait_recorded = |one: &Node, two: &Node, sent: [u64; 2]| {
-        eventually("all is recorded", SOON, || {
+        eventually("all events are recorded", SOON, || {
             let count = |node: &Node| node.metrics().count("eds_events_recorded_total");
             let recorded = [one, two].map(count);
             when(recorded == sent, format!("{recorded:?} of {sent:?}"))
         });
     };
-    // To each process.
+    // The number of events sent to each process.
     let mut sent = [0; 2];
     for minute in -1..5 {
         for event in 0..60 {
@@ -127,7 +125,7 @@ fn lossy_path_is_repaired() {
     send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
     Remedy::of(&one, "node-loses", &["node two", "%"])
         .says(&["check the network", "/api/v1/coverage"]);
-    // The lost events arrive.
+    // Send the missing events.
     let mut sender = Sender::paced_by(&two);
     for minute in -1..5 {
         for event in (0..60).step_by(10) {
@@ -142,7 +140,7 @@ fn lossy_path_is_repaired() {
 fn node_down_for_27_seconds_is_not_a_lossy_path() {
     let site = site();
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
-    // It is down from second 20 to 47 of a minute, and started once more later on.
+    // Node two is down from second 20 to 47 of a minute, and restarts once more later.
     let is_down = |minute, event| minute == 2 && (20..47).contains(&event);
     send_minutes(&one, &mut two, |minute, event| !is_down(minute, event), &[(2, 47), (4, 30)]);
     let answered = eventually("the share of node two is known", SOON, || {
@@ -170,26 +168,26 @@ fn different_settings_are_applied_or_reverted() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
-    // Who asks differs from the nodes.
-    let mut other = site.node("two", &[("flush.grace", "3s")]);
-    let remedy = Remedy::of(&other, "settings", &["flush.grace"]);
+    // The caller's configuration differs from the applied settings.
+    let mut second = site.node("two", &[("flush.grace", "3s")]);
+    let remedy = Remedy::of(&second, "settings", &["flush.grace"]);
     let show = if remedy.text.contains("`eds settings show`") {
         "eds settings show"
     } else {
         "eds settings apply"
     };
-    remedy.run(show, &other);
-    // A node that differs from the settings applied since.
-    other.apply_settings();
-    let remedy = Remedy::of(&other, "node-settings", &["node one", "flush.grace"]);
+    remedy.run(show, &second);
+    // A running node differs from the settings applied since.
+    second.apply_settings();
+    let remedy = Remedy::of(&second, "node-settings", &["node one", "flush.grace"]);
     remedy.run("eds settings show", &node);
     let mut node = node;
     node.kill();
     node.set("flush.grace", "3s");
     node.run();
-    wait_gone(&other, "node-settings");
-    wait_gone(&other, "settings");
-    other.set("flush.grace", "3s");
+    wait_gone(&second, "node-settings");
+    wait_gone(&second, "settings");
+    second.set("flush.grace", "3s");
 }
 
 #[test]
@@ -209,14 +207,15 @@ fn unreadable_report_disappears_after_the_upgrade() {
     let site = site();
     let node = site.start_node("one", &[]);
     wait_healthy(&node);
-    let said = "old#1 0.0.9\n{\"uptime_seconds\": \"\\u001b[2J\", \"store\": \"\\u001b[31m\"}";
+    let report = "old#1 0.0.9\n{\"uptime_seconds\": \"\\u001b[2J\", \"store\": \"\\u001b[31m\"}";
     let now: Vec<i64> = site.redis.query(&["TIME"]);
     let ms = (now[0] * 1000 + 5000).to_string();
-    site.redis.query::<()>(&["SET", "{eds:nodes}:old", said]);
+    site.redis.query::<()>(&["SET", "{eds:nodes}:old", report]);
     site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
     wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
     Remedy::of(&node, "version", &["0.0.9"]).says(&["finish the upgrade", "docs/upgrades.md"]);
-    Remedy::of(&node, "report-unreadable", &["node old"]).says(&["use the version"]);
+    Remedy::of(&node, "report-unreadable", &["node old"])
+        .says(&["the version of eds that wrote the report"]);
     let (_, table) = node.command_text(&["status"]);
     assert!(table.contains("report-unreadable") && !table.contains('\u{1b}'), "{table:?}");
     let mut upgraded = site.start_node("old", &[]);
@@ -258,7 +257,7 @@ fn failing_socket_is_logged_and_replaced_by_a_restart() {
     node.hold_socket();
     node.run();
     node.shut_down_held_socket();
-    Remedy::of(&node, "socket-fails", &["node one"]).says(&["check its log, and restart it"]);
+    Remedy::of(&node, "socket-fails", &["node one"]).says(&["check its log and restart it"]);
     assert!(node.log().contains("cannot read"), "{}", node.log());
     node.kill();
     node.let_go_of_socket();
@@ -277,7 +276,7 @@ fn overflowing_queue_is_enlarged() {
     overflow(&node);
     let own = |id, words: &[&str]| Remedy::of_the_node_itself(&node, id, words);
     own("queue-fills", &["its queue is"]).says(&["input.queue_events"]);
-    own("node-lags", &["cannot record all events"]).says(&["restore the store"]);
+    own("node-lags", &["has not been able to record all events"]).says(&["fix the store"]);
     let remedy = own("node-drops", &["events dropped"]);
     remedy.says(&["input.queue_events"]);
     site.redis.signal("CONT");
@@ -305,11 +304,11 @@ fn filling_spool_empties_when_the_store_is_back() {
     site.redis.signal("STOP");
     let mut sender = Sender::paced_by(&node);
     let at = five_minutes_ago_ns();
-    let lines =
-        (0..7000).map(|it| format!("event_type=e value=u{it}{} {}", "x".repeat(200), at + it));
+    let lines = (0..7000)
+        .map(|number| format!("event_type=e value=u{number}{} {}", "x".repeat(200), at + number));
     sender.send_all(lines);
     let remedy = Remedy::of_the_node_itself(&node, "spool-fills", &["its spool is"]);
-    remedy.says(&["restore the store", "raise input.spool_max"]);
+    remedy.says(&["fix the store", "raise input.spool_max"]);
     site.redis.signal("CONT");
     wait_gone_from(|| own_status(&node), "spool-fills");
 }
@@ -344,7 +343,7 @@ fn late_events_end_with_a_longer_grace() {
     };
     let at = five_minutes_ago_ns();
     late(&node, at);
-    eventually("its minute is closed", SOON, || {
+    eventually("the minute is published", SOON, || {
         when(site.points().len() == 2, format!("{:?}", site.points()))
     });
     send(&node, at, 2);
@@ -374,7 +373,7 @@ fn old_minutes_of_an_archive_are_published() {
         format!("event_type=e1,product=p value=u {at}")
     });
     sender.send_all(lines);
-    let remedy = Remedy::of(&node, "old-minutes", &["are not sealed"]);
-    remedy.says(&["replay of an archive"]);
+    let remedy = Remedy::of(&node, "old-minutes", &["have not been sealed"]);
+    remedy.says(&["archive is being replayed"]);
     wait_gone(&node, "old-minutes");
 }

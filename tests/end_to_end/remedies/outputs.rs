@@ -1,4 +1,4 @@
-//! Remedies of faults of outputs.
+//! Remedies for findings about outputs.
 
 use super::{Remedy, send, site, wait_gone};
 use crate::prelude::*;
@@ -55,7 +55,7 @@ fn wrong_password_of_the_database_is_corrected() {
     wait_healthy(&node);
 }
 
-/// Has a node with two outputs, the first of which refuses one count.
+/// Starts a node with two outputs, the first of which refuses one count.
 fn quarantined() -> (Site, Node, Sender) {
     let redis = RedisServer::start(&["--appendonly", "yes"]);
     let site = Site::with(redis, InfluxServer::start_with_tag_limit(4));
@@ -82,7 +82,7 @@ fn quarantined_counts_are_sent_by_the_printed_command() {
     wait_gone(&node, "quarantine");
 }
 
-/// The most counts of a quarantine in a partition.
+/// How many counts the quarantine of a partition can hold.
 const ROOM: usize = 10_000;
 
 #[test]
@@ -104,8 +104,8 @@ fn full_quarantine_is_emptied_by_the_printed_command() {
         fill.hset(&quarantine, field, "1:1|1480876707|refused");
     }
     fill.exec(&mut connection).unwrap();
-    Remedy::of(&node, "quarantine-full", &["100 %"]);
-    // Refused counts have no room: a fifth value of a tag.
+    Remedy::of(&node, "quarantine-full", &["100%"]);
+    // A fifth value of a tag is refused, and the quarantine has no room for its counts.
     let mut sender = Sender::paced_by(&node);
     let mut send = |event: i64, minute: i64| {
         let at = five_minutes_ago_ns() + minute * MINUTE_NS;
@@ -139,7 +139,7 @@ fn unsent_counts_of_a_removed_output_are_dropped_by_the_printed_command() {
     send(&node, five_minutes_ago_ns(), 3);
     node.wait_count("eds_backlog_unsent", |unsent| unsent > 0);
     node.wait_count("eds_points_sent_total", |sent| sent == 6);
-    // Removed, as docs/upgrades.md says.
+    // Remove the output as described in docs/upgrades.md.
     node.terminate();
     node.set_outputs(&[&main]);
     node.apply_settings();

@@ -1,4 +1,4 @@
-//! Remedies of faults of Redis.
+//! Remedies for findings about Redis.
 
 use super::{Remedy, findings, send, site, wait_gone};
 use crate::acl::rights_of;
@@ -12,7 +12,7 @@ fn redis_that_is_down_is_started() {
     let mut site = site();
     let node = site.start_node("one", &[]);
     site.redis.stop();
-    Remedy::of(&node, "redis-down", &["refused"]).says(&["start it", "store.url"]);
+    Remedy::of(&node, "redis-down", &["refused"]).says(&["start Redis", "store.url"]);
     site.redis.restart();
     wait_healthy(&node);
 }
@@ -26,7 +26,7 @@ fn missing_password_of_redis_is_set() {
         if let Some(password) = password {
             node.set_environment("EDS_STORE__PASSWORD", password);
         }
-        let remedy = Remedy::of(&node, "redis-down", &["does not accept the credentials"]);
+        let remedy = Remedy::of(&node, "redis-down", &["rejected the credentials"]);
         remedy.says(&["set store.username and store.password_file"]);
         assert!(!remedy.text.contains("start"), "{cause}: {remedy:?}");
     }
@@ -39,7 +39,7 @@ fn missing_password_of_redis_is_set() {
     wait_healthy(&node);
 }
 
-/// A node that is not started, and whose user of Redis may use these commands.
+/// Returns a node that is not started yet, whose Redis user has these permissions.
 fn node_with_rights(rights: &[&str]) -> (Site, Node) {
     let user = ["--user", "eds", "on", ">secret", "~*", "&*"];
     let arguments = [&["--appendonly", "yes"], &user[..], rights].concat();
@@ -52,11 +52,10 @@ fn node_with_rights(rights: &[&str]) -> (Site, Node) {
 #[test]
 fn missing_right_is_granted() {
     let (site, mut node) = node_with_rights(&["+@all", "-zadd"]);
-    // The command that reads the state of a server.
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
-    let remedy = Remedy::of(&node, "redis-read-only", &["a permission"]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["a required permission"]);
     remedy.says(&["config/redis-acl.conf"]);
-    let rights = rights_of("eds ").filter(|it| it.starts_with(['~', '&', '+', '-']));
+    let rights = rights_of("eds ").filter(|right| right.starts_with(['~', '&', '+', '-']));
     let grant = ["ACL", "SETUSER", "eds", "resetkeys", "resetchannels"].into_iter();
     site.redis.query::<()>(&grant.chain(rights).collect::<Vec<_>>());
     node.run();
@@ -68,12 +67,12 @@ fn single_node_names_its_missing_right() {
     let (site, mut node) = node_with_rights(&["+@all"]);
     node.run();
     wait_healthy(&node);
-    // Another user looks, and sees nothing wrong with Redis itself.
+    // Another user runs `eds status`, and sees no fault in Redis itself.
     let mut asker = site.node("asker", &[("store.username", "admin")]);
     asker.set_environment("EDS_STORE__PASSWORD", "admin");
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
     let remedy = Remedy::of(&asker, "node-cannot-record", &["node one", "hgetall"]);
-    remedy.says(&["follow the message"]);
+    remedy.says(&["act on the error message"]);
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
     wait_gone(&asker, "node-cannot-record");
 }
@@ -115,12 +114,12 @@ fn redis_that_cannot_save_gets_its_disk_back() {
         site.redis.query::<()>(&option);
     };
     stops("no");
-    Remedy::of(&node, "redis-cannot-save", &[]).says(&["the disk and the log of Redis"]);
+    Remedy::of(&node, "redis-cannot-save", &[]).says(&["the disk and the Redis log"]);
     stops("yes");
-    wait_first(&node, "redis-read-only", &["cannot write to its disk", "log of Redis"]);
+    wait_first(&node, "redis-read-only", &["cannot write to its disk", "Redis log"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["cannot write to its disk"]);
     std::fs::create_dir(directory).unwrap();
-    // Redis works in a directory that is gone.
+    // The working directory of Redis was deleted, so it must be set again.
     let path = directory.display().to_string();
     site.redis.query::<()>(&["CONFIG", "SET", "dir", &path]);
     remedy.run_at("BGSAVE", &site.redis);
@@ -164,7 +163,7 @@ fn full_redis_gets_more_memory() {
     });
     let used = status(&node)["redis"]["servers"][0]["used_memory"].as_u64().unwrap();
     limit(used + used / 20);
-    Remedy::of(&node, "redis-fills", &["% of its maxmemory"]).says(&["raise maxmemory"]);
+    Remedy::of(&node, "redis-fills", &["% is in use"]).says(&["raise maxmemory"]);
     limit(1 << 40);
     wait_healthy(&node);
 }
@@ -190,7 +189,7 @@ fn redis_gets_an_append_only_file() {
     assert!(is_shown());
     remedy.run_at("CONFIG SET appendonly", &site.redis);
     wait_healthy(&node);
-    eventually("the node shows it no more", SOON, || when(!is_shown(), "it is there"));
+    eventually("the warning is gone", SOON, || when(!is_shown(), "it is still shown"));
     let log = node.log();
     let warned = |line: &&str| line.contains("WARN") && line.contains("appendonly yes");
     assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
@@ -226,8 +225,8 @@ fn rollback_remedy_sets_only_missing_options() {
 fn rollback_during_a_write_remedy_sets_missing_options() {
     let site = Site::with_redis(RedisServer::start(&[]));
     let (site, node, _) = kill_writer_and_redis(site, "sets");
-    let remedy = Remedy::of(&node, "unconfirmed", &["node", "while they were written"]);
-    remedy.says(&["compare the points of these minutes"]);
+    let remedy = Remedy::of(&node, "unconfirmed", &["node", "while they were being written"]);
+    remedy.says(&["compare the points for these minutes"]);
     remedy.run_at("CONFIG SET appendonly", &site.redis);
     remedy.run("eds loss acknowledge", &node);
     wait_gone(&node, "unconfirmed");
@@ -238,20 +237,20 @@ fn cluster_with_unserved_slots_is_repaired() {
     let site = site();
     let cluster = RedisCluster::start();
     let node = site.start_node("one", &[("store.url", &cluster.url())]);
-    // Of no key.
+    // A slot without keys.
     let slot = cluster.slot_of("nothing").to_string();
     for master in cluster.masters() {
         master.query::<()>(&["CLUSTER", "DELSLOTS", &slot]);
     }
     let remedy = Remedy::of(&node, "redis-read-only", &["ClusterDown"]);
     let first = cluster.masters()[0].address().to_string();
-    for (step, said) in [("check", "Not all 16384 slots"), ("fix", "Covering slot")] {
+    for (step, expected) in [("check", "Not all 16384 slots"), ("fix", "Covering slot")] {
         let words = remedy.command(&format!("redis-cli --cluster {step}"));
         let line = words.join(" ").replace("ADDRESS", &first);
         let mut shell = Command::new("sh");
         let done = shell.args(["-c", &format!("yes yes | {line}")]).output();
         let done = String::from_utf8(done.unwrap().stdout).unwrap();
-        assert!(done.contains(said), "{done}");
+        assert!(done.contains(expected), "{done}");
     }
     wait_gone(&node, "redis-read-only");
 }

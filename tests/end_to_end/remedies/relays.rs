@@ -1,4 +1,4 @@
-//! Remedies of faults of relays.
+//! Remedies for findings about relays.
 
 use super::{Remedy, site, wait_gone};
 use crate::prelude::*;
@@ -12,10 +12,10 @@ fn relay(site: &Site, name: &str, to: &[&str], keys: &[(&str, &str)]) -> Node {
     relay
 }
 
-/// Starts it where it cannot be ready.
+/// Starts a relay that cannot become ready.
 fn launch(relay: &mut Node) {
     relay.launch();
-    eventually("it serves", SOON, || relay.get("/healthz").map(drop));
+    eventually("the relay responds", SOON, || relay.get("/healthz").map(drop));
 }
 
 fn both(keys: &[(&str, &str)]) -> (Site, Node, Node) {
@@ -60,7 +60,7 @@ fn lines_rejected_by_a_relay_are_corrected() {
     send(["gorets:1|c", "a=b value=u\\"], &relay, &[]);
     Remedy::of(&node, "relay-discards", &["relay east"]).says(&["passthrough.url"]);
     Remedy::of(&node, "relay-rejects", &["relay east"]).says(&["docs/input.md"]);
-    // A sender that was mended sends none of them to the next process.
+    // A corrected sender sends no such lines to the next process.
     relay.kill();
     relay.run();
     send(["a=b value=u"], &relay, &[]);
@@ -76,7 +76,7 @@ fn failing_socket_of_a_relay_is_replaced_by_a_restart() {
     relay.hold_socket();
     relay.run();
     relay.shut_down_held_socket();
-    Remedy::of(&node, "socket-fails", &["relay east"]).says(&["check its log, and restart it"]);
+    Remedy::of(&node, "socket-fails", &["relay east"]).says(&["check its log and restart it"]);
     relay.kill();
     relay.let_go_of_socket();
     relay.run();
@@ -136,7 +136,7 @@ fn relay_loop_is_removed() {
     let site = site();
     let node = site.start_node("one", &[]);
     let mut relays = ["east", "west"].map(|name| relay(&site, name, &[], &[]));
-    let [east, west] = relays.each_ref().map(|it| it.udp().to_string());
+    let [east, west] = relays.each_ref().map(|relay| relay.udp().to_string());
     let to_node = node.udp().to_string();
     relays[0].set_list("relay.to", &[&west, &to_node]);
     relays[1].set_list("relay.to", &[&east]);
@@ -175,7 +175,8 @@ fn unreadable_report_of_a_relay_is_readable_after_the_upgrade() {
     let ms = (now[0] * 1000 + 5000).to_string();
     site.redis.query::<()>(&["SET", "{eds:relays}:old", "old#1 0.0.9\n{\"uptime_seconds\": []}"]);
     site.redis.query::<()>(&["ZADD", "{eds:relays}", &ms, "old"]);
-    Remedy::of(&node, "report-unreadable", &["relay old"]).says(&["use the version"]);
+    Remedy::of(&node, "report-unreadable", &["relay old"])
+        .says(&["the version of eds that wrote the report"]);
     let mut upgraded = relay(&site, "old", &[&node.udp().to_string()], &[]);
     upgraded.run();
     wait_gone(&node, "report-unreadable");

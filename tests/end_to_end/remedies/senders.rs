@@ -1,11 +1,10 @@
-//! Remedies of faults of the lines that senders send. A corrected sender sends none of them to the next process.
+//! Remedies for findings about the lines that senders send. Once corrected, they send valid lines to the next process.
 
 use super::{Remedy, findings, site, wait_gone};
 use crate::prelude::*;
 use crate::queries::five_minutes_ago_ns;
 use crate::status::{all_words, status, wait_first, wait_healthy};
 
-/// The same node, with another process.
 fn restart(node: &mut Node) {
     node.kill();
     node.run();
@@ -39,14 +38,14 @@ fn coarse_timestamps_are_refined() {
         let lines =
             (0..300).map(|event| format!("event_type=coarse,product=p value=ann {}", stamp(event)));
         sender.send_all(lines);
-        // The next lines are judged alone.
+        // The next lines must be judged separately.
         node.wait_count("eds_events_queued", |queued| queued == 0);
     };
-    // Python, with a clock of microseconds.
+    // Microsecond timestamps, as sent from Python.
     send(&node, &|event| at + event * 37_000);
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 300);
     assert_eq!(wait_healthy(&node)["findings"], serde_json::json!([]));
-    // JavaScript: `Date.now() * 1e6`. Each millisecond has fifty events, and then one.
+    // Millisecond timestamps, as from `Date.now() * 1e6` in JavaScript: fifty events per millisecond, and then one.
     for (id, of_a_stamp) in [("stamps-coincide", 50), ("stamps-rounded", 1)] {
         send(&node, &|event| at + event / of_a_stamp * 1_000_000);
         let remedy = Remedy::of(&node, id, &["node one", "event_type=coarse,product=p"]);
@@ -89,10 +88,10 @@ fn unstamped_copies_are_stamped() {
     });
     for node in &nodes {
         let log = node.log();
-        let warned = log.lines().filter(|line| line.contains("copies count twice"));
+        let warned = log.lines().filter(|line| line.contains("these lines count twice"));
         assert_eq!(warned.filter(|line| line.contains("WARN")).count(), 1);
         let answer = node.get("/api/v1/status").unwrap().body;
-        assert!(!answer.contains("\"unstamped\":"), "samples are for nodes only: {answer}");
+        assert!(!answer.contains("\"unstamped\":"), "samples must not be served: {answer}");
     }
     let remedy = Remedy::of(&nodes[0], "unstamped-copies", &[]);
     remedy.says(&["timestamp", "docs/input.md"]);

@@ -1,7 +1,6 @@
-//! Nodes with logs that work concurrently, command by command: the counts are exact for every order of commands, and
-//! for every lost command or answer.
+//! Interleaves the commands of concurrent nodes with the log layout. The counts must be exact for every order of commands.
 //!
-//! A seed determines a schedule. `STORE_INTERLEAVED_SEED` is the first, `STORE_INTERLEAVED_SCHEDULES` their number.
+//! `STORE_INTERLEAVED_SEED` sets the seed of the first schedule, and `STORE_INTERLEAVED_SCHEDULES` the number of schedules.
 
 mod node;
 mod oracle;
@@ -53,14 +52,14 @@ async fn logs_count_every_event_once_in_any_command_order() {
                 world.log[hidden..].join("\n"),
             );
         }
-        for (what, times) in &world.reached {
-            *reached.entry(what).or_default() += times;
+        for (situation, times) in &world.reached {
+            *reached.entry(situation).or_default() += times;
         }
         world.end();
     }
     println!("{reached:#?}");
-    for what in REACHED {
-        let is_enough = reached.contains_key(what) || schedules < SCHEDULES;
-        assert!(is_enough, "{what}: never");
+    for situation in REACHED {
+        let is_enough = reached.contains_key(situation) || schedules < SCHEDULES;
+        assert!(is_enough, "{situation}: never");
     }
 }

@@ -1,4 +1,4 @@
-//! A node: its store, its calls in flight, and its knowledge.
+//! A node with its store, its calls in flight, and what it knows.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
@@ -22,10 +22,10 @@ pub(super) enum Task {
 }
 
 pub(super) const LEASE: Duration = Duration::from_secs(10);
-/// How long counts are kept after they are sent.
+/// How long counts are kept after they have been sent.
 pub(super) const RETENTION: Duration = Duration::from_secs(300);
 
-/// How long the store keeps coverage without a renewal.
+/// How often a node sends unchanged coverage again, because the store keeps coverage only for a limited time.
 const RENEWED_MICROS: i64 = 30_000_000;
 
 #[derive(Debug)]
@@ -43,14 +43,14 @@ pub(super) enum Ended {
     Recorded(Arc<Recorded>, Result<(), StoreError>),
     Claimed(Result<Vec<Claim>, StoreError>),
     Sealed(Claim, Result<Compaction, StoreError>),
-    /// Whether the claim to send has ended.
+    /// The claim to send, and whether it has ended.
     Sent(Claim, Result<bool, StoreError>),
     Extended(Result<usize, StoreError>),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Work {
-    /// The maximum number of series to seal, or to send.
+    /// Seal or send up to this many series.
     Go(usize),
     Extend,
 }
@@ -64,15 +64,15 @@ pub(super) struct Node {
     pub(super) store: Arc<RedisStore>,
     outputs: Vec<OutputName>,
     pub(super) claims: Vec<Claim>,
-    /// The events it has seen, and when the store was last told to keep this.
+    /// For each minute, how many events the node has seen, and when it last sent that number to the store.
     seen: HashMap<Minute, (u64, Option<i64>)>,
     pub(super) recording: Option<Arc<Recorded>>,
     under_way: [Option<AbortHandle>; 2],
-    /// A connection was lost: it is replaced before the next call.
+    /// Whether the connection was lost, so that it must be replaced before the next call.
     pub(super) is_cut: bool,
 }
 
-/// Returns the store of a node that claims every minute at once and is alone in the only partition.
+/// Returns the store of a node with a single partition.
 pub(super) fn store(redis: redis_link::Settings, name: &str) -> RedisStore {
     let settings = Settings {
         redis,
@@ -95,7 +95,7 @@ pub(super) fn minute_of(timestamp: i64) -> Minute {
 }
 
 impl Node {
-    /// A new process. The last node has one more output.
+    /// Starts a new process of a node with these outputs.
     pub(super) async fn start(number: usize, store: RedisStore, names: &[&str]) -> Self {
         let mut node = Self {
             number,
@@ -154,7 +154,7 @@ impl Node {
         let (done, number) = (done.clone(), self.number);
         let call = tokio::spawn(async move {
             let ended = call.await;
-            // Nothing waits for it when the schedule ends.
+            // Ignore the error if the schedule has ended.
             let _ = done.send((number, task, ended));
         });
         self.under_way[task as usize] = Some(call.abort_handle());
@@ -195,8 +195,8 @@ impl Node {
 
     pub(super) fn learn(&mut self, recorded: &Recorded) {
         for seen in recorded.seen.iter().filter(|seen| seen.renew) {
-            let of = self.seen.entry(seen.minute).or_default();
-            of.1 = Some(recorded.at_micros);
+            let entry = self.seen.entry(seen.minute).or_default();
+            entry.1 = Some(recorded.at_micros);
         }
     }
 
@@ -204,7 +204,7 @@ impl Node {
         let (store, outputs) = (Arc::clone(&self.store), self.outputs.clone());
         let request = request(lapsed_max);
         self.begin(done, Task::Drain, async move {
-            let sending: Vec<_> = outputs.into_iter().map(|it| (it, lapsed_max)).collect();
+            let sending: Vec<_> = outputs.into_iter().map(|output| (output, lapsed_max)).collect();
             Ended::Claimed(store.claim(partition(), &request, &sending).await)
         });
     }
@@ -242,7 +242,7 @@ fn request(lapsed_max: usize) -> ClaimRequest {
     }
 }
 
-/// Has Redis load all scripts, so that a schedule does not depend on earlier ones.
+/// Makes Redis load all scripts, so that a schedule does not depend on earlier schedules.
 pub(super) async fn load_scripts(store: &RedisStore, event: Event) {
     let (number, generation, at_micros) = (0, 0, 0);
     let events = vec![event];
@@ -280,7 +280,7 @@ async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreErro
     store.record(partition(), &records).await.map(drop)
 }
 
-/// Reads unsent counts and acknowledges at most this many.
+/// Reads unsent counts, and acknowledges up to this many of them.
 async fn send(
     store: &RedisStore,
     claim: &Claim,
@@ -292,7 +292,7 @@ async fn send(
     while let Some(at) = cursor {
         let page = store.unsent(claim, at).await?;
         let counts = page.items.into_iter();
-        read.extend(counts.map(|of| (of.series, (of.unique, of.cumulative))));
+        read.extend(counts.map(|item| (item.series, (item.unique, item.cumulative))));
         cursor = page.next;
     }
     let read: Counts = read.into_iter().take(most).collect();

@@ -1,23 +1,23 @@
-//! The expected counts, derived from the executed commands in their order.
+//! The expected counts, computed from the commands in the order in which they were executed.
 
 use testing::prelude::*;
 
 pub(super) type Event = (&'static str, &'static str, i64);
 pub(super) type Counts = BTreeMap<String, (u64, u64)>;
 
-/// The answer of a sealing step: sealed, late, left.
+/// The reply to a sealing step: how many series were sealed, how many events were late, and how many series are left.
 pub(super) type Step = (u64, u64, u64);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Truth {
-    /// Appended events that are in no cut, as often as they were appended.
+    /// The events that are in no cut, as often as they were appended.
     open: Vec<Event>,
     cut: Vec<Event>,
-    /// Whether a series of the cut is sealed; then the cut is final.
+    /// Whether a series of the cut has been sealed, which makes the cut final.
     is_begun: bool,
-    /// The total of the cut's steps: sealed and late.
+    /// How many series the steps of the cut have sealed so far, and how many events were late.
     told: (u64, u64),
-    /// The series sealed before the cut.
+    /// The series that were sealed before the cut.
     before: BTreeSet<String>,
     pub(super) sealed: Counts,
     pub(super) sent: Counts,
@@ -32,7 +32,7 @@ fn counts(events: &[Event]) -> Counts {
         all.insert((user, *timestamp));
     }
     let sizes = |(users, all): Sets<'_>| (users.len() as u64, all.len() as u64);
-    sets.into_iter().map(|(key, of)| (key, sizes(of))).collect()
+    sets.into_iter().map(|(key, members)| (key, sizes(members))).collect()
 }
 
 impl Truth {
@@ -40,14 +40,14 @@ impl Truth {
         self.open.extend(events);
     }
 
-    /// The logs were cut. Until a series is sealed, another cut also includes later events.
+    /// Notes that the logs were cut. Until a series is sealed, a new cut also includes later events.
     pub(super) fn was_cut(&mut self) {
         if !self.is_begun {
             self.cut.append(&mut self.open);
         }
     }
 
-    /// A step executed, after which the counts are `there`. Returns the number of copies to be reported.
+    /// Checks a sealing step, after which the counts are `there`. Returns the number of copies that must be reported.
     pub(super) fn was_stepped(
         &mut self,
         step: Step,
@@ -105,7 +105,7 @@ impl Truth {
         Ok(repeated)
     }
 
-    /// Compares the counts with the sealed ones. Counts of a closed minute may have expired.
+    /// Compares the counts in Redis with the expected counts. Counts of a closed minute may have expired.
     pub(super) fn agrees(&self, there: &Counts, is_closed: bool) -> Result<(), String> {
         for (series, counts) in there {
             if self.sealed.get(series) != Some(counts) {
@@ -113,7 +113,7 @@ impl Truth {
                 return Err(format!("{series:?} is {counts:?}, was sealed as {sealed:?}"));
             }
         }
-        let gone = self.sealed.keys().find(|it| !there.contains_key(*it));
+        let gone = self.sealed.keys().find(|series| !there.contains_key(*series));
         match gone {
             Some(series) if !is_closed => Err(format!("{series:?} was sealed and is forgotten")),
             _ => Ok(()),

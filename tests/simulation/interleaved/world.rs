@@ -1,5 +1,4 @@
-//! Runs a schedule: once every call in flight waits, the next action is drawn. Each executed command is compared with
-//! its expected effect, to the end, when nothing may be left.
+//! Runs a schedule. Whenever all calls in flight are waiting for their turn, the next action is chosen at random.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
@@ -21,13 +20,13 @@ use crate::simulation::dice::Dice;
 
 const NODES: usize = 3;
 const TASKS: [Task; 2] = [Task::Record, Task::Drain];
-/// The last node has one more output.
+/// The outputs of each node. The last node has an additional output.
 const OUTPUTS: [&[&str]; NODES] = [&["default"], &["default"], &["default", "two"]];
 const SERIES: [&str; 4] = ["a=1", "b=1", "c=1", "d=1"];
 const USERS: [&str; 4] = ["ann", "ben", "cleo", "dan"];
 const POOL: usize = 12;
 const STEPS: usize = 120;
-/// Limits far above the rounds, commands and calls that finishing needs.
+/// Limits for finishing a schedule, far above the numbers of rounds and commands that are needed.
 const ROUNDS_MAX: usize = 60;
 const DRAINED_MAX: usize = 2000;
 const TAG: &str = "{eds:0}";
@@ -49,7 +48,7 @@ enum Kind {
 
 impl Kind {
     fn of(held: &Held) -> Self {
-        let runs = |script: &str| held.commands.iter().any(|command| is_of(command, script));
+        let runs = |script: &str| held.commands.iter().any(|command| runs_script(command, script));
         match () {
             () if runs("append.lua") => Self::Append,
             () if runs("admit.lua") => Self::Admit,
@@ -68,7 +67,7 @@ impl Kind {
     }
 }
 
-fn is_of(command: &[Bytes], script: &str) -> bool {
+fn runs_script(command: &[Bytes], script: &str) -> bool {
     command.get(1).is_some_and(|sha| sha == scripts()[script].as_bytes())
 }
 
@@ -80,9 +79,9 @@ fn named(command: &[Bytes]) -> impl Iterator<Item = Minute> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// The connection breaks before Redis gets it.
+    /// The connection breaks before Redis receives the command.
     Lost,
-    /// The connection breaks after it executed, before the answer.
+    /// The connection breaks after the command has been executed, before the response.
     AnswerLost,
 }
 
@@ -105,13 +104,13 @@ pub(super) struct World {
     recordings: usize,
     appending: HashMap<u64, Arc<Recorded>>,
     appended: BTreeSet<(usize, Minute)>,
-    /// The held commands whose caller does not wait.
+    /// The held commands whose callers no longer wait for a response.
     abandoned: BTreeSet<u64>,
-    /// The number of copies that a node must report after its step.
+    /// For each node, the number of copies that it must report after its sealing step.
     repeated: [u64; NODES],
     reads: Reads,
     may_go_back: bool,
-    /// Afterwards it is unknown whether copies were reported.
+    /// Whether Redis has rolled back, after which it is unknown whether copies have been reported.
     went_back: bool,
     pub(super) log: Vec<String>,
     pub(super) reached: Reached,
@@ -177,8 +176,8 @@ impl World {
         usize::try_from(self.dice.below(length as u64)).unwrap()
     }
 
-    fn reach(&mut self, what: &'static str) {
-        *self.reached.entry(what).or_default() += 1;
+    fn reach(&mut self, situation: &'static str) {
+        *self.reached.entry(situation).or_default() += 1;
     }
 
     fn is_awaited(&self, held: &Held) -> bool {
@@ -187,32 +186,33 @@ impl World {
 
     fn held(&self) -> Vec<Held> {
         let mut held = self.redis.held();
-        held.sort_by_key(|it| {
-            if self.is_awaited(it) {
-                (0, it.node, Kind::of(it).task() as u64)
+        held.sort_by_key(|call| {
+            if self.is_awaited(call) {
+                (0, call.node, Kind::of(call).task() as u64)
             } else {
-                (1, 0, it.id)
+                (1, 0, call.id)
             }
         });
         held
     }
 
-    /// Waits until every call in flight waits for its turn: virtual time stands until then.
+    /// Waits until every call in flight is waiting for its turn. Virtual time does not advance before.
     async fn settle(&mut self) -> Result<(), String> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         while let Ok((node, task, ended)) = self.ended.1.try_recv() {
             self.end_call(node, task, ended)?;
         }
         let held = self.held();
-        let awaited: Vec<_> = held.iter().filter(|it| self.is_awaited(it)).collect();
-        for held in awaited.iter().filter(|it| Kind::of(it) == Kind::Append) {
+        let awaited: Vec<_> = held.iter().filter(|call| self.is_awaited(call)).collect();
+        for held in awaited.iter().filter(|call| Kind::of(call) == Kind::Append) {
             if let Some(recording) = &self.nodes[held.node].recording {
                 self.appending.entry(held.id).or_insert_with(|| Arc::clone(recording));
             }
         }
         for node in &self.nodes {
             for task in TASKS {
-                let waits = |it: &&Held| it.node == node.number && Kind::of(it).task() == task;
+                let waits =
+                    |call: &&Held| call.node == node.number && Kind::of(call).task() == task;
                 if node.is_busy(task) && !awaited.iter().any(waits) {
                     let number = node.number;
                     return Err(format!("n{number} neither asks nor ends to {task:?}: {held:?}"));
@@ -249,7 +249,7 @@ impl World {
             Ended::Claimed(result) => at.claims.extend(is_ok(result)?.into_iter().flatten()),
             Ended::Sealed(claim, Ok(step)) => {
                 if step.left == 0 {
-                    at.claims.retain(|it| *it != claim);
+                    at.claims.retain(|kept| *kept != claim);
                 }
                 at.claims.extend(step.sending);
                 if step.repeated != self.repeated[node] && !self.went_back {
@@ -257,10 +257,10 @@ impl World {
                     return Err(format!("{told} copies are told of {right}"));
                 }
             }
-            Ended::Sent(claim, Ok(true)) => at.claims.retain(|it| *it != claim),
+            Ended::Sent(claim, Ok(true)) => at.claims.retain(|kept| *kept != claim),
             Ended::Sealed(claim, Err(error)) | Ended::Sent(claim, Err(error)) => {
                 if is_lost(&claim, &error) {
-                    at.claims.retain(|it| *it != claim);
+                    at.claims.retain(|kept| *kept != claim);
                 }
                 is_ok::<()>(Err(error))?;
             }
@@ -284,8 +284,8 @@ impl World {
             }
             0..90 => self.begin_call(false).await,
             90..95 => {
-                // No recording has been in flight for minutes.
-                let is_recording = held.iter().any(|it| Kind::of(it).task() == Task::Record);
+                // A recording must not be in flight for minutes, so advance the time by less while there is one.
+                let is_recording = held.iter().any(|call| Kind::of(call).task() == Task::Record);
                 let ahead = match self.dice.below(8) {
                     0..2 if is_recording => LEASE,
                     0 => RETENTION + Duration::from_secs(1),
@@ -296,7 +296,8 @@ impl World {
                 self.move_clock(ahead);
             }
             fault => {
-                let awaited: Vec<_> = held.into_iter().filter(|it| self.is_awaited(it)).collect();
+                let awaited: Vec<_> =
+                    held.into_iter().filter(|call| self.is_awaited(call)).collect();
                 if awaited.is_empty() {
                     return Ok(());
                 }
@@ -367,9 +368,9 @@ impl World {
     }
 
     fn abandon(&mut self, node: usize, task: Task) {
-        let of_task = |it: &Held| it.node == node && Kind::of(it).task() == task;
+        let of_task = |call: &Held| call.node == node && Kind::of(call).task() == task;
         let held = self.redis.held().into_iter().filter(of_task);
-        self.abandoned.extend(held.map(|it| it.id));
+        self.abandoned.extend(held.map(|call| call.id));
     }
 
     fn hang_up(&mut self, held: &Held) {
@@ -387,7 +388,7 @@ impl World {
         self.abandon(node, task);
     }
 
-    /// The process ends, and another of its name starts. Its commands may still arrive.
+    /// Ends the process of a node, and starts a new one. Commands of the old process may still arrive.
     async fn crash(&mut self, node: usize) {
         self.reach("a node is killed");
         for task in TASKS {
@@ -397,20 +398,20 @@ impl World {
         self.log.push(format!("n{node} is killed, and begins"));
     }
 
-    /// Executes a command and compares its effect with the expected one.
+    /// Executes a command, and compares its effect with the expected effect.
     fn release(&mut self, held: &Held, fate: Fate) -> Result<(), String> {
         let (kind, node) = (Kind::of(held), held.node);
         let is_awaited = self.is_awaited(held);
-        let minute = held.commands.iter().flat_map(|it| named(it)).min();
+        let minute = held.commands.iter().flat_map(|command| named(command)).min();
         let was_closed = minute.is_some_and(|minute| self.is_closed(minute));
-        // Redis becomes a replica for a moment: its last writes are forgotten, and connections stay.
+        // Redis is a replica for a moment, so it forgets the last writes but keeps its connections.
         let goes_back = kind == Kind::Seal && self.may_go_back && self.dice.one_in(4);
         let late_before = self.late();
         let before = goes_back.then(|| (self.redis.keyspace().clone(), self.truths.clone()));
         let reply = self.redis.release(held, fate != Fate::Lost, fate == Fate::Answered);
-        let of = minute.map(|it| it.to_string());
+        let name = minute.map(|minute| minute.to_string());
         self.log.push(format!(
-            "n{node} {kind:?} {} {of:?} {fate:?}, awaited {is_awaited}: {reply:?}",
+            "n{node} {kind:?} {} {name:?} {fate:?}, awaited {is_awaited}: {reply:?}",
             held.id
         ));
         if fate != Fate::Answered {
@@ -420,18 +421,19 @@ impl World {
             return Ok(());
         };
         match (kind, reply) {
-            // Redis gets the script, and the command again.
+            // The client sends the script and repeats the command.
             (_, Reply::Error(error)) if error.starts_with("NOSCRIPT") => {}
             (_, Reply::Error(error)) => return Err(format!("{kind:?} fails: {error}")),
             (Kind::Append, Reply::Array(replies)) => {
                 for (command, reply) in held.commands.iter().zip(replies) {
-                    let minute = named(command).next().filter(|_| is_of(command, "append.lua"));
+                    let minute =
+                        named(command).next().filter(|_| runs_script(command, "append.lua"));
                     match minute {
                         Some(minute) if reply == Reply::Int(1) => {
                             let recorded = Arc::clone(&self.appending[&held.id]);
                             self.appended.insert((recorded.number, minute));
                             let events = recorded.events.iter().copied();
-                            let events = events.filter(|it| minute_of(it.2) == minute);
+                            let events = events.filter(|event| minute_of(event.2) == minute);
                             self.truth(minute).appended(events);
                         }
                         Some(_) => self.reach("a log is refused"),
@@ -454,14 +456,14 @@ impl World {
                 if is_awaited {
                     self.repeated[node] = repeated;
                 }
-                for (what, is_so) in [
+                for (situation, is_reached) in [
                     ("a series is sealed", step.0 > 0),
                     ("events are late", step.1 > 0),
                     ("a part is sealed", cut),
                     ("logs are left", !cut && step.2 > 0),
                 ] {
-                    if is_so {
-                        self.reach(what);
+                    if is_reached {
+                        self.reach(situation);
                     }
                 }
             }
@@ -507,8 +509,8 @@ impl World {
         let keyspace = self.redis.keyspace();
         let listed = keyspace.get::<Sorted>(&format!("{TAG}:closed"));
         let since = keyspace.get::<Hash>(&format!("{TAG}:witness"));
-        let since = since.and_then(|it| text(it.get(b"since".as_slice())?).parse::<i64>().ok());
-        listed.is_some_and(|it| it.contains_key(minute.to_string().as_bytes()))
+        let since = since.and_then(|hash| text(hash.get(b"since".as_slice())?).parse::<i64>().ok());
+        listed.is_some_and(|closed| closed.contains_key(minute.to_string().as_bytes()))
             || since.is_some_and(|since| minute < since)
     }
 
@@ -545,10 +547,10 @@ impl World {
                 self.truth(claim.minute).was_sent(&series, counts)?;
             }
         }
-        let stays = ["witness", "closed", "outputs", "stamps"].map(|it| format!("{TAG}:{it}"));
+        let stays = ["witness", "closed", "outputs", "stamps"].map(|name| format!("{TAG}:{name}"));
         let is_left = |name: &str, expires: bool| {
             let expires = expires && (name.ends_with(":counts") || name.ends_with(":coverage"));
-            name != SETTINGS && !stays.iter().any(|it| it == name) && !expires
+            name != SETTINGS && !stays.iter().any(|kept| kept == name) && !expires
         };
         let keyspace = self.redis.keyspace();
         let mut keys = keyspace.0.iter();
@@ -560,8 +562,8 @@ impl World {
     }
 }
 
-fn key(minute: Minute, what: &str) -> String {
-    format!("{TAG}:{minute}:{what}")
+fn key(minute: Minute, suffix: &str) -> String {
+    format!("{TAG}:{minute}:{suffix}")
 }
 
 fn text(bytes: &[u8]) -> &str {

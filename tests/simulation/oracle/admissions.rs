@@ -1,4 +1,4 @@
-//! Admissions: the store's answer for a series is final and equal for all nodes, and every event has one series.
+//! Checks that the admission of a series is final and the same for all nodes, and that every event has a single series.
 
 use event_data_service::store::Admission;
 
@@ -63,8 +63,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// An event is recorded under its own series if that is admitted, otherwise under the overflow series, by every
-    /// node and at every attempt.
+    /// Checks that an event is always recorded under its own series if this is admitted, or else under the overflow series.
     pub(super) fn find_home(
         &mut self,
         partition: usize,
@@ -72,7 +71,7 @@ impl Oracle {
         now_ms: i64,
     ) -> Verdict {
         let at = (partition, event.minute());
-        // Until a node notices that the store forgot its admissions, it uses the earlier answer.
+        // Until a node notices that the store has forgotten the admissions, it uses the earlier answer.
         let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
         if book.may_be_forgotten(now_ms) {

@@ -1,20 +1,20 @@
-//! Claims: which life holds which minute, by the store's clock.
+//! Checks which life holds which minute, by the store's clock.
 
 use super::super::life::life_of;
 use super::super::plan::output_number;
 use super::{ClaimBook, Oracle, end_ms, millis, must};
 use crate::simulation::prelude::*;
 
-/// How long after its end and the grace a minute is recent.
+/// How long a minute is recent after the end of its grace period, in milliseconds.
 const RECENT_MS: i64 = 300_000;
-/// A store whose clock differs by more from the expected one grants nothing.
+/// The store grants nothing while its clock differs from the expected time by more than this, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 2000;
 
 fn place(claim: &Claim) -> Place {
     (claim.partition.index(), claim.minute.epoch_minutes())
 }
 
-/// Returns the index of a minute's claim: 0 to seal, then one per output.
+/// Returns the index of a minute's claim, which is 0 for sealing, followed by one index per output.
 fn kind(claim: &Claim) -> usize {
     let output = claim.output.as_ref();
     output.map_or(0, |name| 1 + output_number(name))
@@ -36,7 +36,7 @@ impl Oracle {
         }
     }
 
-    /// An announcement was answered with the lives that have heard of it.
+    /// Checks the replies to announcements, which say whether all live nodes have learned of the minutes.
     pub(crate) fn announced<'a>(
         &mut self,
         partition: usize,
@@ -51,7 +51,7 @@ impl Oracle {
                 continue;
             }
             self.places.entry(at).or_default().closed = true;
-            // An output had it, so it was announced before.
+            // If an output has the minute, it has been announced before.
             if announced == Announced::Unheard || state.is_had(at) {
                 continue;
             }
@@ -85,7 +85,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A recent minute is claimed by the first call that finds it finished.
+    /// Checks that a recent minute is claimed by the first call that finds it finished.
     fn claims_recent(
         &mut self,
         partition: usize,
@@ -156,7 +156,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// All sets of a minute are sealed: the claim ended, and its holder got these claims to send.
+    /// Checks that the claim to seal has ended after the last set, and that its holder got the correct claims to send.
     pub(super) fn handed_out(
         &mut self,
         sealed: &Claim,
@@ -215,7 +215,7 @@ impl Oracle {
         let retention_ms = self.retention_ms;
         let book = self.places.entry(at).or_default();
         for series in series {
-            let point = &mut book.series.entry(*series).or_default().of[output];
+            let point = &mut book.series.entry(*series).or_default().outputs[output];
             must!(
                 point.written,
                 "series {series} of {minute} was acknowledged before it was written"

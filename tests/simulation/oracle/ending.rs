@@ -1,4 +1,4 @@
-//! The end: everything is counted and written once, and only counts are left.
+//! Checks at the end that everything has been counted and written once, and that only counts are left.
 
 use super::{Oracle, OutputBook, must};
 use crate::simulation::prelude::*;
@@ -19,9 +19,11 @@ impl Oracle {
                     point.counts.is_some() || book.closed,
                     "series {series} of {at:?} was never counted"
                 );
-                let is_there = |of: &OutputBook| of.quarantined || (of.written && of.acknowledged);
+                let is_there = |output: &OutputBook| {
+                    output.quarantined || (output.written && output.acknowledged)
+                };
                 must!(
-                    point.counts.is_none() || point.of[..self.outputs].iter().all(is_there),
+                    point.counts.is_none() || point.outputs[..self.outputs].iter().all(is_there),
                     "the counts of series {series} of {at:?} are nowhere: {point:?}"
                 );
             }

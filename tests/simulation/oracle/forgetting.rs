@@ -1,9 +1,9 @@
-//! A store that rolls back: what nodes know, and what they must restore.
+//! Tracks what nodes know, and what they must restore in a store that has rolled back.
 
 use super::{Oracle, PlaceBook, must};
 use crate::simulation::prelude::*;
 
-/// The model's knowledge of all minutes that a store can forget.
+/// What the model knows about each minute, and the store may forget.
 pub(crate) type Places = BTreeMap<Place, PlaceBook>;
 
 type Point = (usize, i64, u8);
@@ -13,17 +13,17 @@ pub(super) struct ForgettingBook {
     pub(super) has_forgotten: bool,
     sealed: BTreeMap<Point, BTreeSet<(u64, u64)>>,
     taken: BTreeSet<(usize, Point, (u64, u64))>,
-    /// The points that an output has or may get, and the lives that know them.
+    /// The points that an output has or may still get, with the lives that know them.
     published: BTreeMap<Point, Published>,
-    /// Recent confirmations: time in ms, life, partition.
+    /// For each recent confirmation, its time in milliseconds, the life, the partition and the event.
     confirmed: Vec<(i64, usize, usize, Event)>,
-    /// The events that a life must record again.
+    /// The life, partition and event of each recording that must be repeated.
     owed: BTreeSet<(usize, usize, Event)>,
-    /// The lives that know a minute as closed or announced.
+    /// The life, partition and minute for each life that knows that a minute is closed or announced.
     heard: BTreeSet<(usize, usize, i64)>,
-    /// By life and partition: until when, in ms, a life counts as alive.
+    /// For each life and partition, until when the life counts as alive, in milliseconds.
     alive: BTreeMap<(usize, usize), i64>,
-    /// The lives that were told that all live nodes have heard.
+    /// The life, partition and minute for each life that may write a minute, because all live nodes have learned of it.
     may_write: BTreeSet<(usize, usize, i64)>,
     excused: BTreeSet<usize>,
     ended: BTreeSet<usize>,
@@ -56,7 +56,7 @@ impl ForgettingBook {
     }
 
     pub(super) fn returned(&mut self, partition: usize, event: Event) {
-        self.owed.retain(|&(_, of, owed)| (of, owed) != (partition, event));
+        self.owed.retain(|&(_, in_partition, owed)| (in_partition, owed) != (partition, event));
     }
 
     pub(super) fn finish(&self) -> Verdict {
@@ -67,12 +67,12 @@ impl ForgettingBook {
 }
 
 impl Oracle {
-    /// A sleeping life cannot restore anything.
+    /// Excuses a sleeping life, because it cannot restore anything.
     pub(crate) fn sleeps(&mut self, life: usize) {
         self.forgetting.excused.insert(life);
     }
 
-    /// Neither can an ended one.
+    /// Excuses a life that has ended.
     pub(crate) fn ends(&mut self, life: usize) {
         self.forgetting.ended.insert(life);
         self.forgetting.excused.insert(life);
@@ -86,7 +86,9 @@ impl Oracle {
             "life {life} begins to write {point:?} before the other nodes have heard so"
         );
         let heard = book.heard.iter();
-        let heard = heard.filter(|(_, at, of)| (*at, *of) == (partition, minute));
+        let heard = heard.filter(|(_, heard_partition, heard_minute)| {
+            (*heard_partition, *heard_minute) == (partition, minute)
+        });
         let knowers = heard.map(|(life, ..)| *life).collect();
         let published = book.published.entry(point).or_insert(Published { values, knowers });
         if published.values != values {
@@ -102,14 +104,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// A life was told that all live nodes have heard that these minutes will be written.
+    /// Notes that a life may write these minutes, because all live nodes have learned of the announcement.
     pub(crate) fn may_write(&mut self, life: usize, partition: usize, minutes: &[Minute]) {
         let minutes = minutes.iter().map(|minute| minute.epoch_minutes());
         let may_write = minutes.map(|minute| (life, partition, minute));
         self.forgetting.may_write.extend(may_write);
     }
 
-    /// Returns whether a life knows a minute as closed or announced.
     pub(super) fn has_heard(&self, life: usize, (partition, minute): Place) -> bool {
         self.forgetting.heard.contains(&(life, partition, minute))
     }
@@ -126,7 +127,7 @@ impl Oracle {
             let from = (partition, minute.epoch_minutes(), 0);
             let to = (partition, minute.epoch_minutes(), u8::MAX);
             for (_, published) in book.published.range_mut(from..=to) {
-                // If the store and all lives that knew a point are gone, a point of the same name is a new one.
+                // If neither the store nor any life knows a point any longer, a point with the same name is a new point.
                 let is_known = published.knowers.difference(&book.excused).next().is_some();
                 if is_known || !book.has_forgotten {
                     published.knowers.insert(life);
@@ -144,19 +145,18 @@ impl Oracle {
         self.places.clone()
     }
 
-    /// The store rolled back to its state at `saved_ms`. Confirmations since then and after `owed_from_ms` must be
-    /// repeated.
+    /// Rolls back to the state at `saved_ms`. Recordings confirmed since then and after `owed_from_ms` must be repeated.
     pub(crate) fn forget(&mut self, places: Places, saved_ms: i64, owed_from_ms: i64) {
         self.places = places;
         let book = &mut self.forgetting;
         book.has_forgotten = true;
-        // A life that has not checked in again is unknown there, or known by an earlier check-in.
+        // The store does not know whether a life is alive until the life has checked in again.
         book.alive.clear();
         book.excused.clone_from(&book.ended);
         for &(output, (partition, minute, series), values) in &book.taken {
             let place = self.places.get_mut(&(partition, minute));
             if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-                point.of[output].written |= point.counts == Some(values);
+                point.outputs[output].written |= point.counts == Some(values);
             }
         }
         let lost = book.confirmed.iter().filter(|(at, ..)| *at > saved_ms.max(owed_from_ms));

@@ -1,4 +1,4 @@
-//! Lives: the lines that each node got between its start and end, and whether its ledger agrees.
+//! Tracks the lines that each life has received, and checks its ledger.
 
 use event_data_service::diagnosis::LossCause;
 use event_data_service::event::Rejection;
@@ -8,7 +8,7 @@ use super::super::event::{MINUTE, SECOND};
 use super::{Oracle, must};
 use crate::simulation::prelude::*;
 
-/// The maximum time by which an event may be ahead.
+/// The maximum time by which the timestamp of an event may be in the future.
 const MAX_FUTURE: i64 = MINUTE;
 
 #[derive(Debug, Default)]
@@ -18,11 +18,11 @@ pub(crate) struct LifeBook {
     too_old: u64,
     too_far_ahead: u64,
     queue_full: u64,
-    /// Accepted and not yet confirmed.
+    /// How often each event has been accepted without being confirmed yet.
     outstanding: BTreeMap<Event, u64>,
     last_stamp: i64,
     accepted: BTreeSet<Event>,
-    /// The last confirmation: the recorder has counted it, unless it was a replay or will be repeated.
+    /// The events of the last confirmation. The ledger counts them unless they were replayed or will be recorded again.
     heard: Vec<Event>,
 }
 
@@ -30,16 +30,15 @@ pub(crate) struct LifeBook {
 pub(crate) struct Arrival {
     pub(crate) event: Event,
     pub(crate) stamped: bool,
-    /// Nanoseconds since the epoch, by the node's clock.
+    /// The time of arrival by the node's clock, in nanoseconds since the epoch.
     pub(crate) now: i64,
-    /// The maximum age in nanoseconds.
     pub(crate) max_age: i64,
     pub(crate) queue_events: u64,
     pub(crate) queued: u64,
 }
 
 impl LifeBook {
-    /// Removes the events that the recorder counted as recorded since the last confirmation: all or none.
+    /// Removes the events of the last confirmation if the ledger has counted them. It must have counted all of them or none.
     fn settle(&mut self, totals: &LedgerTotals) -> Verdict {
         let heard = std::mem::take(&mut self.heard);
         if totals.recorded == self.recorded {
@@ -65,7 +64,7 @@ impl Oracle {
         self.lives.len() - 1
     }
 
-    /// A line reached a node, which accepted it or not.
+    /// Checks whether a node was right to accept or reject a line.
     pub(crate) fn arrived(&mut self, life: usize, arrival: &Arrival, taken: bool) -> Verdict {
         let Arrival { mut event, now, .. } = *arrival;
         let book = &mut self.lives[life];
@@ -94,7 +93,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A recorder learned that the store has these events. `totals` is its ledger before.
+    /// Notes that the store has confirmed these events to a recorder. `totals` is the ledger before the confirmation.
     pub(crate) fn confirmed(
         &mut self,
         life: usize,
@@ -132,8 +131,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A life stopped, or the schedule ended: nothing waits, and unrecorded events were too old by the node's clock,
-    /// or dropped and counted.
+    /// Checks at the end of a life or of the schedule that all events were recorded, or rejected as too old, or dropped.
     pub(crate) fn ended(
         &mut self,
         life: usize,

@@ -1,7 +1,6 @@
-//! The independent model: what must be true, derived from the executed calls, not from the store's answers.
+//! An independent model of what must be true. It is derived from the executed calls, not from the store's responses.
 //!
-//! It learns of every effect when it happens and reads the store only to compare. It shares no code with the service:
-//! minutes, sets, tokens, deadlines and ages are computed anew.
+//! The model learns of every effect immediately, reads the store only for comparison, and shares no code with the service.
 
 mod admissions;
 mod claims;
@@ -28,7 +27,7 @@ pub(crate) struct Oracle {
     outputs: usize,
     layout: Layout,
     places: BTreeMap<Place, PlaceBook>,
-    /// For each output, the number of writes, and the last accepted one.
+    /// For each output, the number of writes, and the number of the last write that was accepted.
     writes: [u64; OUTPUTS],
     accepted: [u64; OUTPUTS],
     lives: Vec<LifeBook>,
@@ -38,26 +37,26 @@ pub(crate) struct Oracle {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
-    /// With logs: the counts that are not sealed yet.
+    /// The cut that is being sealed, with the log layout.
     cut: Option<CutBook>,
-    /// The claims to seal and to send to each output.
+    /// The claim to seal, and the claims to send to each output.
     claims: [Option<ClaimBook>; 1 + OUTPUTS],
-    /// The greatest token of each.
+    /// The greatest token that was granted for each claim.
     token_numbers: [i64; 1 + OUTPUTS],
-    /// The first and last recording since the last claim, in ms.
+    /// The times of the first and last recording since the last claim, in milliseconds.
     recorded_ms: Option<(i64, i64)>,
-    /// When a claim first saw it after the last recording, in ms.
+    /// When a claim request first saw the minute after the last recording, in milliseconds.
     looked_ms: Option<i64>,
-    /// When its counts may expire if nothing more arrives.
+    /// When the counts may expire if no more events arrive, in milliseconds.
     keep_until_ms: Option<i64>,
-    /// The answers about its series.
+    /// The series that have been admitted, and the series that have been refused.
     admitted: BTreeSet<u8>,
     refused: BTreeSet<u8>,
-    /// When these may expire if nothing is recorded.
+    /// When the admissions may expire if nothing is recorded, in milliseconds.
     unused_until_ms: Option<i64>,
-    /// It may have been forgotten and started anew, so a minute with room may be full.
+    /// Whether the minute may have been forgotten and started again, so that the store may have admitted more series.
     anew: bool,
-    /// An output has all of it: later events are late.
+    /// Whether an output has all counts of the minute, so that all further events are late.
     closed: bool,
     /// The series under which each event is counted, by original series, user and timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
@@ -65,7 +64,7 @@ pub(crate) struct PlaceBook {
 
 type Counted = Vec<(u8, (u64, u64))>;
 
-/// Counted logs: users and events of each series, in the order of sealing.
+/// The counts of each series in a cut of the logs, in the order of sealing, and how many have been sealed.
 #[derive(Debug, Clone)]
 struct CutBook {
     series: Counted,
@@ -80,12 +79,12 @@ struct ClaimBook {
 
 #[derive(Debug, Clone, Default)]
 struct PointBook {
-    /// Recorded since the sets were last dropped.
+    /// The users and events recorded since the sets were last dropped.
     users: BTreeSet<u8>,
     events: BTreeSet<(u8, u8, i64)>,
-    /// Unique and cumulative count, sealed.
+    /// The sealed unique and cumulative counts.
     counts: Option<(u64, u64)>,
-    of: [OutputBook; OUTPUTS],
+    outputs: [OutputBook; OUTPUTS],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,14 +92,14 @@ struct OutputBook {
     written: bool,
     acknowledged: bool,
     quarantined: bool,
-    /// The write in which it last rejected it alone.
+    /// The number of the last write in which the output rejected this point alone.
     rejected: Option<u64>,
 }
 
 impl PointBook {
     const fn is_unsent(&self, output: usize) -> bool {
-        let of = self.of[output];
-        self.counts.is_some() && !of.acknowledged && !of.quarantined
+        let book = self.outputs[output];
+        self.counts.is_some() && !book.acknowledged && !book.quarantined
     }
 }
 
@@ -113,14 +112,14 @@ impl PlaceBook {
         self.series.values().any(|point| point.is_unsent(output))
     }
 
-    /// No work is left: its counts may expire.
+    /// Closes the minute if there are neither sets nor claims to send, so that its counts may expire.
     fn ends(&mut self, now_ms: i64, retention_ms: i64) {
         let is_awaited = self.claims[1..].iter().any(Option::is_some);
         if self.has_sets() || is_awaited {
             return;
         }
         self.closed = true;
-        // A claim that finds no work does not restore expired data.
+        // A claim that ends without any work does not restore expired counts.
         if self.keep_until_ms.is_none_or(|until| until > now_ms) {
             self.keep_until_ms = Some(now_ms + retention_ms);
         }

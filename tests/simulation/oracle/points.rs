@@ -1,4 +1,4 @@
-//! Points: the contents of sets, the counts, and where the counts are.
+//! Checks the contents of sets, the counts, and which outputs have the counts.
 
 use testing::lua_redis::keyspace::Set;
 
@@ -9,10 +9,11 @@ use super::{Counted, CutBook, Oracle, PlaceBook, end_ms, must};
 use crate::simulation::prelude::*;
 
 impl PlaceBook {
-    /// Takes the users and events of some series.
-    fn take_points(&mut self, of: impl Fn(u8) -> bool) -> Counted {
+    /// Removes the users and events of the selected series, and returns their counts.
+    fn take_points(&mut self, is_taken: impl Fn(u8) -> bool) -> Counted {
         let points = self.series.iter_mut();
-        let points = points.filter(|(series, point)| !point.events.is_empty() && of(**series));
+        let points =
+            points.filter(|(series, point)| !point.events.is_empty() && is_taken(**series));
         let take = |(series, point): (&u8, &mut super::PointBook)| {
             let users = std::mem::take(&mut point.users).len() as u64;
             let events = std::mem::take(&mut point.events).len() as u64;
@@ -21,8 +22,7 @@ impl PlaceBook {
         points.map(take).collect()
     }
 
-    /// Returns the next series of the cut, which is made if there is none, and how many are left. `known`: Redis'
-    /// progress.
+    /// Returns the next series of the cut and how many are left. Creates a cut if needed. `known` is the progress in Redis.
     fn seal_cut(&mut self, most: usize, known: Option<usize>) -> (Counted, u64) {
         let mut cut = self.cut.take().unwrap_or_else(|| {
             let mut series = self.take_points(|_| true);
@@ -64,7 +64,7 @@ impl Oracle {
             let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
             book.recorded_ms = Some((first, now_ms));
             book.looked_ms = None;
-            // An event does not restore a minute that has expired.
+            // A recording does not restore counts that have expired.
             if book.keep_until_ms.is_some_and(|until| until > now_ms) {
                 book.keep_until_ms = None;
             }
@@ -95,7 +95,7 @@ impl Oracle {
                 book.take_points(|series| !left.contains(&series_name(series)))
             }
             Layout::Log => {
-                // A life that continues a cut that Redis forgot seals nothing.
+                // A life seals nothing if it continues a cut that Redis has forgotten.
                 let known = forgot.then(|| state.cut_done(at)).flatten();
                 let (sealing, left) = book.seal_cut(series_max, known);
                 expected.left =
@@ -113,7 +113,7 @@ impl Oracle {
                 expected.late += events;
             }
         }
-        let done = |it: &Compaction| (it.sealed, it.late, it.left);
+        let done = |compaction: &Compaction| (compaction.sealed, compaction.late, compaction.left);
         must!(
             done(answer) == done(&expected),
             "the compaction of {minute} answered {answer:?}, and did {expected:?}"
@@ -126,7 +126,7 @@ impl Oracle {
         self.compare(at, now_ms, state)
     }
 
-    /// Counts reached an output, which accepted them.
+    /// Checks counts that an output has accepted.
     pub(crate) fn written(
         &mut self,
         output: usize,
@@ -142,7 +142,7 @@ impl Oracle {
             "{counts:?} was written for series {series} of minute {minute}; right is {point:?}"
         );
         if let Some(point) = point {
-            point.of[output].written |= point.counts == Some(counts);
+            point.outputs[output].written |= point.counts == Some(counts);
         }
         let point = (partition, minute, series);
         self.forgetting.takes(output, point, counts);
@@ -164,11 +164,11 @@ impl Oracle {
         // The store may have forgotten the point in the meantime.
         let place = self.places.get_mut(&(partition, minute));
         if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-            point.of[output].rejected = Some(self.writes[output]);
+            point.outputs[output].rejected = Some(self.writes[output]);
         }
     }
 
-    /// An output rejects these, and the store quarantined them.
+    /// Notes that the store has quarantined counts, and checks that the output had rejected them.
     pub(crate) fn quarantine(
         &mut self,
         claim: &Claim,
@@ -186,16 +186,16 @@ impl Oracle {
                 continue;
             }
             must!(
-                point.counts.is_some() && (point.of[output].rejected.is_some() || forgot),
+                point.counts.is_some() && (point.outputs[output].rejected.is_some() || forgot),
                 "series {series} of {} was quarantined, and was never rejected alone",
                 claim.minute
             );
             must!(
-                point.of[output].rejected < Some(self.accepted[output]),
+                point.outputs[output].rejected < Some(self.accepted[output]),
                 "series {series} of {} was quarantined without a proof: nothing was accepted since it was rejected",
                 claim.minute
             );
-            point.of[output].quarantined = true;
+            point.outputs[output].quarantined = true;
         }
         self.compare(at, now_ms, state)
     }
@@ -216,7 +216,7 @@ impl Oracle {
                 book.claims[kind].as_ref().map(|held| held.token.as_str()) == held,
                 "{name} is not held by whom it should be"
             );
-            // Before the last set is sealed, nothing may be sent.
+            // Nothing may be sent before the last set has been sealed.
             must!(
                 kind == 0 || reachable || held.is_some() || !book.has_unsent(kind - 1),
                 "{name} has something to send, and no claim will find it"
@@ -240,26 +240,26 @@ impl Oracle {
             if self.layout == Layout::Sets {
                 let [users, events] = state.sets(at, number);
                 let members = (users.map_or(0, Set::len), events.map_or(0, Set::len));
-                // Users are not passed on once they are counted.
+                // Once the series has been counted, its users are no longer needed.
                 let users_matter = point.counts.is_none() && !book.closed;
                 must!(
                     members.1 == point.events.len()
                         && (members.0 == point.users.len() || !users_matter),
                     "the sets of {series} of {name} have {members:?} members instead of {point:?}"
                 );
-                let same = |&(from, user, at): &(u8, u8, i64)| {
+                let is_kept = |&(from, user, at): &(u8, u8, i64)| {
                     let member = format!("{}_{at}", user_name(user));
                     let gathered = format!("{member}_");
-                    events.into_iter().flatten().any(|it| {
+                    events.into_iter().flatten().any(|stored| {
                         if from == number {
-                            *it == member.as_bytes()
+                            *stored == member.as_bytes()
                         } else {
-                            it.starts_with(gathered.as_bytes())
+                            stored.starts_with(gathered.as_bytes())
                         }
                     })
                 };
                 must!(
-                    point.events.iter().all(same),
+                    point.events.iter().all(is_kept),
                     "the events of {series} of {name} are not those that were recorded"
                 );
             }
@@ -270,15 +270,16 @@ impl Oracle {
                 point.counts
             );
             for output in 0..self.outputs {
-                let of = &point.of[output];
+                let output_book = &point.outputs[output];
                 let is_unsent = state.is_unsent(at, output, number);
                 let is_quarantined = state.is_quarantined(at, output, number);
                 must!(
-                    is_unsent == point.is_unsent(output) && is_quarantined == of.quarantined,
+                    is_unsent == point.is_unsent(output)
+                        && is_quarantined == output_book.quarantined,
                     "{series} of {name} is unsent: {is_unsent}, quarantined: {is_quarantined}, but {point:?}"
                 );
                 must!(
-                    counts.is_none() || is_unsent || is_quarantined || of.written,
+                    counts.is_none() || is_unsent || is_quarantined || output_book.written,
                     "the counts of {series} of {name} are nowhere"
                 );
             }

@@ -1,17 +1,17 @@
--- The operations that replace a list and its time to live in one step.
+-- Replaces a list and its time to live atomically. A large list is sent in pieces, which become visible together.
 --
 -- KEYS  list       LIST    the items that are read
 --       writer     STRING  the greatest token that replaced the list
---       staged     LIST    items of one writer that are not read yet
---       committed  STRING  set for a while after they were renamed to the list
--- ARGV  operation: `stage` adds a piece, and `replace` the last piece, which makes all visible; the number of items before the
---       piece; arguments of the operation; the items. Times are in milliseconds.
+--       staged     LIST    the items from this writer that are not visible yet
+--       committed  STRING  set for a while after the staged items became the list
+-- ARGV  the operation (`stage` adds a piece; `replace` adds the last piece and makes all pieces visible), the number of
+--       items before this piece, the arguments of the operation, the items of this piece. Times are in milliseconds.
 --
--- Returns 1; 0 if a newer writer was there; -1 if the staged items are incomplete.
+-- Returns 1, or 0 if a newer writer has replaced the list, or -1 if the staged items are incomplete.
 local list, writer, staged, committed = unpack(KEYS)
 local operation = ARGV[1]
 
--- Adds the arguments from `first` on, a thousand at a time, since Lua unpacks at most about 8000.
+-- Appends the arguments from `first` on to a list, a thousand at a time, because Lua can unpack only about 8000 at once.
 local function push(key, first)
   for from = first, #ARGV, 1000 do
     redis.call('RPUSH', key, unpack(ARGV, from, math.min(from + 999, #ARGV)))
@@ -23,7 +23,7 @@ local length = redis.call('LLEN', staged)
 
 if operation == 'stage' then
   local kept_ms = ARGV[3]
-  -- A piece that is sent twice is added once.
+  -- A piece that is sent twice, because the reply was lost, is added only once.
   if length == before then
     push(staged, 4)
     redis.call('PEXPIRE', staged, kept_ms)
@@ -35,7 +35,6 @@ end
 
 local token, kept_ms, ttl_ms, known_ms = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 if redis.call('EXISTS', committed) == 1 then
-  -- The answer was lost, and the writer sends it again.
   return 1
 elseif length ~= before then
   return -1
@@ -48,7 +47,7 @@ elseif token ~= '' then
   redis.call('SET', writer, token, 'PX', kept_ms)
 end
 push(staged, 7)
--- RENAME would free the old list before it answers.
+-- Without this, RENAME would free the old list synchronously.
 redis.call('UNLINK', list)
 if #ARGV > 6 then
   redis.call('PEXPIRE', staged, ttl_ms)

@@ -1,5 +1,5 @@
-//! The arbiter for many processes, on Redis 7.0 or newer: a single server, a master behind Sentinel, or a cluster. Each
-//! operation is a Lua script that accesses the keys of one name and uses the clock of the server that holds them.
+//! The arbiter for many processes, which stores its data in Redis 7.0 or newer: a single server, a master behind Sentinel,
+//! or a cluster. Each operation is a Lua script that accesses the keys of one name and uses its server's clock.
 
 mod wake_ups;
 
@@ -19,16 +19,16 @@ use super::lease::is_keeper;
 use super::settings::InvalidSetting;
 use super::wakes::{Listener, Wakes};
 
-/// The thread that renews leases has its own connection, because a connection belongs to the runtime that made it.
+/// Two connections per server: the thread that renews leases has its own, because a connection belongs to a runtime.
 const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
-/// Maximum number of items per script, so that it does not block the server for long.
+/// The maximum number of items that one script adds to a list, so that it does not block the server for long.
 const PIECE_ITEMS: usize = 5000;
-/// Maximum size of a script's items, in bytes. A single item may be larger.
+/// The maximum total size of the items that one script adds to a list, in bytes. A larger item is sent alone.
 const PIECE_BYTES: usize = 1 << 20;
-/// How long a writer's token outlives its list.
+/// How long the token of a list's last writer is kept after the list has expired, in milliseconds.
 const TOKEN_KEPT_MS: u64 = 600_000;
-/// Time to live of a piece whose writer sends no more.
+/// How long the pieces of a list are kept if their writer sends no more of them, in milliseconds.
 const STAGED_MS: u64 = 60_000;
 
 macro_rules! scripts {
@@ -39,7 +39,7 @@ macro_rules! scripts {
     )*};
 }
 
-// Operations that end or extend something add no keys and run even without memory, as a stuck lock would block all callers.
+// The operations in ENDS, which end or extend a lease, add no keys. They run even if Redis is out of memory.
 scripts! {
     BEGINS = "" "name.lua";
     ENDS = " flags=allow-oom" "name.lua";
@@ -47,7 +47,8 @@ scripts! {
     WRITES_LIST = "" "list.lua";
 }
 
-/// Locks, values and lists in Redis, shared by all processes with the same prefix. Belongs to the runtime that first calls it.
+/// Locks, values and lists in Redis, shared by all processes that use the same key prefix. Use it on one Tokio runtime only,
+/// because its connections belong to the runtime of the first call.
 #[derive(Debug)]
 pub struct RedisArbiter {
     prefix: String,
@@ -58,11 +59,12 @@ pub struct RedisArbiter {
 }
 
 impl RedisArbiter {
-    /// Connects on the first call. The key prefix must not be empty or contain braces, which Redis would take for a hash tag.
+    /// Returns an arbiter that connects on the first call. Fails if a certificate is invalid, or if the key prefix is empty
+    /// or contains braces, which Redis would interpret as a hash tag.
     pub fn new(settings: Settings, prefix: &str) -> Result<Self, InvalidSetting> {
         if prefix.is_empty() || prefix.contains(['{', '}']) {
-            let message = "must have a character and no brace";
-            return Err(InvalidSetting(format!("the prefix of keys is `{prefix}`, but {message}")));
+            let message = "must not be empty or contain braces";
+            return Err(InvalidSetting(format!("the key prefix `{prefix}` {message}")));
         }
         let timeouts = settings.timeouts;
         let redis = Redis::new(settings, LANES, Arc::new(redis_link::check));
@@ -75,16 +77,16 @@ impl RedisArbiter {
         })
     }
 
-    /// Returns an arbiter for a URL: `redis://…`, `rediss://…`, `unix://…`, `redis+cluster://…` or `redis+sentinel://…`.
+    /// Like [`new`](Self::new), but for a URL: `redis[s]://…`, `unix://…`, `redis+cluster://…` or `redis+sentinel://…`.
     pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, InvalidSetting> {
         let settings = address.parse::<Settings>();
         let settings = settings.map_err(|error| InvalidSetting(error.to_string()))?;
         Self::new(Settings { timeouts, ..settings }, prefix)
     }
 
-    /// All keys of a name share a hash tag, so that they map to the same Redis Cluster slot.
-    fn key(&self, name: &Name, what: &str) -> String {
-        format!("{{{}:{}}}:{what}", self.prefix, name.as_str())
+    /// Returns a key of a name. All keys of a name have the same hash tag, so that they map to the same Redis Cluster slot.
+    fn key(&self, name: &Name, kind: &str) -> String {
+        format!("{{{}:{}}}:{kind}", self.prefix, name.as_str())
     }
 
     async fn run<T: FromRedisValue>(
@@ -116,7 +118,7 @@ impl RedisArbiter {
         invocation.arg(arguments);
         match self.send(self.slot(name), Request::Script(invocation)).await? {
             -1 => Err(Error::Unavailable(
-                "the pieces of the list expired: the writer was too slow, or the master changed"
+                "a part of the new list was lost, because writing it took too long or the master changed"
                     .to_owned(),
             )),
             done => Ok(done == 1),
@@ -127,7 +129,7 @@ impl RedisArbiter {
         redis_link::slot(self.key(name, "").as_bytes())
     }
 
-    /// Sends the text of a script only to servers that do not have it yet.
+    /// Runs a script or a command on the server that owns this slot. A script's text is sent only if the server lacks it.
     async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<T> {
         let request = Arc::new(request);
         let send = || {
@@ -204,7 +206,7 @@ impl Arbiter for RedisArbiter {
         self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
-    /// Sends a large list in pieces to a key of the writer; the last piece renames that key.
+    /// Sends a large list in pieces, staged under a key of this writer. The last piece renames this key to the list's key.
     async fn replace(
         &self,
         name: &Name,
@@ -278,7 +280,7 @@ fn entry(reply: Reply) -> Answer<Entry> {
 }
 
 fn malformed(reply: &Reply) -> Error {
-    Error::Unavailable(format!("malformed reply of a script: {:?} {:?}", reply.0, reply.2))
+    Error::Unavailable(format!("malformed script reply: {:?} {:?}", reply.0, reply.2))
 }
 
 impl From<Fault> for Error {
@@ -313,9 +315,9 @@ mod tests {
     fn keys_of_a_name_share_a_hash_tag() {
         let settings = "redis://127.0.0.1:1".parse().unwrap();
         let arbiter = RedisArbiter::new(settings, "app").unwrap();
-        let key = |name, what| arbiter.key(&Name::of_mutex(name).unwrap(), what);
+        let key = |name, kind| arbiter.key(&Name::of_mutex(name).unwrap(), kind);
         assert_eq!(key("a", "lock"), "{app:mutex:a}:lock");
-        // A brace in the name shortens the tag equally for all keys, and the tag is never empty.
+        // A brace in the name shortens the hash tag, but equally for all keys of the name, and never to an empty one.
         assert_eq!(key("}x{", "lock"), "{app:mutex:}x{}:lock");
     }
 }

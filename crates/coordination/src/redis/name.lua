@@ -1,17 +1,19 @@
--- The operations on a lock, the lease to compute, and a value. Each may be sent again when its answer is lost.
+-- The operations on a lock, on the lease to compute a value, and on a value. Each may be sent again if its reply is lost.
 --
--- KEYS  lock     HASH  token, holder, until (when it lapses; 0: it was released), released (the last holder that released it)
+-- KEYS  lock     HASH  token, holder, until (when the lease lapses; 0: it was released), released (the last holder that
+--                      released its lease)
 --       queue    ZSET  waiter -> arrival
 --       present  ZSET  waiter -> time until which it keeps its place
 --       entry    HASH  value, token, cost, written, expires; error, error_expires
--- ARGV  operation, the channel that wakes all (with `:` and a waiter: that waiter), arguments of the operation
+-- ARGV  the operation, the channel that wakes all waiters (followed by `:` and a waiter: only this one), the arguments of
+--       the operation
 --
--- Times are in microseconds. Lua adds numeric strings as numbers, but compares them as strings. A reply that is a table has a
--- kind, a value or a message, and numbers.
+-- Times are in microseconds. Lua adds numeric strings as numbers, but compares them as strings. A reply that is a table
+-- consists of its kind, a value or message, and a list of numbers.
 local lock, queue, present, entry = unpack(KEYS)
 local channel = ARGV[2]
 
--- The time for which a lock and its queue outlive their last use, so that tokens grow even if the clock is set back.
+-- How long a lock and its queue are kept after their last use, so that tokens keep increasing even if the clock is set back.
 local KEPT_MS = 600000
 
 -- The server's clock, which a Lua number represents exactly until the year 2255.
@@ -39,7 +41,7 @@ local state = redis.call('HMGET', lock, 'token', 'holder', 'until', 'released')
 local last, owner, free_at, released = state[1], state[2], state[3], state[4]
 local is_held = tonumber(free_at or '0') > now
 
--- Extends the holder's lease, or grants one. A new token is the clock, or the last token plus one.
+-- Extends the holder's lease, or grants one whose token is the current time or, if that is greater, the last token plus one.
 local function grant(holder, ttl)
   local token = now
   if last and is_held and owner == holder then
@@ -57,8 +59,8 @@ local function quit(waiter)
   redis.call('ZREM', present, waiter)
 end
 
--- Returns the first waiter that keeps its place, and removes up to a hundred before it; the next call continues. A waiter that is
--- not in `present`, since Redis evicted that key, is removed too, and is last when it asks again.
+-- Removes up to a hundred waiters whose time is up, and returns the first waiter that still has its place. A waiter that is
+-- not in `present`, because Redis evicted that key, is also removed, and goes to the end when it asks again.
 local function head()
   for _, waiter in ipairs(redis.call('ZRANGEBYSCORE', present, '-inf', whole(now), 'LIMIT', 0, 100)) do
     quit(waiter)
@@ -71,7 +73,7 @@ local function head()
   end
 end
 
--- Wakes the first waiter in the queue, or all waiters without a place if the queue is empty.
+-- Wakes the first waiter in the queue. If the queue is empty, wakes all waiters that have no place in it.
 local function wake_next()
   local first = head()
   redis.call('PUBLISH', first and channel .. ':' .. first or channel, '')
@@ -83,7 +85,7 @@ end
 
 local operations = {}
 
--- Acquires the lock, or a place in the queue that is kept for `presence` (0: none).
+-- Acquires the lock or, if it is busy, a place in the queue, which is kept for `presence` (0: no place).
 function operations.lock(holder, ttl, presence, waiters_max)
   if is_held and owner == holder then
     return grant(holder, ttl)
@@ -108,7 +110,7 @@ function operations.lock(holder, ttl, presence, waiters_max)
   if is_held then
     return {'busy', '', {whole(free_at - now)}}
   end
-  -- It is another waiter's turn, which may have missed its wake-up.
+  -- It is the turn of another waiter, which may have missed its wake-up.
   redis.call('PUBLISH', channel .. ':' .. first, '')
   return {'busy', '', {whole(redis.call('ZSCORE', present, first) - now)}}
 end
@@ -122,7 +124,7 @@ function operations.renew(holder, ttl)
   return 1
 end
 
--- Ends a holder's place in the queue and its lease. Returns 1 also when it is sent again, even if another has the lease.
+-- Releases a holder's lease and its place in the queue. Returns 1 if the holder had the lease, also in repeated calls.
 function operations.release(holder)
   quit(holder)
   if is_held and owner == holder then
@@ -135,7 +137,7 @@ function operations.release(holder)
   return released == holder and 1 or 0
 end
 
--- Reads a value without the token `outdated`, or acquires the lease to compute it.
+-- Reads a value or, if there is none or it has the token `outdated`, acquires the lease to compute it.
 function operations.begin(holder, ttl, outdated)
   local value = found(outdated)
   if value then
@@ -150,8 +152,8 @@ function operations.begin(holder, ttl, outdated)
   return grant(holder, ttl)
 end
 
--- Writes a value that took `cost`, or without a cost the message of an error, which does not replace a value; ends the lease and
--- wakes all waiters. Returns 0 if another lease was granted: there is a newer value, or will be.
+-- Writes a value that took `cost` to compute or, without `cost`, an error message, which does not replace a value. Then ends
+-- the lease and wakes all waiters. Returns 0 without effect if another lease was granted.
 function operations.publish(holder, ttl, output, cost)
   if owner ~= holder then
     return released == holder and 1 or 0
@@ -170,8 +172,9 @@ function operations.publish(holder, ttl, output, cost)
   return 1
 end
 
--- Removes a value or an error and ends the lease. The result of a running computation is as old as the removed value, so its
--- holder must not publish it. Nor may a holder that published the removed value, and lost the answer, be told that it exists.
+-- Removes a value or an error and ends the lease. A running computation may have used the same data as the removed value, so
+-- its result must not be published. If the holder that published the removed value did not get the reply and asks again, it
+-- must not be told that the value exists. Therefore both `holder` and `released` are cleared.
 function operations.invalidate()
   local kept = redis.call('HMGET', entry, 'expires', 'error_expires')
   local is_there = tonumber(kept[1] or '0') > now or tonumber(kept[2] or '0') > now or last and free_at ~= '0'

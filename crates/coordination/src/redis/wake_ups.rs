@@ -1,5 +1,5 @@
-//! The task that receives wake-ups for all names with its prefix over a dedicated connection. If the connection is lost, it
-//! connects to the next server, resubscribes and wakes every listener.
+//! The task that receives the wake-ups for all names with one key prefix over a dedicated connection. If it is lost, the
+//! task connects to the next server, subscribes again and wakes every listener, in case it missed wake-ups.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn hear(redis: Arc<Redis>, timeouts: Timeouts, wakes: Arc<Wakes>, prefix: String) {
-    // An ACL permits a pattern only if it is spelled the same way.
+    // Redis permits a pattern only if the user's ACL contains exactly the same pattern.
     let patterns = ["mutex", "once"].map(|kind| {
         let prefix: String = prefix
             .chars()
@@ -30,7 +30,7 @@ pub(super) async fn hear(redis: Arc<Redis>, timeouts: Timeouts, wakes: Arc<Wakes
     });
     for attempt in 0.. {
         let Err(error) = hear_server(&redis, timeouts, &wakes, &patterns, attempt).await;
-        tracing::debug!(%error, "lost the connection for wake-ups; reconnecting");
+        tracing::debug!(%error, "lost the wake-up connection; reconnecting");
         wakes.deafen();
         sleep(PAUSE).await;
     }
@@ -51,7 +51,7 @@ async fn hear_server(
     loop {
         tokio::select! {
             message = messages.next() => {
-                wakes.wake(message.ok_or("the server closed it")?.get_channel_name());
+                wakes.wake(message.ok_or("the server closed the connection")?.get_channel_name());
             }
             () = sleep(SILENCE_MAX) => {
                 timeout(timeouts.response, sink.ping::<Value>()).await??;

@@ -110,7 +110,11 @@ impl Schedule {
         );
         seen.entered = Some(guard.token());
         for (token, lost) in &seen.inside {
-            assert!(lost.is_cancelled(), "{token} is not told that {} has the lock", guard.token());
+            assert!(
+                lost.is_cancelled(),
+                "{token} was not told that {} holds the lock",
+                guard.token()
+            );
         }
         seen.inside.push((guard.token(), guard.lost().clone()));
     }
@@ -124,7 +128,7 @@ impl Schedule {
         if Some(guard.token()) >= seen.written {
             seen.written = Some(guard.token());
         } else {
-            assert!(guard.lost().is_cancelled(), "refused, and not told of the loss");
+            assert!(guard.lost().is_cancelled(), "rejected, but the loss was not reported");
         }
     }
 
@@ -282,7 +286,8 @@ async fn run(seed: u64) {
 
 #[test]
 fn faults_never_allow_two_holders_or_computations() {
-    let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
+    let schedules =
+        std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |number| number.parse().unwrap());
     let first = seed();
     // What computations are to panic with.
     let report = take_hook();

@@ -41,7 +41,7 @@ fn node(site: &Site, settings: ComputeSettings) -> Arc<ComputeOnce> {
 
 /// Must not be called.
 fn unwanted() -> std::future::Ready<Result<Vec<u8>, String>> {
-    panic!("computed although there is a value");
+    panic!("computed although a value exists");
 }
 
 async fn one_computes_and_all_get_the_same(site: Site) {
@@ -62,8 +62,12 @@ async fn one_computes_and_all_get_the_same(site: Site) {
     });
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(computed.load(Ordering::SeqCst), 1);
-    assert!(answers.iter().all(|it| it.bytes() == b"value 0" && it.token() == answers[0].token()));
-    let computed_here = answers.iter().filter(|it| it.origin == Origin::Computed);
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.bytes() == b"value 0" && answer.token() == answers[0].token())
+    );
+    let computed_here = answers.iter().filter(|answer| answer.origin == Origin::Computed);
     assert_eq!(computed_here.count(), 1);
     assert!(answers[0].entry.cost >= Duration::from_millis(200));
 }

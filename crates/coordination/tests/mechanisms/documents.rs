@@ -13,7 +13,7 @@ use crate::site::{Place, Site, begin, lock};
 fn server(site: &Site) -> &RedisServer {
     match &site.place {
         Place::Redis(server) => server,
-        _ => panic!("on one Redis"),
+        _ => panic!("not on a single Redis"),
     }
 }
 
@@ -196,5 +196,5 @@ async fn two_messages_double_a_list_but_not_that_of_atomic_replace() {
         tokio::join!(a.replace("user1", &friends, None), b.replace("user1", &friends, None));
     first.unwrap();
     second.unwrap();
-    assert_eq!(a.read("user1").await.unwrap(), friends.map(|it| it.as_bytes().to_vec()));
+    assert_eq!(a.read("user1").await.unwrap(), friends.map(|friend| friend.as_bytes().to_vec()));
 }

@@ -38,7 +38,7 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
         let (running, computed) = (Arc::clone(&running), Arc::clone(&computed));
         async move {
             let others = running.fetch_add(1, Ordering::SeqCst);
-            assert_eq!(others, 0, "two compute at once");
+            assert_eq!(others, 0, "two computations at once");
             let number = computed.fetch_add(1, Ordering::SeqCst);
             sleep(Duration::from_millis(500)).await;
             running.fetch_sub(1, Ordering::SeqCst);
@@ -52,10 +52,10 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
         tokio::spawn(async move { node.get("a", PATIENCE, compute).await.unwrap() })
     });
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
-    let of = |origin| answers.iter().filter(|it| it.origin == origin).count();
+    let count_of = |origin| answers.iter().filter(|answer| answer.origin == origin).count();
     // No caller waited, including the one whose read started the computation.
-    assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
-    assert!(of(Origin::Refreshing) >= 1);
+    assert_eq!((count_of(Origin::Awaited), count_of(Origin::Computed)), (0, 0));
+    assert!(count_of(Origin::Refreshing) >= 1);
     while nodes[1].get("a", PATIENCE, compute.clone()).await.unwrap().bytes() == b"0" {
         sleep(Duration::from_millis(20)).await;
     }
@@ -119,7 +119,7 @@ async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
         let may_go_on = Arc::clone(&may_go_on);
         node.get_blocking("a", PATIENCE, move |_| {
             let number = may_go_on.lock().unwrap().recv_timeout(PATIENCE);
-            number.map(|it: u8| vec![it])
+            number.map(|byte: u8| vec![byte])
         })
     };
     // It costs something, so that the next read is due.

@@ -63,7 +63,7 @@ async fn each_step_is_traced_with_its_name() {
     expect("once:a", &["found a value"]);
     let error = |_| async { Err::<Vec<u8>, _>("none") };
     once.get("b", PATIENCE, error).await.unwrap_err();
-    expect("once:b", &["computing a value", "a computation failed", "waited for a value"]);
+    expect("once:b", &["computing a value", "computation failed", "waited for a value"]);
     let never = |_| std::future::pending::<Result<Vec<u8>, String>>();
     once.get("c", lock_ttl, never).await.unwrap_err();
     expect("once:c", &["computing a value", "waited for a value"]);
@@ -73,5 +73,5 @@ async fn each_step_is_traced_with_its_name() {
     mutex.acquire(Duration::ZERO).await.unwrap_err();
     assert!(arbiter.invalidate(&Name::of_mutex("d").unwrap()).await.unwrap());
     guard.lost().cancelled().await;
-    expect("mutex:d", &["acquired a lock", "did not acquire a lock", "lost a lease that was held"]);
+    expect("mutex:d", &["acquired a lock", "did not acquire a lock", "lost a held lease"]);
 }

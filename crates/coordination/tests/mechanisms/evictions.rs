@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn evict(site: &Site, key: &str) {
     let server = match &site.place {
-        Place::Memory(_) => panic!("nothing is evicted from memory"),
+        Place::Memory(_) => panic!("memory does not evict"),
         Place::Redis(server) => server,
         Place::Cluster(cluster) => cluster.master_of(key),
     };

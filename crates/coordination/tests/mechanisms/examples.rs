@@ -14,14 +14,14 @@ fn check(url: Option<&str>) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{printed}\n{errors}");
     // The numbers of the line that begins so.
-    let of = |name: &str| -> Vec<u32> {
+    let numbers_of = |name: &str| -> Vec<u32> {
         let mut lines = printed.lines();
         let line = lines.find_map(|line| line.strip_prefix(&format!("{name}: ")));
-        let line = line.unwrap_or_else(|| panic!("nothing about {name}:\n{printed}"));
-        line.split(' ').filter_map(|it| it.parse().ok()).collect()
+        let line = line.unwrap_or_else(|| panic!("no line for {name}:\n{printed}"));
+        line.split(' ').filter_map(|number| number.parse().ok()).collect()
     };
-    assert_eq!((of("AtomicReplace"), of("ComputeOnce")), (vec![2], vec![1]));
-    let early = of("early refresh");
+    assert_eq!((numbers_of("AtomicReplace"), numbers_of("ComputeOnce")), (vec![2], vec![1]));
+    let early = numbers_of("early refresh");
     // An overloaded machine may miss a refresh.
     assert!(early[0] > 0 && early[1] < early[0], "{early:?}");
 }

@@ -31,11 +31,11 @@ async fn script_is_sent_only_to_the_server_without_it() {
     // A name on each master.
     let mut names = Vec::new();
     for master in &cluster.nodes {
-        let on_it = |name: &String| {
+        let is_on_master = |name: &String| {
             let key = format!("{{eds:mutex:{name}}}");
             cluster.master_of(&key).address() == master.address()
         };
-        let name = (0..1000).map(|number| format!("n{number}")).find(on_it);
+        let name = (0..1000).map(|number| format!("n{number}")).find(is_on_master);
         names.push(Name::of_mutex(&name.unwrap()).unwrap());
     }
     let is_free = async |name| lock(&arbiter, name, LONG).await.is_some();
@@ -64,10 +64,10 @@ async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
     let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
     let held = mutex.acquire(PATIENCE).await.unwrap();
-    let [name, other] = ["a", "b"].map(|name| Name::of_value(name).unwrap());
+    let [name, second] = ["a", "b"].map(|name| Name::of_value(name).unwrap());
     let (begun, _) = begin(&*arbiter, &name, LONG).await;
-    let (of_other, _) = begin(&*arbiter, &other, LONG).await;
-    assert!(arbiter.publish(&of_other, Ok((b"kept", LONG)), LONG).await.unwrap());
+    let (second_claim, _) = begin(&*arbiter, &second, LONG).await;
+    assert!(arbiter.publish(&second_claim, Ok((b"kept", LONG)), LONG).await.unwrap());
     let keys = server.keys();
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
     let new = Claim::new(Name::of_value("c").unwrap(), LONG);
@@ -80,7 +80,7 @@ async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
     let full = matches!(replaced, Err(Error::Full(_)));
     assert!(full, "{replaced:?}");
     // Existing data can be read, renewed, and released.
-    let found = arbiter.peek(&other).await.unwrap();
+    let found = arbiter.peek(&second).await.unwrap();
     assert_eq!(&*found.unwrap().value, b"kept");
     assert!(arbiter.renew(&begun).await.unwrap());
     assert!(arbiter.release(&begun).await.unwrap());

@@ -141,7 +141,7 @@ async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
         })
     });
     for answer in join_all(gets).await {
-        let error = answer.expect("no panic of the caller's own").unwrap_err();
+        let error = answer.expect("the caller does not panic").unwrap_err();
         assert!(error.to_string().contains("no such row"), "{error}");
     }
     assert_eq!(computations.load(Ordering::SeqCst), 1);

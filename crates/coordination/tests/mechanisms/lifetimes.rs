@@ -42,13 +42,13 @@ impl Numbers {
     fn compute(
         &self,
     ) -> impl Fn(Token) -> BoxFuture<'static, Result<Vec<u8>, String>> + Send + Sync + 'static {
-        let it = self.clone();
+        let numbers = self.clone();
         move |_| {
-            let it = it.clone();
+            let numbers = numbers.clone();
             Box::pin(async move {
-                let number = it.calls.fetch_add(1, Ordering::SeqCst);
-                it.begun.add_permits(1);
-                it.go_on.acquire().await.unwrap().forget();
+                let number = numbers.calls.fetch_add(1, Ordering::SeqCst);
+                numbers.begun.add_permits(1);
+                numbers.go_on.acquire().await.unwrap().forget();
                 Ok(number.to_string().into_bytes())
             })
         }

@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test ends where something is not as it must be"
+    reason = "a test panics if anything is wrong"
 )]
 
 mod site;

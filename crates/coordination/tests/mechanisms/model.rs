@@ -59,7 +59,7 @@ impl Step {
     async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
         let Self { claim, bytes, .. } = self;
         let Claim { name, ttl, .. } = claim;
-        let said = match self.operation {
+        let reply = match self.operation {
             operation @ 0..4 => {
                 // A place is kept for a moment, or none is wanted.
                 let presence = (operation > 0).then_some(*ttl * operation / 2);
@@ -95,24 +95,24 @@ impl Step {
             12 => format!("invalidated {}", arbiter.invalidate(name).await.unwrap()),
             _ => format!("{:?}", arbiter.list(name).await.unwrap()),
         };
-        (said, None)
+        (reply, None)
     }
 }
 
 /// The compared arbiters.
-enum Other<'a> {
+enum Compared<'a> {
     Memory,
     Redis(&'a Clocked),
 }
 
 /// A schedule from a seed; how many rights were granted.
-async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, String> {
+async fn agree(seed: u64, begin_us: u64, compared: Compared<'_>) -> Result<usize, String> {
     let mut random = SmallRng::seed_from_u64(seed);
     let model = Reference::default();
     let clock = Arc::new(AtomicU64::default());
-    let real: Arc<dyn Arbiter> = match &other {
-        Other::Memory => Arc::new(MemoryArbiter::new(Arc::clone(&clock) as _)),
-        Other::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
+    let real: Arc<dyn Arbiter> = match &compared {
+        Compared::Memory => Arc::new(MemoryArbiter::new(Arc::clone(&clock) as _)),
+        Compared::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
     };
     let mut now_us = begin_us;
     let names = ["a", "b"].map(|name| {
@@ -127,7 +127,7 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
         now_us += u64::try_from(span.as_micros()).unwrap();
         model.world().now = now_us;
         clock.store(now_us, Ordering::SeqCst);
-        if let Other::Redis(clocked) = &other {
+        if let Compared::Redis(clocked) = &compared {
             clocked.set(now_us);
             if random.random_bool(0.05) {
                 let key = *[Key::Lock, Key::Queue, Key::Present, Key::Entry, Key::List]
@@ -153,15 +153,16 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
 
 #[tokio::test]
 async fn memory_matches_the_model() {
-    let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
+    let schedules =
+        std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |number| number.parse().unwrap());
     let first = seed();
     let mut granted = 0;
     for number in 0..schedules {
-        let agreed = agree(first.wrapping_add(number), BEGIN_US, Other::Memory).await;
+        let agreed = agree(first.wrapping_add(number), BEGIN_US, Compared::Memory).await;
         granted += agreed.unwrap_or_else(|difference| panic!("{difference}"));
     }
     let granted = granted as u64;
-    assert!(granted > schedules * 5, "{granted} rights in {schedules} schedules");
+    assert!(granted > schedules * 5, "{granted} grants in {schedules} schedules");
 }
 
 async fn redis_does_as_the_model(clocked: Clocked) {
@@ -169,7 +170,7 @@ async fn redis_does_as_the_model(clocked: Clocked) {
     for number in 0..60 {
         // With the state that the previous one left.
         let begin_us = BEGIN_US + number * 3_600_000_000;
-        let agreed = agree(first.wrapping_add(number), begin_us, Other::Redis(&clocked)).await;
+        let agreed = agree(first.wrapping_add(number), begin_us, Compared::Redis(&clocked)).await;
         agreed.unwrap_or_else(|difference| panic!("{difference}"));
     }
 }

@@ -49,7 +49,7 @@ async fn one_at_a_time(site: Site) {
         let (mutex, inside) = (nodes[number % 3].clone(), Arc::clone(&inside));
         tokio::spawn(async move {
             let guard = mutex.acquire(PATIENCE).await.unwrap();
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
             sleep(Duration::from_millis(2)).await;
             inside.fetch_sub(1, Ordering::SeqCst);
             let token = guard.token();
@@ -231,7 +231,7 @@ async fn one_of_many_gets_a_lapsed_lock(site: Site) {
                 }
             })
         });
-        join_all(tasks).await.into_iter().for_each(|it| it.unwrap());
+        join_all(tasks).await.into_iter().for_each(|result| result.unwrap());
         assert_eq!(got.load(Ordering::SeqCst), 1);
         // C3 continues with its stale claim.
         assert!(!arbiters[0].renew(&stale).await.unwrap());
@@ -295,23 +295,23 @@ async fn no_more_than_may_wait_do_so(site: Site) {
 /// A caller without an answer asks again, with the same effect as asking once: all operations may be repeated.
 async fn asking_twice_is_asking_once(site: Site) {
     let arbiter = site.arbiter();
-    let [first, other] = [(); 2].map(|()| Claim::new(name("a"), LONG));
+    let [first, second] = [(); 2].map(|()| Claim::new(name("a"), LONG));
     let ask = async |claim| arbiter.lock(claim, Some(LONG)).await.unwrap();
     let Locking::Granted(token) = ask(&first).await else {
         panic!("a free lock");
     };
     assert_eq!(ask(&first).await, Locking::Granted(token));
     for _ in 0..2 {
-        assert!(matches!(ask(&other).await, Locking::Busy(_)));
+        assert!(matches!(ask(&second).await, Locking::Busy(_)));
         assert!(arbiter.renew(&first).await.unwrap());
     }
     for _ in 0..2 {
         assert!(arbiter.release(&first).await.unwrap());
     }
-    assert!(matches!(ask(&other).await, Locking::Granted(_)));
+    assert!(matches!(ask(&second).await, Locking::Granted(_)));
     // A caller that never learned that it holds the lock can still release it.
     for _ in 0..2 {
-        assert!(arbiter.release(&other).await.unwrap());
+        assert!(arbiter.release(&second).await.unwrap());
     }
     assert!(matches!(ask(&first).await, Locking::Granted(_)));
 

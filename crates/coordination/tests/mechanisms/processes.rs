@@ -104,7 +104,7 @@ fn median(mut numbers: Vec<u64>) -> u64 {
 }
 
 /// 1 000 requests in 50 ms for a cold key: one computation, 1 000 equal answers, soon after it.
-fn one_computation_for_a_thousand_requests(site: &Site, what: &str) {
+fn one_computation_for_a_thousand_requests(site: &Site, setup: &str) {
     let _alone = alone();
     let mut latest = Vec::new();
     let mut all = Vec::new();
@@ -128,20 +128,20 @@ fn one_computation_for_a_thousand_requests(site: &Site, what: &str) {
                 late_us.push(answered_us.saturating_sub(ended_us.max(*asked_us)));
             }
         }
-        assert_eq!((late_us.len(), values.len()), (1000, 1), "answers, different ones");
+        assert_eq!((late_us.len(), values.len()), (1000, 1), "replies and distinct values");
         latest.push(*late_us.iter().max().unwrap());
         all.extend(late_us);
     }
     let (median_latest, median_all) = (median(latest.clone()), median(all));
     eprintln!(
-        "{what}: 1 000 requests on 3 processes: 1 computation; after its end the answers came within {median_all} µs \
-         at the median, the last of a round within {median_latest} µs at the median of {latest:?}"
+        "{setup}: 1,000 requests in 3 processes: 1 computation; delay of replies after the computation: median \
+         {median_all} µs; last reply per round: median {median_latest} µs of {latest:?}"
     );
     assert!(median_all < 500_000, "{median_all} µs");
 }
 
 /// The process that computes is killed: another has computed within the lock's time and a second.
-fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
+fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     let _alone = alone();
     let key = "killed".to_owned();
     let mut hanging = job(site, Work::Hang { key: key.clone() });
@@ -158,7 +158,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
     // Longer than the lock's time: it is renewed.
     std::thread::sleep(Duration::from_millis(1500));
     for other in &others {
-        assert!(other.told.try_recv().is_err(), "computed beside a living process");
+        assert!(other.told.try_recv().is_err(), "computed while another process was alive");
     }
     let killed_us = now_us();
     signal(victim.child.id(), "KILL");
@@ -169,12 +169,12 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
     let answers = told.iter().filter(|told| matches!(told, Told::Answer { .. }));
     assert_eq!(answers.count(), 40);
     let took_us = computations[0].1 - killed_us;
-    eprintln!("{what}: lock of 1 s; another had computed {took_us} µs after the kill");
+    eprintln!("{setup}: 1 s lock; another process finished computing {took_us} µs after the kill");
     assert!(took_us < 2_000_000, "{took_us} µs");
 }
 
 /// Positions 0 to 4 of a thousand lists, in any order, on any process: always five different items of one list.
-fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
+fn five_positions_are_five_items_of_one_list(site: &Site, setup: &str) {
     const ROUNDS: u64 = 1000;
     let _alone = alone();
     let seed = testing::load::seed();
@@ -196,7 +196,10 @@ fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
         let first = items[0];
         assert_eq!(items, [0, 1, 2, 3, 4].map(|n| first + n), "round {round}");
     }
-    eprintln!("{what}: {ROUNDS} lists of five, asked on 3 processes, in {:?}", began.elapsed());
+    eprintln!(
+        "{setup}: {ROUNDS} lists of five items, requested by 3 processes, in {:?}",
+        began.elapsed()
+    );
 }
 
 /// A read that took longer, in microseconds, shows that the machine stood still. It begins to refresh some 800 ms before the
@@ -204,20 +207,20 @@ fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
 const STOOD_STILL_US: u64 = 300_000;
 
 /// 2 000 reads a second of a value that lives two seconds, over six expiries and more.
-fn a_hot_key_is_never_missing(site: &Site, what: &str) {
+fn a_hot_key_is_never_missing(site: &Site, setup: &str) {
     let _alone = alone();
     for round in 0..3 {
-        let (missed, slowest) = misses_of_a_hot_key(site, what, round);
+        let (missed, slowest) = misses_of_a_hot_key(site, setup, round);
         if missed.is_empty() {
             return;
         }
         assert!(slowest > STOOD_STILL_US, "misses at {missed:?}");
     }
-    panic!("this machine is too busy to tell");
+    panic!("this machine is too busy for this test");
 }
 
 /// When a read found nothing, and the slowest read, both in microseconds.
-fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
+fn misses_of_a_hot_key(site: &Site, setup: &str, round: u32) -> (Vec<u64>, u64) {
     let mut hot =
         job(site, Work::Hot { key: format!("hot{round}"), reads_per_s: 667, seconds: 14 });
     (hot.lock_ms, hot.value_ms, hot.cost_ms) = (1900, 2000, 150);
@@ -242,11 +245,11 @@ fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
     }
     let together = computations.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
     eprintln!(
-        "{what}: {all} reads, {refreshed} refreshes, {} misses, {together} computations at the same time as \
-         another; slowest read of a kept value {slowest} µs",
+        "{setup}: {all} reads, {refreshed} refreshes, {} misses, {together} concurrent computations; \
+         slowest read of a cached value {slowest} µs",
         missed.len()
     );
-    assert_eq!(together, 0, "computations at the same time");
+    assert_eq!(together, 0, "concurrent computations");
     assert!(computations.len() > 6, "{} computations", computations.len());
     (missed, slowest)
 }

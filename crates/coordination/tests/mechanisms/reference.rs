@@ -63,16 +63,16 @@ fn micros(span: Duration) -> Micros {
 impl State {
     fn held(&self, now: Micros) -> Option<&Grant> {
         let grant = self.grant.as_ref();
-        grant.filter(|it| it.holder.is_some() && it.lapses > now)
+        grant.filter(|grant| grant.holder.is_some() && grant.lapses > now)
     }
 
     fn is_held_by(&self, now: Micros, holder: &str) -> bool {
-        self.held(now).is_some_and(|it| it.holder.as_deref() == Some(holder))
+        self.held(now).is_some_and(|grant| grant.holder.as_deref() == Some(holder))
     }
 
     /// A new token, unless the holder has the lock.
     fn granted(&mut self, now: Micros, claim: &Claim) -> Token {
-        let last = self.grant.as_ref().map_or(0, |it| it.token.0);
+        let last = self.grant.as_ref().map_or(0, |grant| grant.token.0);
         let token = match self.held(now) {
             Some(grant) => grant.token,
             None => Token(now.max(last + 1)),
@@ -128,13 +128,13 @@ impl Arbiter for Reference {
             }
             if let Some(presence) = presence {
                 let until = now + micros(presence);
-                match state.queue.iter_mut().find(|(it, _)| it == holder) {
+                match state.queue.iter_mut().find(|(waiter, _)| waiter == holder) {
                     Some(place) => place.1 = until,
                     None => state.queue.push((holder.clone(), until)),
                 }
             }
             let turn = state.queue.first().map_or(0, |(_, until)| *until);
-            let free = state.held(now).map_or(turn, |it| it.lapses);
+            let free = state.held(now).map_or(turn, |grant| grant.lapses);
             Locking::Busy(Duration::from_micros(free - now))
         }))
     }
@@ -161,14 +161,14 @@ impl Arbiter for Reference {
 
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>> {
         Ok(self.with(name, |state, now| {
-            let value = state.value.clone().filter(|it| it.expires_us > now)?;
+            let value = state.value.clone().filter(|entry| entry.expires_us > now)?;
             Some(Entry { now_us: now, ..value })
         }))
     }
 
     async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning> {
         let value = self.peek(&claim.name).await?;
-        if let Some(entry) = value.filter(|it| Some(it.token) != outdated) {
+        if let Some(entry) = value.filter(|entry| Some(entry.token) != outdated) {
             return Ok(Beginning::Value(entry));
         }
         Ok(self.with(&claim.name, |state, now| match (&state.failure, state.held(now)) {
@@ -187,7 +187,8 @@ impl Arbiter for Reference {
         ttl: Duration,
     ) -> Answer<bool> {
         Ok(self.with(&claim.name, |state, now| {
-            let last = state.grant.as_ref().filter(|it| it.holder.as_ref() == Some(&claim.holder));
+            let last =
+                state.grant.as_ref().filter(|grant| grant.holder.as_ref() == Some(&claim.holder));
             let Some(Grant { token, .. }) = last else {
                 return state.released.as_ref() == Some(&claim.holder);
             };
@@ -231,7 +232,7 @@ impl Arbiter for Reference {
             let failure = state.failure.take();
             let has_failure = failure.is_some_and(|(_, until)| until > now);
             state.value = None;
-            let is_computed = state.grant.as_ref().is_some_and(|it| it.holder.is_some());
+            let is_computed = state.grant.as_ref().is_some_and(|grant| grant.holder.is_some());
             if let Some(grant) = &mut state.grant {
                 grant.token = Token(now.max(grant.token.0 + 1));
                 grant.holder = None;

@@ -62,9 +62,9 @@ async fn large_lists_are_complete(site: Site) {
             }
         })
     });
-    join_all(writers).await.into_iter().for_each(|it| it.unwrap());
+    join_all(writers).await.into_iter().for_each(|result| result.unwrap());
     let items = lists(&site, LONG).read("large").await.unwrap();
-    let items: Vec<_> = items.into_iter().map(|it| String::from_utf8(it).unwrap()).collect();
+    let items: Vec<_> = items.into_iter().map(|item| String::from_utf8(item).unwrap()).collect();
     assert!(wanted.contains(&items), "{} items", items.len());
 }
 

@@ -86,7 +86,7 @@ impl Site {
     /// The address for another process.
     pub(crate) fn url(&self) -> String {
         match &self.place {
-            Place::Memory(_) => panic!("memory is not shared among processes"),
+            Place::Memory(_) => panic!("memory is not shared between processes"),
             Place::Redis(server) => server.url(),
             Place::Cluster(cluster) => cluster.url(),
         }

@@ -149,7 +149,7 @@ async fn paced<F: Future<Output = ()> + Send + 'static>(
         tokio::time::sleep_until(began + at).await;
         tasks.push(tokio::spawn(request(number)));
     }
-    join_all(tasks).await.into_iter().for_each(|it| it.unwrap());
+    join_all(tasks).await.into_iter().for_each(|result| result.unwrap());
 }
 
 async fn expensive(cost: Duration) -> Result<Vec<u8>, String> {
@@ -203,7 +203,7 @@ async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32)
             }
         }
     }
-    join_all(tasks).await.into_iter().for_each(|it| it.unwrap());
+    join_all(tasks).await.into_iter().for_each(|result| result.unwrap());
 }
 
 async fn list(once: &ComputeOnce, round: u64) -> Computed {

@@ -46,8 +46,8 @@ fn urls_are_parsed() {
 #[test]
 fn invalid_urls_are_refused_with_a_hint() {
     for (text, expected) in [
-        ("redis:h", format!("\"redis:h\" is not a URL of Redis; write {URL_FORMS}")),
-        ("http://u:s@h", format!("\"http://[hidden]@h\" is not a URL of Redis; write {URL_FORMS}")),
+        ("redis:h", format!("\"redis:h\" is not a Redis URL; use {URL_FORMS}")),
+        ("http://u:s@h", format!("\"http://[hidden]@h\" is not a Redis URL; use {URL_FORMS}")),
         ("redis://", format!("\"redis://\" has no host; {SERVER}")),
         (
             "redis://u:s@h:port",
@@ -59,11 +59,11 @@ fn invalid_urls_are_refused_with_a_hint() {
             "redis://h/x",
             format!("\"redis://h/x\" has a path that is not a database number; {SERVER}"),
         ),
-        ("redis://a,b", format!("\"redis://a,b\" has several hosts; {CLUSTER}")),
-        ("unix://", format!("\"unix://\" has no path of a socket; {SOCKET}")),
+        ("redis://a,b", format!("\"redis://a,b\" has more than one host; {CLUSTER}")),
+        ("unix://", format!("\"unix://\" has no socket path; {SOCKET}")),
         (
             "redis+unix:///s?x=1",
-            "\"redis+unix:///s[hidden]\" has a ? part other than ?db=N; leave it out".to_owned(),
+            "\"redis+unix:///s[hidden]\" has a query other than ?db=N; remove it".to_owned(),
         ),
         (
             "redis+cluster://a,:1",
@@ -71,13 +71,13 @@ fn invalid_urls_are_refused_with_a_hint() {
         ),
         (
             "redis+cluster://a,b/2",
-            "\"redis+cluster://a,b/2\" has a path; leave it out; a cluster has no databases"
+            "\"redis+cluster://a,b/2\" has a path; remove it; a cluster has no databases"
                 .to_owned(),
         ),
         (
             "redis+sentinel://u:s@a,b",
             format!(
-                "\"redis+sentinel://[hidden]@a,b\" does not end with the name of the master; {SENTINEL}"
+                "\"redis+sentinel://[hidden]@a,b\" does not end with the master's name; {SENTINEL}"
             ),
         ),
     ] {
@@ -85,7 +85,7 @@ fn invalid_urls_are_refused_with_a_hint() {
     }
     for text in ["redis://h?password=s", "redis://u:s/s@h", "redis://u:s?@h"] {
         let error = text.parse::<Settings>().unwrap_err().to_string();
-        assert!(error.contains("in a password write %3F") && !error.contains("=s"), "{error}");
+        assert!(error.contains("write ? as %3F") && !error.contains("=s"), "{error}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The keys of a [`LuaRedis`](super::LuaRedis) and the store's commands, as in Redis 7. Orders that Redis leaves to
-//! chance, such as that of a set, are sorted.
+//! The keys of a [`LuaRedis`](super::LuaRedis), and the commands that the store uses, which behave as in Redis 7. Where
+//! Redis returns items in an undefined order, such as the members of a set, they are sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -10,7 +10,7 @@ pub type Set = BTreeSet<Bytes>;
 pub type Sorted = BTreeMap<Bytes, f64>;
 pub type List = Vec<Bytes>;
 
-/// The answer of a command.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Nil,
@@ -31,18 +31,18 @@ pub enum Value {
     List(List),
 }
 
-/// A value, and when it goes, in ms since the epoch.
+/// A value, and the time at which it expires, in ms since the epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub value: Value,
     pub expires_ms: Option<i64>,
 }
 
-/// All keys, and before when none expires, in ms since the epoch. A clone is a snapshot.
+/// All keys, and a time before which no key expires, in ms since the epoch. A clone is a snapshot.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Keyspace(pub BTreeMap<Bytes, Entry>, i64);
 
-/// A type of value that goes with its last element.
+/// A type of value whose key is removed together with the last element.
 pub trait Kind: Default {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
@@ -79,7 +79,7 @@ kinds! {
 type Answer = Result<Reply, String>;
 
 fn text(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|_| "ERR no text".to_owned())
+    std::str::from_utf8(bytes).map_err(|_| "ERR value is not UTF-8".to_owned())
 }
 
 fn int(bytes: &[u8]) -> Result<i64, String> {
@@ -92,12 +92,12 @@ fn float(bytes: &[u8]) -> Result<f64, String> {
     number.map_err(|_| "ERR value is not a valid float".to_owned())
 }
 
-/// As Redis prints a score.
+/// Formats a score as Redis does.
 fn score(number: f64) -> Bytes {
     number.to_string().into_bytes()
 }
 
-/// A bound of scores: the number, and whether it is left out.
+/// Parses a bound of a range of scores. Returns the number, and whether the range excludes it.
 fn bound(bytes: &[u8]) -> Result<(f64, bool), String> {
     match bytes {
         [b'(', rest @ ..] => Ok((float(rest)?, true)),
@@ -109,8 +109,8 @@ fn count(length: usize) -> Reply {
     Reply::Int(i64::try_from(length).unwrap())
 }
 
-fn flag(is_so: bool) -> Reply {
-    Reply::Int(i64::from(is_so))
+fn flag(value: bool) -> Reply {
+    Reply::Int(i64::from(value))
 }
 
 fn bulk(bytes: Option<&Bytes>) -> Reply {
@@ -122,7 +122,7 @@ fn array<'a>(items: impl IntoIterator<Item = &'a Bytes>) -> Reply {
     Reply::Array(items.cloned().map(Reply::Bulk).collect())
 }
 
-/// The elements from one position to another, both of which may count from the end.
+/// Returns the range of elements from one position to another. Negative positions count from the end.
 fn range(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
     let length = i64::try_from(length).unwrap();
     let place = |at: i64| if at < 0 { at + length } else { at };
@@ -134,7 +134,7 @@ fn range(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
 }
 
 impl Keyspace {
-    /// Returns the value of a key, if it exists.
+    /// Returns the value of a key, or None if it does not exist or has another type.
     pub fn get<T: Kind>(&self, key: &str) -> Option<&T> {
         T::of(&self.0.get(key.as_bytes())?.value)
     }
@@ -149,7 +149,8 @@ impl Keyspace {
         self.1 = next.unwrap_or(i64::MAX);
     }
 
-    /// Reads or changes a value; a missing value is empty, and an empty value is removed.
+    /// Reads or changes the value of a key. If the key does not exist, the value is empty; if the value is empty afterwards,
+    /// the key is removed.
     fn with<T: Kind, R>(
         &mut self,
         key: &[u8],
@@ -173,7 +174,7 @@ impl Keyspace {
         Ok(result)
     }
 
-    /// Carries out a command at this time of the clock.
+    /// Executes a command at this time, in microseconds since the epoch.
     pub(super) fn execute(&mut self, now_us: i64, command: &[Bytes]) -> Answer {
         let name = text(&command[0])?.to_ascii_uppercase();
         let keys = &command[1..];
@@ -220,12 +221,12 @@ impl Keyspace {
         Ok(match name {
             "GET" => match &entry.value {
                 Value::Text(text) => Reply::Bulk(text.clone()),
-                _ => return Err("WRONGTYPE no text".to_owned()),
+                _ => return Err("WRONGTYPE value is not a string".to_owned()),
             },
             "PERSIST" => flag(entry.expires_ms.take().is_some()),
             "PEXPIRE" => {
                 let is_left =
-                    args.get(1).is_some_and(|it| it == b"NX") && entry.expires_ms.is_some();
+                    args.get(1).is_some_and(|option| option == b"NX") && entry.expires_ms.is_some();
                 if !is_left {
                     let at = now + int(&args[0])?;
                     entry.expires_ms = Some(at);
@@ -292,12 +293,12 @@ impl Keyspace {
         }
         self.with(key, |set: &mut Set| {
             Ok(match name {
-                "SADD" => count(args.iter().filter(|it| set.insert((*it).clone())).count()),
-                "SREM" => count(args.iter().filter(|it| set.remove(*it)).count()),
+                "SADD" => count(args.iter().filter(|member| set.insert((*member).clone())).count()),
+                "SREM" => count(args.iter().filter(|member| set.remove(*member)).count()),
                 "SCARD" => count(set.len()),
                 "SMEMBERS" => array(&*set),
                 "SMISMEMBER" => {
-                    Reply::Array(args.iter().map(|it| flag(set.contains(it))).collect())
+                    Reply::Array(args.iter().map(|member| flag(set.contains(member))).collect())
                 }
                 "SRANDMEMBER" => array(set.iter().take(usize::try_from(int(&args[0])?).unwrap())),
                 "SSCAN" => {
@@ -331,7 +332,9 @@ impl Keyspace {
                     }
                     count(added)
                 }
-                "ZREM" => count(args.iter().filter(|it| sorted.remove(*it).is_some()).count()),
+                "ZREM" => {
+                    count(args.iter().filter(|member| sorted.remove(*member).is_some()).count())
+                }
                 "ZCARD" => count(sorted.len()),
                 "ZSCORE" => {
                     sorted.get(&args[0]).map_or(Reply::Nil, |number| Reply::Bulk(score(*number)))
@@ -377,8 +380,8 @@ impl Keyspace {
     }
 }
 
-/// Some of these from a cursor on, and the next cursor: in the order of their hashes, so that what stays there is found whatever comes
-/// and goes.
+/// Returns some of these items from a cursor on, and the next cursor. The items are in the order of their hashes, so that an
+/// item that stays there is found whichever others are added or removed.
 fn scan<'a>(
     all: impl Iterator<Item = &'a Bytes>,
     args: &[Bytes],
@@ -400,7 +403,7 @@ fn scan<'a>(
 
 fn in_order(sorted: &Sorted) -> Vec<(&Bytes, f64)> {
     let mut all: Vec<_> = sorted.iter().map(|(member, number)| (member, *number)).collect();
-    all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    all.sort_by(|(_, left), (_, right)| left.total_cmp(right));
     all
 }
 
@@ -450,6 +453,6 @@ fn zrange(sorted: &Sorted, from: &[u8], to: &[u8], options: &[Bytes]) -> Answer 
     Ok(Reply::Array(items.flatten().collect()))
 }
 
-/// The part that is read.
+/// The reply to INFO, with only those fields that the store reads.
 const INFO: &str = "redis_version:7.0.0\r\nrole:master\r\nloading:0\r\nmaxmemory_policy:noeviction\r\nmaxmemory:0\r\n\
                     used_memory:0\r\naof_enabled:1\r\nmaster_replid:one\r\n";

@@ -1,8 +1,8 @@
-//! A Redis inside the test: it executes the store's commands and scripts at once and in one order, by a clock of the
-//! test.
+//! A simulated Redis server inside a test process. It executes the commands and scripts of the store immediately and one
+//! after another, with a clock that the test controls.
 //!
-//! [`LuaRedis::dial`] connects the service's client to it. `tests/store_contract.rs` also runs against real Redis and
-//! shows that both behave the same.
+//! [`LuaRedis::dial`] connects the service's client to the simulated server. `tests/store_contract.rs` also runs against a
+//! real Redis server, and thereby shows that both behave the same.
 
 pub mod keyspace;
 mod script;
@@ -20,13 +20,13 @@ use self::keyspace::{Bytes, Keyspace, Reply};
 use self::script::Script;
 use crate::redis::patient;
 
-/// Microseconds since the epoch.
+/// A function that returns the current time in microseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
 
-/// What becomes of the text of each script.
+/// A function that returns the changed text of a script.
 pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
 
-/// A simulated Redis.
+/// A simulated Redis server.
 pub struct LuaRedis {
     keyspace: Mutex<Keyspace>,
     scripts: Mutex<HashMap<Bytes, Script>>,
@@ -37,15 +37,15 @@ pub struct LuaRedis {
     next: AtomicU64,
 }
 
-/// A command that waits until the test executes it: a script, a read of a log, or a transaction. Later commands of its
+/// A command that waits until the test executes it: a script, a read of a log, or a transaction. Later commands on the same
 /// connection wait behind it.
 #[derive(Debug, Clone)]
 pub struct Held {
     pub id: u64,
     pub node: usize,
-    /// Number of its connection.
+    /// The number of its connection.
     pub connection: u64,
-    /// The commands of a transaction, or the only one.
+    /// The commands of a transaction, or a single command.
     pub commands: Vec<Vec<Bytes>>,
     line: Arc<Mutex<Line>>,
 }
@@ -57,7 +57,7 @@ impl std::fmt::Debug for LuaRedis {
 }
 
 impl LuaRedis {
-    /// An empty one, which runs scripts as they are, or as something changes them.
+    /// Returns an empty server. If `change` is given, it is applied to each script before the script is run.
     pub fn new(clock: Clock, change: Option<Change>) -> Self {
         Self {
             keyspace: Mutex::default(),
@@ -69,24 +69,24 @@ impl LuaRedis {
         }
     }
 
-    fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-        of.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current keyspace.
+    /// Returns the current keyspace, after removing expired keys.
     pub fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
         let mut keyspace = Self::lock(&self.keyspace);
         keyspace.expire((self.clock)().div_euclid(1000));
         keyspace
     }
 
-    /// Carries out a command of words.
+    /// Executes a command, given as words.
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<Bytes> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.execute(&mut self.keyspace(), 0, &words)
     }
 
-    /// The way to it.
+    /// Returns settings with which a client connects to this server.
     pub fn settings(self: &Arc<Self>) -> redis_link::Settings {
         redis_link::Settings {
             dial: Some(self.dial(0, &Arc::default())),
@@ -94,12 +94,13 @@ impl LuaRedis {
         }
     }
 
-    /// Connections whose clock is ahead by this many microseconds and which break when the number of cuts changes.
+    /// Returns a function that makes connections. They see a clock that is ahead by this many microseconds, and break when
+    /// the number of cuts changes.
     pub fn dial(self: &Arc<Self>, ahead_us: i64, cuts: &Arc<AtomicU64>) -> Dial {
         self.dial_by(ahead_us, cuts, None)
     }
 
-    /// Connections of a node whose commands are held.
+    /// Returns a function that makes connections for a node whose commands are held.
     pub fn dial_held(self: &Arc<Self>, node: usize) -> Dial {
         self.dial_by(0, &Arc::default(), Some(node))
     }
@@ -122,16 +123,17 @@ impl LuaRedis {
         })
     }
 
-    /// The held commands in the order in which they came.
+    /// Returns the held commands in order of arrival.
     pub fn held(&self) -> Vec<Held> {
         Self::lock(&self.held).clone()
     }
 
-    /// Executes a held command, or loses it; returns the reply. Without `answers` its connection breaks.
+    /// Releases a held command: executes it if `executes` is true, and otherwise drops it. Returns the reply, if any. If
+    /// `answers` is false, the connection breaks instead of getting the reply.
     pub fn release(&self, held: &Held, executes: bool, answers: bool) -> Option<Reply> {
         Self::lock(&self.held).retain(|other| other.connection != held.connection);
         let mut line = Self::lock(&held.line);
-        let command = line.waiting.pop_front().expect("it is held");
+        let command = line.waiting.pop_front().expect("a command is held");
         let reply = executes.then(|| line.take(self, command));
         if let Some(reply) = reply.as_ref().filter(|_| answers) {
             write_reply(reply, &mut line.output);
@@ -150,7 +152,7 @@ impl LuaRedis {
         line.wake();
     }
 
-    /// Executes the commands of a connection up to the next one to hold.
+    /// Executes the commands of a connection up to the next command that has to be held.
     fn proceed(&self, line_of: &Arc<Mutex<Line>>) {
         let mut line = Self::lock(line_of);
         while !line.is_cut
@@ -240,7 +242,7 @@ impl Line {
             }
             (b"EXEC", Some(_)) => {
                 let commands = self.transaction.take().unwrap_or_default();
-                // Other connections see all of it or nothing.
+                // Lock the keyspace once, so that other connections see either all effects of the transaction or none.
                 let mut keyspace = redis.keyspace();
                 let mut execute =
                     |command: &Vec<_>| redis.execute(&mut keyspace, self.ahead_us, command);
@@ -261,7 +263,8 @@ impl Line {
     }
 }
 
-/// Takes a whole command from the front, an array of bulk strings.
+/// Removes a command, which is an array of bulk strings, from the front of the input and returns it. Returns None if the
+/// command is incomplete.
 fn take_command(input: &mut Vec<u8>) -> Option<Vec<Bytes>> {
     let mut at = 0;
     let number = |at: &mut usize| {

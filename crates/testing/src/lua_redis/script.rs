@@ -1,5 +1,5 @@
-//! The scripts of a [`LuaRedis`](super::LuaRedis), executed by Redis' Lua version. Each thread has one interpreter
-//! with its compiled scripts.
+//! Executes the scripts of a [`LuaRedis`](super::LuaRedis) with the same version of Lua as Redis. Each thread has an
+//! interpreter of its own with compiled scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ struct Machine {
 
 thread_local! {
     static MACHINE: Machine = Machine::new();
-    /// The keys that the running script works on, and the time at which it does.
+    /// The keys that the running script uses, and the time at which it runs.
     static RUNNING: RefCell<(Keyspace, i64)> = RefCell::default();
 }
 
-/// A script, and a number that no other text has.
+/// A script, and a number that identifies its text.
 #[derive(Clone)]
 pub(super) struct Script {
     text: Arc<str>,
@@ -36,7 +36,7 @@ impl Script {
     }
 }
 
-/// Runs a script on these keys, at this time of the clock.
+/// Runs a script on these keys at this time, and returns its reply.
 pub(super) fn run(
     keyspace: &mut Keyspace,
     now_us: i64,
@@ -72,7 +72,7 @@ impl Machine {
         let function = if let Some(function) = known {
             function
         } else {
-            // The flags are Redis' own.
+            // Skip the first line, which has the flags for Redis.
             let code = script.text.split_once('\n').map_or("", |(_, code)| code);
             let function = self.lua.load(code).into_function()?;
             let mut compiled = self.compiled.borrow_mut();
@@ -88,13 +88,13 @@ impl Machine {
     }
 }
 
-/// An argument as Redis reads it.
+/// Converts a Lua value to an argument of a command, as Redis does.
 fn argument(value: &LuaValue) -> Bytes {
     match value {
         LuaValue::String(text) => text.as_bytes().to_vec(),
         LuaValue::Integer(number) => number.to_string().into_bytes(),
         LuaValue::Number(number) => number.to_string().into_bytes(),
-        other => panic!("{other:?} is no argument of a command"),
+        other => panic!("{other:?} is not a valid command argument"),
     }
 }
 
@@ -129,7 +129,7 @@ fn from_lua(value: LuaValue) -> mlua::Result<Reply> {
     })
 }
 
-/// A table up to its first hole.
+/// Converts the items of a table, up to the first nil, to a reply.
 fn items(table: &Table) -> mlua::Result<Reply> {
     let items = table.sequence_values().map(|item| from_lua(item?));
     Ok(Reply::Array(items.collect::<mlua::Result<_>>()?))

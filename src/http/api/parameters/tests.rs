@@ -1,4 +1,4 @@
-//! How requests are parsed.
+//! Tests the parsing of request parameters.
 
 use super::*;
 
@@ -30,9 +30,13 @@ fn range_contains_the_minutes_that_begin_in_it() {
 #[test]
 fn invalid_parameter_is_named() {
     for query in ["from=x", "from=5400&to=5400", "from=0&to=99999", "from=1&from=2"] {
-        assert_eq!(wrong(read(query).and_then(|it| it.range(6000))), "from", "{query}");
+        assert_eq!(
+            wrong(read(query).and_then(|parameters| parameters.range(6000))),
+            "from",
+            "{query}"
+        );
     }
-    let beyond = read("to=99999999999999999").and_then(|it| it.range(6000));
+    let beyond = read("to=99999999999999999").and_then(|parameters| parameters.range(6000));
     assert_eq!(wrong(beyond), "to");
     for (query, parameter) in [
         ("by=users", "by"),
@@ -48,7 +52,11 @@ fn invalid_parameter_is_named() {
         ("a=1&a=2", "a"),
         ("=1", ""),
     ] {
-        assert_eq!(wrong(read(query).and_then(|it| it.top())), parameter, "{query}");
+        assert_eq!(
+            wrong(read(query).and_then(|parameters| parameters.top())),
+            parameter,
+            "{query}"
+        );
     }
     let uri = "/x?n=5".parse().unwrap();
     assert_eq!(wrong(Parameters::read(&uri, &[], 1)), "n");
@@ -62,8 +70,8 @@ fn one_list_has_one_key() {
     let key = |query: &str| read(query).unwrap().top().unwrap().key();
     assert_eq!(key(""), key("by=cumulative&window=900s&n=5&position=2&list=1"));
     assert_eq!(key("a=1&b=2"), key("b=2&tag.a=1"));
-    for other in ["by=unique", "window=16m", "n=6", "a=1"] {
-        assert_ne!(key(""), key(other), "{other}");
+    for query in ["by=unique", "window=16m", "n=6", "a=1"] {
+        assert_ne!(key(""), key(query), "{query}");
     }
     let longest = format!("a={}", "%00".repeat(TAGS_BYTES_MAX - 1));
     assert!(read(&longest).is_ok());

@@ -1,15 +1,14 @@
 #!lua flags=allow-oom
--- Marks the counts of the given series as written to an output, and ends the claim once the output is not missing any.
--- Returns 1 if the output has all counts and the claim has ended, 0 if not, and nothing if the claim is not held.
+-- Marks the counts of the given series as written to an output. Once the output has all counts of the minute, ends the
+-- claim. Returns 1 if the claim has ended, 0 if counts are still missing, and nothing if the claim is not held.
 --
--- The first output that has all counts closes the minute, because these are now the values of its points. This is postponed
--- while there is something to seal, which has to be sealed first.
+-- Once one output has all counts, the minute is closed, because its points are final, unless something is left to seal.
 if redis.call('HGET', own_tokens, name) ~= token then
   return false
 end
 
 -- The list of closed minutes is bounded: all minutes before `since` count as closed. `since` follows the newest closed
--- minute, but never passes a minute that has work left, or one that is sealed but that no output has.
+-- minute, but never passes a minute that has work left, or a sealed minute whose counts no output has.
 local function forget(newest)
   local known = redis.call('HMGET', witness, 'newest', 'since')
   newest = math.max(newest, tonumber(known[1] or newest))

@@ -3,18 +3,15 @@
 -- arrivals of the minute, then the number of users of the overflow series and of each series: -1 if it is rejected, -2 if
 -- only its log can tell. Returns nothing if the minute is divided into a different number of partitions.
 --
--- `user_sets` is the key prefix of the sets of users, or empty if there are no such sets. `kept_ms` applies to counts of
--- series that no node records.
+-- `user_sets` is the key prefix of any sets of users. If no node records, `counts` is kept for `kept_ms` after the minute.
 --
--- A series is admitted if it has a field in `counts`, whose value is empty until the series is counted. No field is removed
--- before the whole minute is forgotten, so their number never shrinks. The first rejected series adds the overflow series,
--- after which the minute stays full. Recording keeps `counts` (PERSIST); if no node records, they expire. Fails while Redis
--- is over its memory limit, because admission is the first step of recording.
+-- A series is admitted if it has a field in `counts`, whose value is empty until the series is counted. The number of fields
+-- never shrinks. The first rejected series adds the overflow series, after which the minute stays full. Recording keeps
+-- `counts` (PERSIST). Fails while Redis is over its memory limit, because admission is the first step of recording.
 --
--- The sets are read before the first write: an error there (a migrating slot) must not leave `counts` without a TTL, which
--- would look as if a node had recorded.
+-- The sets are read before the first write: if that fails (in a migrating slot), `counts` must not be left without a TTL.
 
--- A node that slept through a change of the partition count must not start recording.
+-- A node that was suspended while the partition count changed must not start recording.
 local fence = redis.call('GET', division)
 if fence then
   local from, before, after = string.match(fence, '^(-?%d+)|(%d+)|(%d+)$')
@@ -60,8 +57,7 @@ in_slices(ARGV, function(...)
     answers[#answers + 1] = has
   end
 end, REST)
--- Redis stores a few hundred short fields as a list, which each access scans from its start. Beyond this number of series, a
--- long value, which is replaced immediately, makes Redis switch to a hash table.
+-- Redis scans a small hash linearly. Beyond this number of series, a temporary long value makes Redis use a hash table.
 local LISTED_MAX = 32
 if #new > 0 and admitted > LISTED_MAX then
   redis.call('HSET', counts, new[1], string.rep(' ', 512), new[1], new[2])
@@ -72,7 +68,7 @@ end)
 if expires ~= -1 then
   local _, now = clock()
   local ahead = math.max(0, minute_end_ms - now)
-  -- Never earlier than before: another node may keep counts for longer.
+  -- The expiry never becomes earlier, because another node may keep counts for longer.
   redis.call('PEXPIRE', counts, math.max(expires, kept_ms + ahead))
 end
 return {arrived, answers}

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
--- Announces that counts of claimed minutes are about to be written to an output, after which these minutes seal no new
--- counts. The name, the token and the epoch minute are given for each claim. Returns for each claim 2 if every live node
--- knows of the announcement, 1 if some node does not, and 0 if the claim is not held and no node has announced its minute.
--- Returns nothing if Redis has lost something that the node knows.
+-- Announces that counts of claimed minutes are about to be written to an output. Each claim is given by its name, token and
+-- epoch minute. Returns for each claim 2 if every live node knows of the announcement, 1 if some node does not, and 0 if the
+-- claim is not held and no node has announced its minute. Returns nothing if Redis has lost something that the node knows.
 --
--- A minute that some output has was announced earlier.
+-- If some output has all counts of a minute, all live nodes have already learned of the announcement.
 if forgot(stamp_of(node) or 0) then
   return false
 end

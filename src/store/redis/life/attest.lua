@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
--- Takes the given minutes of a partition, which a node knows to be closed, and returns what Redis itself knows. The node
--- knows an epoch, its last stamp (0: none) and `known_since` (empty: unknown). `new_epoch` is an epoch that no other store
--- has. `is_announced` is 1 if the minutes are only announced. Returns {epoch, the node's stamp, the last stamp before which
--- Redis has lost nothing (0: it has nothing), its time in ms}.
+-- Records minutes of a partition that a node knows to be closed. The node knows an epoch, its last stamp (0: none) and
+-- `known_since` (empty: unknown). No other store has `new_epoch`. `is_announced` is 1 if the minutes are only announced.
+-- Returns {epoch, the node's stamp, the last stamp before which Redis has lost nothing (0: it has nothing), its time in ms}.
 --
 -- An epoch lasts until Redis loses something. It ends when a node's stamp in Redis is older than the one it knows, and the
 -- new epoch tells all other nodes. Stamps are numbers rather than times: a clock that is set back must not hide a loss.
@@ -28,7 +27,7 @@ if known_since ~= '' and (not since or since < tonumber(known_since)) then
   end
 end
 for i = REST, #ARGV do
-  -- Earlier minutes count as closed without being listed.
+  -- Minutes before `since` count as closed without being listed.
   if not (since and tonumber(ARGV[i]) < since) then
     (is_announced == '1' and announce or close)(ARGV[i])
   end

@@ -5,9 +5,9 @@
 -- minutes announced since then, since (empty: from the beginning), 1 if there may be something to claim, total number of
 -- events that the node found late}, or nothing if Redis has lost something that the node knows.
 
--- Beyond this number, stamps of nodes that have not checked in for this long are dropped.
+-- If there are more stamps than this, those of nodes that have not been alive for this many ms are dropped.
 local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
--- Maximum number of closed minutes in a reply.
+-- The maximum number of closed minutes in a reply.
 local CLOSED_MAX = 1000
 
 local _, now = clock()
@@ -25,7 +25,7 @@ if forgot(own) then
   -- The node must attest first.
   return false
 end
--- Without this, a clock that was set back would extend every deadline.
+-- If the clock was set back, brings all deadlines forward by the same amount, which the clock would otherwise extend.
 local back = tonumber(known[1] or now) - now
 if back > tonumber(tolerance_ms) then
   local function set_back(key)
@@ -50,7 +50,7 @@ if back > tonumber(tolerance_ms) then
   end
 end
 
--- The stamp increases with every check-in while Redis keeps its data, regardless of the clock. Nodes renew only their own stamps.
+-- The stamp increases with every check-in while Redis keeps its data. Nodes renew only their own stamps.
 local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
 redis.call('HSET', witness, 'clock', whole(now))
 put_stamp(node, stamp, tonumber(heard), now + alive_ms, late)
@@ -73,7 +73,7 @@ for i = 1, #news, 2 do
   list[#list + 1] = tonumber(news[i])
 end
 
--- Returns whether claim.lua would find claims or expired reports of lag. Avoids most calls of claim.lua while a minute fills.
+-- Returns whether claim.lua would find claims or expired lag reports. Avoids most calls of claim.lua while a minute fills.
 local function is_due()
   local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
   if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims, lagging) > 0 then

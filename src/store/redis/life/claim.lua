@@ -4,7 +4,7 @@
 -- maximum number of lapsed claims to send to it. Returns a list of {minute's name, token, 1 if taken over from a lapsed
 -- claim, output or empty for a claim to seal}, or nothing if Redis has lost something that the node knows.
 --
--- A minute is added to `claims` before it is removed from `minutes`, so that an error between two commands does not lose any.
+-- A minute is added to `claims` before it is removed from `minutes`, so that an error in between does not lose it.
 grace_ms, max_hold_ms, finished_max, looked_max =
   tonumber(grace_ms), tonumber(max_hold_ms), tonumber(finished_max), tonumber(looked_max)
 
@@ -14,16 +14,14 @@ end
 local now_us, now = clock()
 local granted = {}
 
--- If the clock was set forward, unfinished minutes look finished and idle, and claims look lapsed. If it was set back, leases
--- would become too long. The node notices this when it checks in.
+-- If the clock was set forward, minutes look finished and claims lapsed; if it was set back, leases would be too long.
 local expected = tonumber(expected_ms)
 local is_expected = expected == 0 or math.abs(now - expected) <= tonumber(tolerance_ms)
 if not is_expected then
   lapsed_max, finished_max = 0, 0
 end
 
--- A lagging node records its events minute by minute, and may not have reached an idle minute yet. So while any node lags,
--- only minutes that have been held for `max_hold_ms` are closed.
+-- While any node lags, an idle minute may still get its events, so only minutes held for `max_hold_ms` are closed.
 local nodes_lagging = redis.call('HGETALL', lagging)
 for i = 1, #nodes_lagging, 2 do
   if tonumber(nodes_lagging[i + 1]) > now then
@@ -59,8 +57,7 @@ for i = REST, is_expected and #ARGV or 0, 2 do
   take_over(claims .. ':' .. ARGV[i], ARGV[i + 1], ARGV[i])
 end
 
--- Claims the finished minutes among these, up to `most` in total, and records since when the others have been idle.
--- `is_lowest` tells that no waiting minute is lower than these.
+-- Claims finished minutes, up to `most` in total, and notes since when others are idle. No minute is lower if `is_lowest`.
 local finished = 0
 local function claim_finished(looked, most, is_lowest)
   if #looked == 0 or finished >= most then
@@ -116,8 +113,7 @@ claim_finished(
   redis.call('ZRANGE', minutes, last_over, first_recent, 'BYSCORE', 'REV', 'LIMIT', 0, looked_max, 'WITHSCORES'),
   finished_max, false)
 
--- Then the lowest minutes. If more minutes wait than a claim reads, the lowest may never be finished, or keep getting new
--- events, so a quarter of the claims goes to a random part of the others.
+-- Then the lowest minutes, which may never finish. So if there are too many, a quarter of the claims goes to random others.
 local old = redis.call('ZCOUNT', minutes, '-inf', '(' .. first_recent)
 local most = math.min(finished_max, finished + old_max)
 if old > looked_max then

@@ -19,9 +19,9 @@ use crate::store::{
     recent_for,
 };
 
-/// The minute's name, the token, whether it was taken over, the output.
+/// A granted claim: the minute's name, the token, whether the claim was taken over, the output.
 type Granted = (String, String, bool, String);
-/// Stamp, clock in ms, last closing, closed and announced minutes, since, whether anything is due, total of late events.
+/// The reply to a check-in: stamp, clock in ms, last closing, closed minutes, announced minutes, since, is due, late events.
 type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, String, bool, u64);
 
 #[async_trait]
@@ -113,7 +113,7 @@ impl Draining for RedisStore {
                 taken_over,
             }),
             Err(error) => {
-                tracing::error!(key = at.place.key(Scope::Partition, "claims"), %error, "a foreign member in the claims");
+                tracing::error!(key = at.place.key(Scope::Partition, "claims"), %error, "ignoring an unrecognized member of the claims");
                 None
             }
         };
@@ -133,7 +133,7 @@ impl Draining for RedisStore {
         let page = at.page("SSCAN", (&unsent, Some(&counts)), cursor);
         let Page { items, next } = page.await?;
         let counts = items.into_iter();
-        // A series without counts is about to be compacted.
+        // A series that is unsent but has no counts is just about to be sealed.
         let counts = counts.filter_map(|(series, counts): (String, Option<String>)| {
             series_counts(&series, &counts?)
         });
@@ -213,7 +213,7 @@ impl Draining for RedisStore {
         partitions: &[Partition],
         outputs: &[OutputName],
     ) -> Result<Vec<bool>> {
-        // In a Redis Cluster, all keys of a command must be in the same slot.
+        // In a Redis Cluster, all keys of a command must be in the same slot, so no command can cover all partitions.
         if !self.is_cluster && !self.has_work(partitions, outputs).await? {
             return Ok(vec![false; partitions.len()]);
         }
@@ -222,7 +222,7 @@ impl Draining for RedisStore {
 }
 
 impl RedisStore {
-    /// Returns whether any of these partitions, which must be on the same server, has work. Empty keys do not exist in Redis.
+    /// Returns whether any of these partitions, all on one server, has work, i.e. keys: Redis deletes keys that are empty.
     async fn has_work(&self, partitions: &[Partition], outputs: &[OutputName]) -> Result<bool> {
         let Some(&first) = partitions.first() else {
             return Ok(false);
@@ -242,13 +242,13 @@ impl RedisStore {
         self.gateway.at(claim.partition, DRAINING).minute(claim.minute).of(claim.output.as_ref())
     }
 
-    /// Rejects claims to seal.
+    /// Returns the place of a claim to send, or [`StoreError::ClaimLost`] for a claim to seal.
     fn sending<'a>(&'a self, claim: &'a Claim) -> Result<At<'a>> {
         claim.output.as_ref().map(|_| self.at(claim)).ok_or(StoreError::ClaimLost)
     }
 }
 
-/// Returns an epoch that no other store has. It is never 0, and below 2^53, so that Lua holds it exactly.
+/// Returns a random epoch, which no other store has. It is never 0, and below 2^53, so that Lua represents it exactly.
 fn new_epoch() -> u64 {
     rand::random_range(1..1 << 53)
 }

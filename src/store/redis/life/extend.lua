@@ -1,6 +1,5 @@
 #!lua flags=allow-oom
--- Sets the deadline of claims, given by minute name and token: later to renew them, earlier to let any node take them over.
--- Returns how many of the claims were held.
+-- Sets the deadline of claims, given by minute name and token, to renew or release them. Returns how many were held.
 local _, now = clock()
 local deadline = now + lease_ms
 local held = 0

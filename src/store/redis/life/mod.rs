@@ -1,5 +1,5 @@
-//! The steps in the life of a minute that both layouts share, each with its script, and read access to its counts. Readers use
-//! small commands over a separate connection, none of which reads a whole hash or set that grows with the number of events.
+//! The steps in the life of a minute that both layouts share, each with its script, and read access to counts. Readers use
+//! only small commands over a separate connection; none reads a whole hash or set that grows with the number of events.
 
 mod draining;
 mod quarantine;
@@ -107,7 +107,9 @@ impl Recording for RedisStore {
             })
             .collect();
         if series.len() != request.series.len() {
-            return Err(StoreError::unavailable("Redis answered for another number of series"));
+            return Err(StoreError::unavailable(
+                "Redis replied with a different number of series than requested",
+            ));
         }
         Ok(Admitted { overflow_users, arrivals, series })
     }
@@ -142,7 +144,7 @@ impl CountReader for RedisStore {
         let known = sealed.filter_map(|(series, counts)| {
             let known = series_counts(&series, &counts);
             if known.is_none() {
-                tracing::error!(key, series, counts, "foreign counts");
+                tracing::error!(key, series, counts, "ignoring unrecognized counts");
             }
             known
         });
@@ -150,7 +152,7 @@ impl CountReader for RedisStore {
     }
 
     async fn coverage(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>> {
-        // One field for each process that recorded in the minute.
+        // Each hash has one field for each process that recorded in the minute.
         let all = self.of_minutes(partition, minutes, "HGETALL", "coverage");
         let all: Vec<Vec<(String, u64)>> = all.await?;
         Ok(all.into_iter().map(by_name).collect())
@@ -162,7 +164,7 @@ impl CountReader for RedisStore {
         }
         let at = self.gateway.at(partition, READING);
         let mut pipeline = pipe();
-        // Claims are scored by deadline. There are few of them, and the earliest are left out.
+        // Claims are sorted by deadline. If there are too many, those with the earliest deadlines are left out.
         for key in ["minutes", "claims"] {
             let key = at.place.key(Scope::Partition, key);
             pipeline.cmd("ZRANGE").arg(key).arg(0).arg(most - 1).arg("REV");
@@ -188,7 +190,7 @@ impl CountReader for RedisStore {
     }
 }
 
-/// Parses counts as written by the scripts that seal.
+/// Parses counts as written by the scripts that seal, or returns None if they are malformed.
 fn series_counts(series: &str, counts: &str) -> Option<SeriesCounts> {
     let (unique, cumulative) = counts.split_once(':')?;
     Some(SeriesCounts {

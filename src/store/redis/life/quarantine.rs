@@ -9,34 +9,31 @@ use crate::store::redis::gateway::DRAINING;
 use crate::store::redis::keys::Scope;
 use crate::store::{Bucket, OutputName, Page, Result};
 
-/// Maximum number of minutes dropped by one call, which blocks Redis.
+/// The maximum number of minutes dropped by one call, so that it does not block Redis for long.
 const DROPPED_AT_ONCE: usize = 100;
 
-/// Counts of one series in one minute that an output rejected.
+/// The counts of one series in one minute, which an output has rejected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "`SeriesCounts` describes the counts")]
 pub struct Quarantined {
-    /// The minute.
     pub minute: Minute,
-    /// The canonical series.
     pub series: String,
-    /// Number of distinct users.
     pub unique: u64,
-    /// Number of distinct events.
     pub cumulative: u64,
     /// The time of the last rejection on the store's clock, in seconds since the epoch.
     pub since: i64,
-    /// The server's message.
+    /// The message with which the output's server rejected the counts.
     pub message: String,
 }
 
 /// What was dropped together with an output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Number of minutes with unsent counts.
+    /// The number of minutes with unsent counts.
     pub minutes: u64,
-    /// Number of unsent counts.
+    /// The number of unsent counts.
     pub counts: u64,
-    /// Number of quarantined counts.
+    /// The number of quarantined counts.
     pub quarantined: u64,
 }
 
@@ -55,15 +52,19 @@ impl RedisStore {
         let known = items.iter().filter_map(|(entry, content)| {
             let parsed = parse(entry, content);
             if parsed.is_none() {
-                tracing::error!(key, entry, content, "a foreign entry in the quarantine");
+                tracing::error!(
+                    key,
+                    entry,
+                    content,
+                    "ignoring an unrecognized entry in the quarantine"
+                );
             }
             parsed
         });
         Ok(Page { items: known.collect(), next })
     }
 
-    /// Makes the counts of these series unsent again, for any node to claim, and returns how many of them were quarantined.
-    /// Counts that the store has lost are restored from the quarantine, so that no point gets a second value.
+    /// Makes quarantined counts of these series unsent again, restoring any that the store has lost. Returns their number.
     pub async fn requeue(
         &self,
         bucket: Bucket,
@@ -92,7 +93,7 @@ impl RedisStore {
         at.ask(script).await
     }
 
-    /// Drops the counts and the name of an output that no node has. Closes a minute if no other output is missing its counts.
+    /// Drops the counts and the name of an output that no node has. Closes a minute if no other output needs its counts.
     pub async fn drop_output(&self, partition: Partition, output: &OutputName) -> Result<Dropped> {
         let at = self.gateway.at(partition, DRAINING).of(output);
         let mut first = cmd("ZRANGE");
@@ -100,7 +101,7 @@ impl RedisStore {
         let mut dropped = Dropped::default();
         loop {
             let names: Vec<String> = at.ask(first.clone()).await?;
-            // Malformed names are dropped as well. Minutes are closed in chronological order rather than by lease.
+            // Malformed names are dropped as well. Minutes are closed in chronological order, not in order of leases.
             let mut minutes: Vec<(Minute, String)> =
                 names.into_iter().map(|name| (name.parse().unwrap_or(Minute::MIN), name)).collect();
             minutes.sort_unstable();
@@ -119,7 +120,7 @@ impl RedisStore {
     }
 }
 
-/// Parses an entry as written by `quarantine.lua`: `20161204:1118:<series>` → `unique:cumulative|seconds|server's message`.
+/// Parses a `quarantine.lua` entry: `20161204:1118:<series>` → `unique:cumulative|seconds|message`; None if it is malformed.
 fn parse(entry: &str, content: &str) -> Option<Quarantined> {
     let (date, rest) = entry.split_once(':')?;
     let (number, series) = rest.split_once(':')?;
@@ -133,7 +134,7 @@ fn parse(entry: &str, content: &str) -> Option<Quarantined> {
         since: parts.next()?.parse().ok()?,
         message: parts.next()?.to_owned(),
     };
-    // An entry in a different form could be neither requeued nor discarded.
+    // Even a small deviation is rejected, because such an entry could be neither requeued nor discarded.
     (written(&quarantined) == (entry.to_owned(), content.to_owned())).then_some(quarantined)
 }
 

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Moves counts of the given series from an output's quarantine back to its unsent counts. Returns how many there were.
+-- Moves counts of the given series from an output's quarantine back to its unsent counts. Returns how many were moved.
 --
--- Existing counts stay unchanged, so that no point gets a second value; lost counts are restored from the entry. The entry is
--- removed last, so that after an error between two commands it can be requeued again. A minute that no node is sending gets a
--- lapsed claim, so that any node takes it over; a claimed minute keeps its claim as long as `unsent` is not empty.
+-- Existing counts stay unchanged, so that no point gets a second value; lost counts are restored from the entry. The entry
+-- is removed last, so that after an error between two commands it can be requeued again. A minute that no node is sending
+-- gets a lapsed claim, so that any node takes it over; a claimed minute keeps its claim as long as `unsent` is not empty.
 local taken = 0
 for i = REST, #ARGV do
   local series = ARGV[i]
@@ -12,7 +12,7 @@ for i = REST, #ARGV do
   if count then
     redis.call('SADD', outputs, output)
     redis.call('ZADD', own_claims, 'NX', 0, name)
-    -- Empty if the counts were lost and the series has been admitted again since.
+    -- The value is empty if the counts were lost and the series has been admitted again since.
     if redis.call('HSTRLEN', counts, series) == 0 then
       redis.call('HSET', counts, series, count)
     end

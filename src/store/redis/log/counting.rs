@@ -1,4 +1,4 @@
-//! Counts distinct fingerprints per series in bounded memory. If they do not fit, takes several passes over ranges.
+//! Counts distinct fingerprints per series in bounded memory, if necessary in several passes over ranges of fingerprints.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Logs, log_key};
 use crate::store::redis::gateway::At;
 use crate::store::{Result, SeriesCounts, StoreError};
 
-/// Maximum size of a read in bytes. Reads block Redis.
+/// The maximum size of a read in bytes, so that it does not block Redis for long.
 const READ_BYTES: usize = 512 << 10;
-/// Maximum size of a read in bytes while all replies have been small, since these say little about large replies.
+/// The maximum size of a read in bytes while all replies are small, because fast small replies say little about large ones.
 const UNTRIED_BYTES: usize = 64 << 10;
 
-/// A log, and how many of its frames count.
+/// The name of a log, and how many of its frames are to be counted.
 pub(super) type Length = (String, u64);
 
 impl ReadBudget {
-    /// Returns the next frames of a log and advances the position; `None` if none are left. `may_go`: the log may be gone.
+    /// Reads the next frames of a log, or returns None if none is left. Missing frames are an error unless the log `may_go`.
     pub(super) async fn read(
         &mut self,
         at: At<'_>,
@@ -47,12 +47,12 @@ impl ReadBudget {
         if may_go {
             return Ok(None);
         }
-        let message = format!("{log} has {position} frames of {length}");
+        let message = format!("log {log} has only {position} of {length} frames");
         Err(StoreError::unavailable(message))
     }
 }
 
-/// The size of reads: one frame at first, and more while replies are fast. A reply that times out closes the connection.
+/// The size of reads, which grows from one frame as long as replies are fast, because a timeout closes the connection.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     bytes: usize,
@@ -80,20 +80,20 @@ impl ReadBudget {
     }
 }
 
-/// Maximum number of fingerprints in memory: 16 MiB. Growing a list copies it, so they may briefly take twice that.
+/// The maximum number of fingerprints in memory: 16 MiB, or briefly twice that, because a list is copied when it grows.
 const HELD_MAX: usize = 2 << 20;
-/// Minimum number of items by which a list grows.
+/// The minimum number of items by which a list grows.
 const LIST_MIN: usize = 4;
 
 impl Logs {
-    /// Returns the counts of all series in these logs, sorted by series name, and the number of events, including duplicates.
+    /// Returns the counts of all series in these logs, sorted by series, and the number of events, including duplicates.
     pub(super) async fn count(
         &self,
         at: At<'_>,
         logs: &[Length],
         may_go: bool,
     ) -> Result<(Vec<SeriesCounts>, u64)> {
-        // The semaphore is never closed.
+        // Acquiring a permit cannot fail, because the semaphore is never closed.
         let _turn = self.counting.acquire().await;
         let mut tally = Tally::new(HELD_MAX);
         let mut budget = ReadBudget::new(self.response);
@@ -139,14 +139,14 @@ type Numbers = HashMap<u64, usize>;
 struct Tally {
     places: HashMap<Box<str>, usize>,
     series: Vec<Series>,
-    /// The range of fingerprints in this pass.
+    /// The first and the last fingerprint in the range of this pass.
     first: u64,
     last: u64,
     is_done: bool,
     /// The total capacity of all lists.
     held: usize,
     held_max: usize,
-    /// Number of events read in the first pass.
+    /// The number of events read in the first pass.
     events: u64,
     /// Whether a malformed frame has been found.
     is_foreign: bool,
@@ -180,7 +180,7 @@ impl Tally {
         if whole.is_none() && !std::mem::replace(&mut self.is_foreign, true) {
             tracing::error!(
                 bytes = bytes.len(),
-                "a log has a malformed frame, which is not counted"
+                "a log contains a malformed frame, which is not counted"
             );
         }
     }
@@ -198,7 +198,7 @@ impl Tally {
         let Some(&place) = numbers.get(&number) else {
             tracing::error!(
                 number,
-                "a log has events without the name of their series, which are not counted"
+                "a log contains events for a series that it does not name; they are not counted"
             );
             return;
         };
@@ -213,11 +213,11 @@ impl Tally {
                 _ => event.fingerprint(from),
             });
             let list = &mut self.series[place].lists[kind];
-            list.extend(fingerprints.filter(|it| pass.contains(it)));
+            list.extend(fingerprints.filter(|fingerprint| pass.contains(fingerprint)));
         }
     }
 
-    /// Makes room for `more` fingerprints. If necessary, drops duplicates, then the upper half of the range, for another pass.
+    /// Makes room for `more` fingerprints: if necessary, removes duplicates, then repeatedly halves the range of this pass.
     fn make_room(&mut self, place: usize, kind: usize, more: usize) {
         let mut growth = growth(&self.series[place].lists[kind], more);
         if growth > 0 && self.held + growth > self.held_max {
@@ -226,7 +226,7 @@ impl Tally {
                 self.last = self.first + (self.last - self.first) / 2;
                 let last = self.last;
                 self.each(|list| {
-                    list.retain(|it| *it <= last);
+                    list.retain(|fingerprint| *fingerprint <= last);
                     list.shrink_to_fit();
                 });
             }
@@ -246,7 +246,7 @@ impl Tally {
         }
     }
 
-    /// Counts the fingerprints of this pass and starts the next range, of the same size, or larger if this one had few.
+    /// Counts the fingerprints of this pass and starts the next one, with a larger range if this one had few fingerprints.
     fn end_pass(&mut self) {
         self.is_done = self.last == u64::MAX;
         let mut size = self.last - self.first;
@@ -278,7 +278,7 @@ impl Tally {
     }
 }
 
-/// Returns by how much a list grows for `more` items: little, but lists shrunk to fit need not be shrunk again soon.
+/// Returns by how many items a list's capacity has to grow for `more` items: at least by a quarter, to grow rarely.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {
@@ -336,9 +336,9 @@ mod tests {
             }
             let mut expected = Vec::new();
             for series in parts.iter().map(|(series, ..)| *series).collect::<BTreeSet<_>>() {
-                let of = parts.iter().filter(|part| part.0 == series);
-                let users: BTreeSet<_> = of.clone().flat_map(|part| part.2.iter().map(|event| event.0)).collect();
-                let events: BTreeSet<_> = of.flat_map(|part| part.2.iter().map(|event| (part.1, event))).collect();
+                let found = parts.iter().filter(|part| part.0 == series);
+                let users: BTreeSet<_> = found.clone().flat_map(|part| part.2.iter().map(|event| event.0)).collect();
+                let events: BTreeSet<_> = found.flat_map(|part| part.2.iter().map(|event| (part.1, event))).collect();
                 expected.push(SeriesCounts {
                     series: format!("s={series}"),
                     unique: users.len() as u64,
@@ -372,7 +372,7 @@ mod tests {
     fn read_size_shrinks_after_slow_answers() {
         let mut budget = ReadBudget::new(RESPONSE);
         budget.bytes = READ_BYTES;
-        // Neither fast nor slow.
+        // A reply that is neither fast nor slow changes nothing.
         budget.learn(READ_BYTES, RESPONSE / 5);
         assert_eq!(budget.bytes, READ_BYTES);
         budget.learn(READ_BYTES, RESPONSE / 3);

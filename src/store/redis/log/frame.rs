@@ -2,10 +2,9 @@
 //!
 //! A frame refers to series by number within its log; the first frame with a series includes its name. Each series is
 //! followed by its events: the fingerprint of the user, and the time within the minute. A fingerprint is a 64-bit `SipHash`
-//! with a key that all nodes share and no sender knows, so two are equal only by chance.
+//! with a key that all nodes share and no sender knows, so two fingerprints are equal only by chance.
 //!
-//! A frame has at most [`FRAME_BYTES`], so that a reader knows the size of a number of frames. More events go into further
-//! frames.
+//! A frame has at most [`FRAME_BYTES`], so that a reader can bound the size of a read by the number of frames.
 //!
 //! ```text
 //! frame   = version entries entry… parts…
@@ -16,9 +15,9 @@
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
-/// Maximum size of a frame in bytes, unless a single series name is longer. Two frames fit in a node of a Redis list (8 KiB).
+/// The maximum size of a frame in bytes, unless one series name is longer. Two frames fit in a Redis list node (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
-/// Maximum size of a frame in bytes, excluding its names, its events and its other parts.
+/// The maximum size of a frame's header, and of a part and its entry excluding the name and the events, in bytes.
 const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
@@ -35,8 +34,8 @@ const TIME_BYTES: usize = 5;
 const EVENT_BYTES: usize = size_of::<u64>() + TIME_BYTES;
 
 impl Event {
-    /// Returns the fingerprint within a series. `from` is the fingerprint of the series that the event came with (0: the same
-    /// series). Two events of a user never have the same fingerprint, and senders neither know nor choose the user's fingerprint.
+    /// Returns the fingerprint of the event within its series. `from` is the fingerprint of the series that the event came
+    /// with (0: the same series). Different events of the same user and the same `from` always have different fingerprints.
     pub(super) const fn fingerprint(self, from: u64) -> u64 {
         self.user ^ from ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -67,7 +66,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns how many events fit in one more part after a name of this length; 0 if the frame is full.
+    /// Returns how many events fit in the frame, as a new part after a new name of this length; 0 if the frame is full.
     pub(super) const fn room(&self, name: usize) -> usize {
         let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
         let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
@@ -78,7 +77,7 @@ impl Frame {
         self.dictionary.is_empty() && self.parts.is_empty()
     }
 
-    /// Assigns a number to a series.
+    /// Adds an entry that assigns a number to a series.
     pub(super) fn name(&mut self, number: u32, series: &str) {
         self.entries += 1;
         write_number(&mut self.dictionary, u64::from(number));
@@ -86,7 +85,7 @@ impl Frame {
         self.dictionary.extend_from_slice(series.as_bytes());
     }
 
-    /// Adds events of a series, with the fingerprint of the series that they came with if it is a different one.
+    /// Adds events of the series with this number. `from` is the fingerprint of the series they came with, if different.
     pub(super) fn add(
         &mut self,
         number: u32,
@@ -115,19 +114,17 @@ impl Frame {
     }
 }
 
-/// A piece of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// A series and its number.
+    /// The number of a series, and its name.
     Entry(u64, &'a str),
     /// The number of a series, the fingerprint of the series that its events came with (0: the same series), and the events.
     Part(u64, u64, Events<'a>),
 }
 
-/// Encoded events.
 pub(super) type Events<'a> = &'a [[u8; EVENT_BYTES]];
 
-/// Passes the pieces of a frame to `take`. Returns `None` unless the whole frame is well-formed.
+/// Passes the pieces of a frame to `take`. Returns None if the frame is malformed; some pieces may have been passed even so.
 pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> Option<()> {
     let mut frame = frame;
     let rest = &mut frame;

@@ -1,6 +1,7 @@
-//! The `log` layout: each process has one log per partition and minute, and the node that seals counts the fingerprints in all of
-//! them. A log is cut once it is counted. `append.lua` rejects a process if its log was cut, is gone or has another length than
-//! it knows, and the process starts a new log, as after every failure. So no log has a gap, and an event in two logs counts once.
+//! The `log` layout: each process has one log per partition per minute, and the node that seals the minute counts the
+//! distinct fingerprints in all its logs. When a log is counted, it is *cut*, which closes it. `append.lua` rejects frames
+//! if the log has been cut, is gone or does not have the length that the process expects; the process then starts a new log,
+//! as it does after every failure. Therefore no log has a gap, and an event that is in two logs is counted once.
 
 mod counting;
 mod frame;
@@ -38,22 +39,23 @@ scripts! {
         => name minute base kept_ms kept_counts (token lease_ms sealed_for from all);
 }
 
-/// Maximum number of counts that run at the same time, each in bounded memory.
+/// The maximum number of minutes that are counted at the same time. Counting a minute takes a bounded amount of memory.
 const COUNTED_AT_ONCE: usize = 2;
-/// Maximum age of counts, as a multiple of the time that counting takes: readers use at most a tenth of a core.
+/// The maximum age of cached counts, relative to the time that counting took: readers cost at most a tenth of a core.
 const AGE_MAX: u32 = 10;
 /// How long counts, users, cuts and logs are cached after their last use.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub(super) struct Logs {
-    /// The process's own logs, and the number of the next one.
+    /// The logs of this process.
     own: Taken<Log>,
+    /// The number of the next log.
     next: AtomicU64,
     sealing: Taken<Sealing>,
-    /// By minute, generation and series. One task at a time reads users.
+    /// The known users by minute, generation and series. Only one task at a time reads users from logs.
     users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
-    /// The counts of open minutes for readers. One task at a time counts a minute.
+    /// Cached counts of open minutes, for readers. Each minute is counted by at most one task at a time.
     looks: Mutex<HashMap<Bucket, Arc<AsyncMutex<Option<Look>>>>>,
     /// The generation in which `append.lua` was loaded on the server of a partition.
     loaded: Mutex<HashMap<Partition, u64>>,
@@ -125,12 +127,12 @@ impl OpenMinutes for Logs {
         Ok(SeriesUsers { count: known.users.len() as u64, there: there.collect() })
     }
 
-    /// Duplicates are found when the minute is counted.
+    /// Always returns 0, because duplicates are only found when the minute is counted.
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64> {
         self.append(at, records).await.map(|()| 0)
     }
 
-    /// Once part of a cut is sealed, the cut stays the same until all of it is, by any node. Later logs belong to the next cut.
+    /// Once part of a cut is sealed, the cut stays the same until all of it is sealed; newer logs belong to the next cut.
     async fn seal(
         &self,
         at: At<'_>,
@@ -205,7 +207,7 @@ struct Read {
     number: Option<u64>,
 }
 
-/// Items that a task takes out to work with and puts back after success. If a failure loses one, it is re-read or started anew.
+/// Items that a task takes out to work with and puts back after success. After a failure, an item is gone.
 #[derive(Debug)]
 struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);
 
@@ -234,7 +236,7 @@ fn log_key(place: Place<'_>, name: &str) -> String {
 struct Sealing {
     token: String,
     counts: Vec<SeriesCounts>,
-    /// The number of duplicates in the cut, until a step has returned it.
+    /// The number of duplicates in the cut; 0 once a step has returned it.
     repeated: u64,
     done: usize,
 }
@@ -289,7 +291,7 @@ impl Logs {
         let cut: Vec<Length> = cut.into_iter().map(length).collect();
         let (counts, events) = self.count(at, &cut, false).await?;
         let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
-        // The node that sealed the first part has already returned them.
+        // The node that sealed the first part has already returned the number of duplicates.
         let repeated = if done == 0 { events - different } else { 0 };
         Ok(Sealing { token, done: done.min(counts.len()), counts, repeated })
     }

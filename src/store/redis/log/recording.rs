@@ -1,4 +1,4 @@
-//! Appends to logs.
+//! Appends events to the logs of this process.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::store::redis::lock;
 use crate::store::redis::settings::Key;
 use crate::store::{RecordRequest, Records, Result, Seen, StoreError};
 
-/// Maximum number of minutes per transaction, since a thousand would occupy a slow link.
+/// The maximum number of minutes per transaction, because a transaction for a thousand minutes would block a slow link.
 const MINUTES_AT_ONCE: usize = 16;
 
 type OfMinute<'a, 'b> = (Minute, Vec<&'a RecordRequest<'b>>);
@@ -63,7 +63,7 @@ impl Logs {
         }
     }
 
-    /// Appends events in one transaction. Returns the minutes where nothing was appended, as their log is not as we know it.
+    /// Appends events in one transaction. Returns the minutes whose log was in an unexpected state and remains unchanged.
     async fn append_to<'a, 'b>(
         &self,
         at: At<'_>,
@@ -97,12 +97,12 @@ impl Logs {
             }
             let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
             push.arg(list).arg(frames).ignore();
-            let seen: Vec<_> = seen.iter().copied().filter(|it| it.minute == minute).collect();
+            let seen: Vec<_> = seen.iter().copied().filter(|seen| seen.minute == minute).collect();
             cover(&mut transaction, at.place, &at.gateway.process, &seen);
             appended_to.push((at.bucket(), recordings, log, is_new));
         }
-        // All or nothing, unless the server does not know the script. So the keys that lead to the logs are written before it
-        // runs, and a process starts new logs on every new connection.
+        // The transaction takes effect completely or not at all, unless the server does not know the script. Therefore, the
+        // keys that lead to the logs are written first, and a process starts new logs on a new connection.
         for script in &scripts {
             transaction.invoke_script(script);
         }
@@ -124,7 +124,7 @@ impl Logs {
 }
 
 impl Log {
-    /// Returns the next frames, and remembers which series the log has named.
+    /// Returns frames with these events, and remembers the numbers of the series that the frames name.
     fn frames(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut frame = Frame::default();
@@ -147,10 +147,10 @@ impl Log {
                     self.numbers.insert(series.into(), next);
                     next
                 });
-                let (some, rest) = left.split_at(room.min(left.len()));
-                let events = some.iter().map(|it| Event {
-                    user: key.user(batch.user(it)),
-                    time: it.timestamp.wrapping_sub(minute_start).cast_unsigned(),
+                let (fitting, rest) = left.split_at(room.min(left.len()));
+                let events = fitting.iter().map(|occurrence| Event {
+                    user: key.user(batch.user(occurrence)),
+                    time: occurrence.timestamp.wrapping_sub(minute_start).cast_unsigned(),
                 });
                 frame.add(number, from, events);
                 left = rest;

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
--- Seals the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut,
--- its logs are deleted, and with the last log the claim ends. Each series is given with its `<users>:<events>`; `from` is the
--- index of the first among `all` series of the cut. Returns what `end_step` returns, or nothing if the claim is not held.
+-- Seals counts that the holder of a claim computed from the logs in a cut. After the last series in the cut, its logs are
+-- deleted, and after the last log, the claim ends. Each series is followed by its `<users>:<events>`; `from` is the index of
+-- the first one among all `all` series in the cut. Returns what `end_step` returns, or nothing if the claim is not held.
 --
--- Every node that counts a cut finds the same series in the same order, so a node that takes over continues after the last series
--- that was sealed.
+-- Every node that counts a cut finds the same series in the same order, so a node can continue where another stopped.
 if redis.call('HGET', tokens, name) ~= token then
   return false
 end

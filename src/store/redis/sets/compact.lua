@@ -1,9 +1,8 @@
 #!lua flags=allow-oom
--- Turns the sets of some series of a claimed minute into counts, once, and drops the sets. With the last set, the claim ends.
--- Returns what `end_step` returns, or nothing if the claim is not held.
+-- Turns sets of a claimed minute into counts. Returns what `end_step` returns, or nothing if the claim is not held.
 --
--- The sets are read before anything is written, and the counts are written before the sets are dropped. Keys of the sets, and
--- of outputs unknown to the caller, cannot be in KEYS: event_types and outputs hold their names. They have the same hash tag.
+-- The sets are read before the first write, and the counts are written before the sets are dropped. Keys of the sets, and of
+-- outputs unknown to the caller, cannot be in KEYS: event_types and outputs hold their names. They have the same hash tag.
 if redis.call('HGET', tokens, name) ~= token then
   return false
 end

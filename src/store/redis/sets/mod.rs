@@ -1,15 +1,13 @@
 //! The `sets` layout: two sets per series and minute, for its users and its events.
 //!
 //! Recording is one transaction with many members per command. A script would take Redis about a quarter longer for the same
-//! work. The transaction registers the minute (`minutes`) with its first event, so that every set will be found by a claim. It
-//! also cancels the expiry of any counts that the minute already has (`PERSIST`), because a late event must find them even if no
-//! node claims the minute in time. The same `counts` tell which series are admitted. The caller reads them beforehand over the
-//! same connection, so the result holds for its recordings.
+//! work. The transaction registers the minute (`minutes`), so that every set will be found by a claim. It also cancels the
+//! expiry of the minute's counts (`PERSIST`), because a late event must find them. The same `counts` tell which series are
+//! admitted. The caller reads them beforehand over the same connection, so the result holds for its recordings.
 //!
-//! A long name with few events would dominate the transaction. In that case `record.lua` adds to the sets, and the name is sent
-//! once.
+//! If a long name would dominate the transaction, `record.lua` adds the events, so that the name is sent only once.
 //!
-//! Along with the events, the transaction stores what this process has seen of their minutes (`coverage`): one HSET per minute.
+//! The transaction also stores what this process has seen of the minutes (`coverage`), with one HSET per minute.
 
 use std::io;
 
@@ -34,16 +32,15 @@ scripts! {
     RECORD Record = "record.lua"() Minute[event_types] => base ();
 }
 
-/// Typical maximum size of a member in a set of events, in bytes.
+/// The typical maximum size of a member in a set of events, in bytes.
 const MEMBER_BYTES: usize = 40;
-/// Minimum length of a long name, in bytes.
+/// The minimum length of a series name that counts as long, in bytes.
 const LONG_NAME: usize = 128;
-/// Maximum number of members that a script adds with one command, since they must fit on Lua's stack.
+/// The maximum number of members that a script adds with one command, since they must fit on Lua's stack.
 const SCRIPTED_MAX: usize = 1000;
-/// Number of series per read transaction, each with three short commands.
+/// The number of series per read transaction, which has three short commands for each series.
 const LOOKED_AT: usize = 50;
 
-/// The layout.
 #[derive(Debug)]
 pub(super) struct Sets;
 
@@ -72,7 +69,7 @@ impl OpenMinutes for Sets {
         let record = async |connection: &mut Connection| {
             let added = recorded.query_async::<Vec<u64>>(connection).await;
             match added {
-                // The other commands took effect, so their events would be counted as duplicates.
+                // The other commands took effect, so after the repetition, new events would be counted as duplicates.
                 Err(error) if lacks_script(&error) => {
                     RECORD.script.load_async(connection).await?;
                     recorded.exec_async(connection).await.map(|()| None)
@@ -128,19 +125,19 @@ impl OpenMinutes for Sets {
 }
 
 /// Builds the transaction that records. Its replies are the numbers of new events in each series.
-pub(super) fn pipeline(of: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipeline {
+pub(super) fn pipeline(place: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
     for (minute, recordings) in by_minute(recordings) {
-        let place = of.minute(minute);
+        let place = place.minute(minute);
         let base = place.base();
         let mut arrivals = 0;
         let mut all_series = cmd("SADD");
         all_series.arg(place.key(Scope::Minute, "event_types"));
         let mut named_once = Record {}.at(&place);
         let (mut is_in_sets, mut is_scripted) = (false, false);
-        // An overflow series has many consecutive recordings.
-        for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
+        // Combine consecutive recordings of the same series; the overflow series has many of them.
+        for of_series in recordings.chunk_by(|previous, next| previous.series == next.series) {
             let series = of_series[0].series;
             let count = events_of(of_series.iter().copied());
             arrivals += count;
@@ -191,7 +188,7 @@ fn is_mostly_name(series: &str, recordings: &[&RecordRequest<'_>], count: usize)
     if series.len() < LONG_NAME || 2 * count > SCRIPTED_MAX {
         return false;
     }
-    let events = recordings.iter().flat_map(|it| it.occurrences);
+    let events = recordings.iter().flat_map(|recording| recording.occurrences);
     let users: usize = events.map(Batch::user_bytes).sum();
     2 * series.len() > 2 * users + count * MEMBER_BYTES
 }
@@ -221,8 +218,7 @@ fn lacks_script(error: &RedisError) -> bool {
     causes.iter().any(|(_, cause)| cause.code() == "NOSCRIPT") || error.code() == Some("NOSCRIPT")
 }
 
-/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event in the overflow series. Neither number
-/// contains an underscore, so distinct events in a set are distinct members.
+/// Writes `<user>_<timestamp>`, followed by `_<fingerprint>` in the overflow series. No number contains an underscore.
 fn write_member(
     member: &mut impl io::Write,
     user: &str,

@@ -1,11 +1,9 @@
 //! The cluster-wide settings: configuration keys that must have the same value on all nodes, and are stored in Redis.
 //!
-//! The first node writes its values, and each later node compares its own. If they differ in how events are stored, the node
-//! cannot use Redis. Any other difference keeps the node from closing minutes and sending, but not from recording. The format
-//! of keys and scripts is stored along with the settings.
+//! The first node writes its values, and each later node compares its own. If a difference affects how events are stored, the
+//! node cannot use Redis. Any other difference keeps the node from closing minutes and sending, but not from recording.
 //!
-//! The partition count is the same for all nodes. It changes at the start of a future minute, so that a node that does not
-//! know about the change works until then.
+//! A change to the partition count takes effect at the start of a future minute. A node unaware of it works until then.
 
 mod repartition;
 
@@ -25,18 +23,17 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
 
-/// The formats that this version can read: the meaning of key names, their contents and the scripts. It writes the last one.
+/// The formats of keys and scripts that this version can read; it writes the last of them.
 pub const FORMATS: RangeInclusive<u32> = 4..=4;
-/// Settings field: the format.
 const FORMAT: &str = "format";
-/// Settings field: the version that wrote the format.
+/// The settings field with the version that wrote the format.
 const FORMAT_BY: &str = "format_by";
-/// Settings field with the `log` layout: the fingerprint key, in hexadecimal.
+/// The settings field with the fingerprint key in hexadecimal. It exists only with the `log` layout.
 const FINGERPRINT_KEY: &str = "fingerprint_key";
 /// The configuration key that determines, together with the division, how events are stored.
 const LAYOUT: &str = "store.layout";
 
-/// The configuration keys for the division.
+/// The configuration keys that determine the division, i.e. the partition count of each minute.
 const DIVISION: [&str; 3] =
     ["store.partitions", "store.partitions_before", "store.partitions_from"];
 
@@ -48,28 +45,25 @@ pub(super) fn field(key: &str) -> &str {
     key.strip_prefix("store.").unwrap_or(key)
 }
 
-/// Which settings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
     /// The division and the layout.
     Kept,
-    /// All settings.
     All,
 }
 
 /// The settings of this node, and how they differ from those in Redis.
 #[derive(Debug)]
 pub(super) struct Agreement {
-    /// The key in Redis.
+    /// The key of the cluster-wide settings in Redis.
     pub(super) key: String,
-    /// Configuration keys with this node's values.
-    pub(super) ours: Vec<(String, String)>,
+    /// The configuration keys that all nodes must agree on, with this node's values.
+    pub(super) settings: Vec<(String, String)>,
     division: Division,
     has_logs: bool,
-    /// With the `log` layout: the fingerprint key, once it is known. The first node chooses it. If Redis loses the key, any
-    /// node that knows it writes it again.
+    /// The fingerprint key of the `log` layout, once known. If Redis loses the key, any node that knows it writes it again.
     fingerprint_key: Mutex<Option<Key>>,
-    /// Every event is younger than this.
+    /// A time that is longer than the age of any event that is accepted.
     retention: Duration,
 }
 
@@ -82,10 +76,10 @@ impl Agreement {
     ) -> Self {
         let division = Division::of(partitions);
         let kept = DIVISION.into_iter().zip(division.values());
-        let ours = kept.chain([(LAYOUT, layout.name().to_owned())]);
+        let settings = kept.chain([(LAYOUT, layout.name().to_owned())]);
         Self {
             key,
-            ours: ours.map(|(key, value)| (key.to_owned(), value)).collect(),
+            settings: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
             division,
             has_logs: layout == Layout::Log,
             fingerprint_key: Mutex::default(),
@@ -93,12 +87,11 @@ impl Agreement {
         }
     }
 
-    /// Returns the fingerprint key, once this node has agreed with all others.
+    /// Returns the fingerprint key, or None if this node has not read it from Redis yet.
     pub(super) fn fingerprint_key(&self) -> Option<Key> {
         *lock(&self.fingerprint_key)
     }
 
-    /// Remembers the fingerprint key found in Redis.
     pub(super) fn learn_fingerprint_key(&self, shared: &Shared) {
         let found = shared.get(FINGERPRINT_KEY);
         let Some(found) = found.and_then(|key| u128::from_str_radix(key, 16).ok()).map(Key) else {
@@ -106,16 +99,16 @@ impl Agreement {
         };
         if lock(&self.fingerprint_key).replace(found).is_some_and(|before| before != found) {
             tracing::warn!(
-                "Redis lost the key of fingerprints and has a new one; the counts of open minutes may be too high"
+                "Redis lost the fingerprint key and has a new one; counts for open minutes may be too high"
             );
         }
     }
 
-    /// Returns the commands that add the settings missing in Redis, or `None` if it has all of them or a different format. A
-    /// Redis over its memory limit rejects writes, and a node that connects to it must still be able to drain it.
+    /// Returns the commands that add the settings missing in Redis. Returns None if none are missing, because a server over
+    /// its memory limit rejects writes but can still be drained, or if this version cannot read the format in Redis.
     pub(super) fn proposal(&self, shared: &Shared) -> Option<Pipeline> {
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
-        let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
+        let mut missing: Vec<_> = self.settings.iter().filter(is_missing).cloned().collect();
         if self.has_logs && !shared.contains_key(FINGERPRINT_KEY) {
             let key = self.fingerprint_key().unwrap_or_else(|| Key(rand::random()));
             missing.push((FINGERPRINT_KEY.to_owned(), format!("{:032x}", key.0)));
@@ -133,7 +126,7 @@ impl Agreement {
         Some(pipeline)
     }
 
-    /// Rejects a difference in the compared settings.
+    /// Returns [`StoreError::Refused`] if the compared settings differ.
     pub(super) fn check(&self, shared: &Shared, compared: Compared) -> Result<()> {
         self.difference(shared, compared).map_or(Ok(()), |found| Err(StoreError::Refused(found)))
     }
@@ -146,7 +139,7 @@ impl Agreement {
         Division::read(shared).map_or(Standing::Apart, |all| self.division.to(&all, oldest))
     }
 
-    /// Returns the difference in the compared settings, with both values and a remedy.
+    /// Returns a diagnosis with both values if any of the compared settings differ, or None if they agree.
     pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<Diagnosis> {
         if let Some(reason) = unreadable(shared) {
             return Some(Diagnosis::new(Cause::SettingsFormat, reason));
@@ -165,28 +158,28 @@ impl Agreement {
                 compared == Compared::All || key == LAYOUT
             }
         };
-        let differs = self.ours.iter().filter_map(|(key, ours)| {
-            let theirs = shared.get(field(key))?;
-            (theirs != ours && is_compared(key)).then_some((key, theirs, ours))
+        let differs = self.settings.iter().filter_map(|(key, own)| {
+            let stored = shared.get(field(key))?;
+            (stored != own && is_compared(key)).then_some((key, stored, own))
         });
         let differs: Vec<_> = differs.collect();
         if differs.is_empty() {
             return None;
         }
-        let each = differs.iter().map(|(key, theirs, ours)| {
-            format!("{key} = {}, and this node {}", shown(theirs), shown(ours))
+        let each = differs.iter().map(|(key, stored, own)| {
+            format!("{key} = {}, but this node uses {}", shown(stored), shown(own))
         });
         let reason = each.collect::<Vec<_>>().join("; ");
         let is_divided = differs.iter().any(|(key, ..)| DIVISION.contains(&key.as_str()));
         let cause = if is_divided { Cause::SettingsDivision } else { Cause::Settings };
-        let why = format!("the nodes of this Redis use {reason}");
+        let why = format!("the nodes on this Redis use {reason}");
         Some(Diagnosis::new(cause, why))
     }
 
-    /// The diagnosis of a node whose division matches that of all nodes only before this minute.
+    /// Returns the diagnosis for a node whose division matches that of all nodes only before this minute.
     pub(super) fn outdated(&self, from: Minute, shared: &Shared) -> Diagnosis {
         let why = format!(
-            "from {} on the minutes are divided into store.partitions = {}, and this node divides them into {}",
+            "minutes from {} on use store.partitions = {}, but this node uses {}",
             written(from),
             shared.get("partitions").map_or("?", String::as_str),
             self.division.count,
@@ -204,14 +197,14 @@ fn unreadable(shared: &Shared) -> Option<String> {
     let format = shared.get(FORMAT).map_or("1", String::as_str);
     let is_read = format.parse().is_ok_and(|format| FORMATS.contains(&format));
     let (first, last) = (FORMATS.start(), FORMATS.end());
-    let ours = if first == last { first.to_string() } else { format!("{first} to {last}") };
+    let readable = if first == last { first.to_string() } else { format!("{first} to {last}") };
     let by = shared.get(FORMAT_BY).map_or("an unknown version", String::as_str);
     (!is_read).then(|| {
-        format!("its keys have format {format}, written by {by}, and this version, {}, reads format {ours}", crate::BUILD)
+        format!("its keys have format {format}, written by {by}, but this version, {}, reads format {readable}", crate::BUILD)
     })
 }
 
-/// The partition count of all minutes.
+/// The partition count of every minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Division {
     count: u16,
@@ -222,11 +215,11 @@ struct Division {
 /// How a node's division relates to that of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Every minute that matters has the same partition count.
+    /// Both use the same partition count for every minute that can still receive events.
     Same,
-    /// All minutes before this one have the same partition count.
+    /// Both use the same partition count only for minutes before this one.
     Until(Minute),
-    /// The nodes must not work together.
+    /// The divisions do not match, so this node must not work together with the others.
     Apart,
 }
 
@@ -249,7 +242,7 @@ impl Division {
         Some(Self { count: count?.parse().ok()?, before })
     }
 
-    /// The values of [`DIVISION`].
+    /// Returns the values of the configuration keys in [`DIVISION`].
     fn values(&self) -> [String; 3] {
         let (before, from) = self
             .before
@@ -258,7 +251,7 @@ impl Division {
         [self.count.to_string(), before, from]
     }
 
-    /// The fence that `admit.lua` reads: the minute, the count before it, and the count from it on.
+    /// Returns the fence that `admit.lua` reads: the minute of the change, the count before it, and the count from it on.
     fn fence(&self) -> String {
         let (before, from) = self.before.unwrap_or((self.count, Minute::of_nanos(0)));
         format!("{}|{before}|{}", from.epoch_minutes(), self.count)
@@ -275,19 +268,18 @@ impl Division {
     }
 }
 
-/// The start of a minute in the format of the configuration.
+/// Returns the start of a minute in the format of the configuration.
 fn written(minute: Minute) -> String {
     let at = DateTime::from_timestamp_nanos(minute.start_nanos());
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// The current minute on this host's clock.
 fn now() -> Minute {
     let minutes = Utc::now().timestamp().div_euclid(60);
     Minute::from_epoch_minutes(minutes).unwrap_or(Minute::MAX)
 }
 
-/// A value in the format of a configuration file.
+/// Returns a value in the format of a configuration file.
 fn shown(value: &str) -> String {
     match value.parse::<u64>() {
         Ok(_) => value.to_owned(),
@@ -310,12 +302,11 @@ impl Key {
         SipHasher13::new_with_key(&self.0.to_le_bytes())
     }
 
-    /// The fingerprint of a user.
     pub(super) fn user(self, user: &str) -> u64 {
         self.hasher().hash(user.as_bytes())
     }
 
-    /// The fingerprint of a series that events came with.
+    /// Returns the fingerprint of a series, from its unkeyed fingerprint.
     pub(super) fn series(self, series: u128) -> u64 {
         self.hasher().hash(&series.to_le_bytes())
     }
@@ -340,20 +331,20 @@ mod tests {
 
         let (thirty_two, sixty_four) = (division(32, None), division(64, None));
         let change = division(64, Some((32, 1000)));
-        for (ours, all, expected) in [
+        for (own, all, expected) in [
             (thirty_two, thirty_two, Same),
             (thirty_two, sixty_four, Apart),
             (thirty_two, change, Until(minute(1000))),
             (change, change, Same),
             // The change was reverted, or Redis has lost it.
             (change, thirty_two, Apart),
-            // It has different partitions for older minutes.
+            // This node has different partitions for older minutes.
             (sixty_four, change, Apart),
             (division(16, None), change, Apart),
             (division(64, Some((32, 1001))), change, Apart),
             (division(128, Some((64, 1000))), change, Apart),
         ] {
-            assert_eq!(ours.to(&all, minute(0)), expected, "{ours:?} {all:?}");
+            assert_eq!(own.to(&all, minute(0)), expected, "{own:?} {all:?}");
         }
         // The change ends once no older events can arrive.
         assert_eq!(change.to(&sixty_four, minute(999)), Apart);

@@ -3,11 +3,11 @@
 //! The count changes at a minute. Before the settings change, every partition of both counts gets a *fence*, which
 //! `admit.lua` checks whenever a node starts to record in a minute. A node that was paused or cut off during the change
 //! therefore cannot record events of later minutes in partitions that no node drains. Once all fences exist and no later
-//! minute has events, the settings change, all at once. A change that is interrupted leaves `dividing` in the settings.
+//! minute has events, all settings are changed at once. A change that is interrupted leaves `dividing` in the settings.
 //! Running the command again continues the change; running it with the nodes' configuration reverts it.
 //!
-//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former count, which no node checks. Their
-//! names cannot be derived from the current settings, so all keys are scanned, in small steps.
+//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former count, which no node checks. The
+//! names of these partitions cannot be derived from the current settings, so all keys are scanned, in small steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::keys::{PartitionKeys, tags};
 use crate::store::{REPORT_KEPT, Registry as _, Result, StoreError};
 
-/// Settings field during a change: the fence that will apply after it.
+/// The settings field that exists during a change, with the fence that applies after the change.
 const DIVIDING: &str = "dividing";
-/// Minimum time from the command to the change, in addition to how far ahead events may be.
+/// The minimum time from the command to the change, in addition to how far ahead events may be.
 const LEAD: Duration = Duration::from_secs(10);
 
-/// How much longer than a scan step a node pauses after it, so that a scan uses a twentieth of a Redis core.
+/// After a scan step, a node pauses for this many times its duration, so that a scan uses a twentieth of a Redis core.
 pub(in crate::store::redis) const RESTS: u32 = 20;
-/// Number of keys per scan step, which blocks Redis for a fraction of a ms.
+/// The number of keys per scan step, so that a step blocks Redis for only a fraction of a ms.
 const SCANNED_AT_ONCE: usize = 1000;
-/// Number of quarantine entries read in a step.
+/// The number of quarantine entries read in one step.
 const PAGE: usize = 500;
 
 /// The leftovers of a partition.
@@ -44,7 +44,7 @@ struct Left {
     quarantined: usize,
 }
 
-/// Why settings were not changed.
+/// The reason why settings were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The change is not possible, or not at this time.
@@ -63,8 +63,8 @@ impl RedisStore {
         Ok(shared.remove(FORMAT).map(|format| (format, by)))
     }
 
-    /// Changes the values of these configuration keys in Redis, all at once. If the division differs from this store's, first
-    /// prepares its change. Nodes accept no event that is more than `max_future` ahead.
+    /// Changes the values of these configuration keys in Redis, all at once. If the division in Redis is not this store's,
+    /// prepares the change of the division first. Nodes must not accept events that are more than `max_future` ahead.
     pub async fn share(
         &self,
         settings: &[(&str, &str)],
@@ -74,24 +74,24 @@ impl RedisStore {
         if let Some(reason) = unreadable(&shared) {
             return Err(ChangeError::Refused(reason));
         }
-        let ours = self.gateway.agreement.division;
-        let theirs = Division::read(&shared);
-        if let Some(theirs) = theirs
-            && (theirs != ours || shared.contains_key(DIVIDING))
+        let wanted = self.gateway.agreement.division;
+        let current = Division::read(&shared);
+        if let Some(current) = current
+            && (current != wanted || shared.contains_key(DIVIDING))
         {
             let is_alone = settings.iter().all(|(key, _)| DIVISION.contains(key));
-            self.divide(&theirs, &ours, max_future, is_alone).await?;
+            self.divide(&current, &wanted, max_future, is_alone).await?;
         }
-        if let Some(theirs) = theirs
-            && let Some((_, ours)) = settings.iter().find(|(key, _)| *key == LAYOUT)
+        if let Some(current) = current
+            && let Some((_, wanted)) = settings.iter().find(|(key, _)| *key == LAYOUT)
             && let Some(before) = shared.get(field(LAYOUT))
-            && before != ours
+            && before != wanted
         {
-            self.may_change_layout(&theirs, before, ours).await?;
+            self.may_change_layout(&current, before, wanted).await?;
         }
         let key = &self.gateway.agreement.key;
         let mut fields: Vec<_> = settings.iter().map(|(key, value)| (field(key), *value)).collect();
-        if theirs.is_none() {
+        if current.is_none() {
             let format = FORMATS.end().to_string();
             fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
             return Ok(self.gateway.operate(key, Cmd::hset_multiple(key, &fields)).await?);
@@ -103,11 +103,11 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Sets the fences of `ours`, or rejects the change and leaves everything as it was.
+    /// Sets the fences for the division `wanted`, or rejects the change and leaves everything as it was.
     async fn divide(
         &self,
-        theirs: &Division,
-        ours: &Division,
+        current: &Division,
+        wanted: &Division,
         max_future: Duration,
         is_alone: bool,
     ) -> Result<(), ChangeError> {
@@ -120,43 +120,43 @@ impl RedisStore {
             ),
         };
         let refused = |why: String| {
-            let (theirs, ours) = (shown(theirs), shown(ours));
+            let (current, wanted) = (shown(current), shown(wanted));
             Err(ChangeError::Refused(format!(
-                "the nodes of this Redis use {theirs}, and this configuration {ours}: {why}"
+                "the nodes on this Redis use {current}, but this configuration has {wanted}: {why}"
             )))
         };
-        // The minute from which the two divisions differ; `None` if no minute that matters does.
-        let from = match (theirs.before, ours.before) {
-            _ if theirs == ours => None,
-            (None, Some((before, from))) if before == theirs.count => Some(from),
-            (Some((before, from)), None) if before == ours.count => Some(from),
-            (Some((_, from)), None) if ours.count == theirs.count => {
+        // The minute from which the divisions differ; `None` if they are the same for all minutes that can get events.
+        let from = match (current.before, wanted.before) {
+            _ if current == wanted => None,
+            (None, Some((before, from))) if before == current.count => Some(from),
+            (Some((before, from)), None) if before == wanted.count => Some(from),
+            (Some((_, from)), None) if wanted.count == current.count => {
                 let retention = self.gateway.process.retention.as_secs() / 60 + 1;
                 let until = from.epoch_minutes().saturating_add_unsigned(retention);
                 if until > now().epoch_minutes() {
                     let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
                     return refused(format!(
-                        "events of earlier minutes are accepted until {}; keep both keys until then",
+                        "events for earlier minutes are accepted until {}; keep both keys until then",
                         written(until)
                     ));
                 }
-                if let Some(left) = self.left_of(self.tags_of(theirs), from).await? {
+                if let Some(left) = self.left_of(self.tags_of(current), from).await? {
                     return refused(format!(
-                        "earlier minutes are not finished ({left}); wait until they are sent, or drop them"
+                        "earlier minutes are not finished ({left}); wait until they have been sent, or drop them"
                     ));
                 }
                 None
             }
             (None, _) => {
                 return refused(format!(
-                    "the number changes at a minute for which no event can have come yet. Set store.partitions_before = {} \
-                     and store.partitions_from to a whole minute that gives you time to restart every node",
-                    theirs.count
+                    "the partition count can change only at a minute for which no events can have arrived yet. Set \
+                     store.partitions_before = {} and store.partitions_from to a whole minute that leaves time to restart every node",
+                    current.count
                 ));
             }
             (Some(_), _) => {
-                return refused("the last change is not finished; leave store.partitions_before and store.partitions_from out \
-                     to finish it, when all minutes before are sent".to_owned());
+                return refused("the last change is not finished; to finish it, remove store.partitions_before and \
+                     store.partitions_from once all earlier minutes have been sent".to_owned());
             }
         };
         if let Some(from) = from {
@@ -170,49 +170,49 @@ impl RedisStore {
             let soonest = chrono::Utc::now() + max_future + LEAD;
             if !nodes.is_empty() && soonest.timestamp() > from.epoch_minutes() * 60 {
                 return refused(format!(
-                    "{} nodes are running and may have events that are input.max_future ahead, so the minute must be after {}",
+                    "{} nodes are running and may have events up to input.max_future ahead, so the minute must be after {}",
                     nodes.len(),
                     soonest.format("%FT%TZ")
                 ));
             }
         }
         // Other settings, such as the maximum age of events, keep their old values until all nodes have been restarted.
-        if theirs != ours && !is_alone {
+        if current != wanted && !is_alone {
             return refused(
-                "change no other setting with it; apply the others before or afterwards".to_owned(),
+                "other settings cannot change in the same step; apply them before or afterwards"
+                    .to_owned(),
             );
         }
         let key = &self.gateway.agreement.key;
-        self.gateway.operate::<()>(key, Cmd::hset(key, DIVIDING, ours.fence())).await?;
-        self.fence(&[theirs, ours], ours).await?;
+        self.gateway.operate::<()>(key, Cmd::hset(key, DIVIDING, wanted.fence())).await?;
+        self.fence(&[current, wanted], wanted).await?;
         if let Some(from) = from
             && let Some(found) = self.admitted(from).await?
         {
-            self.fence(&[theirs, ours], theirs).await?;
+            self.fence(&[current, wanted], current).await?;
             self.gateway.operate::<()>(key, Cmd::hdel(key, DIVIDING)).await?;
             return refused(format!("minute {found} already has events; choose a later minute"));
         }
         Ok(())
     }
 
-    /// Rejects a different layout while minutes are open in the current one, or may still be opened, since a node with the
-    /// other layout would not seal them.
+    /// Rejects a different layout while minutes are or may be open, since nodes with the other layout would not seal them.
     async fn may_change_layout(
         &self,
         division: &Division,
         before: &str,
-        ours: &str,
+        wanted: &str,
     ) -> Result<(), ChangeError> {
         let refused = |why: String| {
             Err(ChangeError::Refused(format!(
-                "the nodes of this Redis use store.layout = \"{before}\", and this configuration \"{ours}\": {why}"
+                "the nodes on this Redis use store.layout = \"{before}\", but this configuration has \"{wanted}\": {why}"
             )))
         };
         let nodes = self.register.reports().await?;
         if let Some(first) = nodes.first() {
             return refused(format!(
-                "{} nodes are running, the first {}; stop sending to them, wait until `eds status` shows no open minute, stop \
-                 all nodes, and run this again (the report of a killed node expires after {} s)",
+                "{} nodes are running, the first is {}; stop sending to them, wait until `eds status` shows no open minutes, stop \
+                 all nodes, and run this command again (the report of a killed node expires after {} s)",
                 nodes.len(),
                 first.name,
                 REPORT_KEPT.as_secs()
@@ -228,17 +228,17 @@ impl RedisStore {
         }
         if unsealed > 0 {
             return refused(format!(
-                "{unsealed} minutes of partitions are not sealed; start a node with the former settings, send no events to it, \
-                 and stop it when `eds status` shows no open minute"
+                "{unsealed} minutes, counted per partition, are not sealed; start a node with the old settings, do not send \
+                 events to it, and stop it once `eds status` shows no open minutes"
             ));
         }
         Ok(())
     }
 
-    /// Sets fences in every partition of these divisions, and replaces every existing fence.
-    async fn fence(&self, of: &[&Division], as_of: &Division) -> Result<()> {
+    /// Sets the fence of `as_of` in every partition of these divisions, and in every other partition that has a fence.
+    async fn fence(&self, divisions: &[&Division], as_of: &Division) -> Result<()> {
         let mut all: BTreeSet<String> =
-            of.iter().flat_map(|division| self.tags_of(division)).collect();
+            divisions.iter().flat_map(|division| self.tags_of(division)).collect();
         self.find("division", 0, |tag, _| {
             all.insert(tag.to_owned());
         })
@@ -257,7 +257,7 @@ impl RedisStore {
         counts.flat_map(|count| tags(&self.gateway.keys.prefix, count)).collect()
     }
 
-    /// Returns a minute, not before this one, in which a node has started to record.
+    /// Returns the latest minute from this one on in which a node has started to record, or None if there is none.
     async fn admitted(&self, from: Minute) -> Result<Option<Minute>> {
         let mut found = None;
         self.find("*:counts", 0, |_, name| {
@@ -268,7 +268,7 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// Returns what is left of minutes before this one in the partitions with these tags.
+    /// Describes what is left of minutes before this one in the partitions with these tags. Returns None if nothing is left.
     async fn left_of(
         &self,
         tags: impl IntoIterator<Item = String>,
@@ -317,7 +317,7 @@ impl RedisStore {
         Ok(left)
     }
 
-    /// Returns the leftovers in partitions that this store does not have.
+    /// Returns any leftovers outside this store's partitions. Pauses for `rests` times the duration of each scan step.
     pub async fn leftovers(&self, rests: u32) -> Result<Option<Diagnosis>> {
         let mut tags = BTreeSet::new();
         self.find("[mcq][ilu]*", rests, |tag, name| {
@@ -345,7 +345,7 @@ impl RedisStore {
                 let mut step = cmd("SCAN");
                 step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
                 let (next, keys): (u64, Vec<Vec<u8>>) = gateway.read(&server, step).await?;
-                // Key names contain series names, which come from outside.
+                // Key names contain sender-controlled series names, so the beginning of each key is checked.
                 for key in keys.iter().filter_map(|key| str::from_utf8(key).ok()) {
                     if let Some((number, name)) =
                         key.strip_prefix(&beginning).and_then(|rest| rest.split_once("}:"))
@@ -371,7 +371,7 @@ fn described(all: &BTreeMap<String, Left>) -> Option<String> {
     let sum = |part: fn(&Left) -> usize| left.iter().map(|(_, left)| part(left)).sum::<usize>();
     let first = left.first()?.0;
     Some(format!(
-        "minutes waiting: {}, claimed: {}, counts quarantined: {}, in {} partitions, the first {first}",
+        "minutes waiting: {}, claimed: {}, counts quarantined: {}, in {} partitions, the first is {first}",
         sum(|left| left.waiting),
         sum(|left| left.claimed),
         sum(|left| left.quarantined),

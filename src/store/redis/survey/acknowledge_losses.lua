@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Marks losses as acknowledged up to the amount that the operator saw. The name and that amount are given for each loss.
+-- Marks losses as acknowledged up to the amounts that the operator saw. Each loss is given by its name and this amount.
 for i = REST, #ARGV, 2 do
   local entry = redis.call('HGET', losses, ARGV[i])
   local amount, acknowledged, at = string.match(entry or '', '^(%d+)|(%d+)|(%d+)$')

@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
--- Returns the backlog of a partition: {number of waiting minutes, how many of them are before `old_before`, the first if any,
+-- Returns the backlog of a partition: {number of waiting minutes, how many are before `old_before`, the first if any,
 -- minutes claimed for sealing, and for each output {its name, minutes it is missing, number of counts in its quarantine}}.
 local of_outputs = {}
 for _, output in ipairs(redis.call('SMEMBERS', outputs)) do

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Adds losses of a process, given by name and total, to the loss record. An entry holds the total of its process, so adding
--- it again does not change anything; the acknowledged part stays acknowledged. `kept_ms` counts from the last increase.
+-- Adds a process's losses, given by name and total, to the loss record. An entry holds the total for its process, so adding
+-- it again has no effect, and the acknowledged part stays acknowledged. `kept_ms` counts from the last increase.
 --
 -- A name is minute|cause|process, and an entry is amount|acknowledged|Redis' clock at the last increase in ms. If there are
--- too many entries, acknowledged ones are removed first, then the oldest, whose amounts are added up by cause under
--- `earlier|cause|`. An entry that increases after that counts there, and once more under its own name.
+-- too many entries, acknowledged ones are removed first, then the oldest, whose amounts are summed by cause under
+-- `earlier|cause|`. An entry that increases after that counts both there and under its own name.
 local most = tonumber(entries_max)
 local _, now = clock()
 

@@ -1,5 +1,5 @@
-//! Surveys of Redis as a whole, over a separate connection made whatever a server's state: a replica, a server that evicts,
-//! or one with different cluster-wide settings must be visible. Also reports of nodes and relays, and the loss record.
+//! Surveys of Redis as a whole, the reports of nodes and relays, and the loss record. All of these use a separate
+//! connection, which is made in any state of the server, so that operators can also see servers that nodes cannot use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const LANES: Lanes = Lanes { watched: 0, others: 1 };
 
 /// The output, the names of its minutes, the number of counts in its quarantine.
 type OfOutput = (String, Vec<String>, u64);
-/// Number of waiting minutes, old ones among them, the first of them, minutes claimed for sealing, and each output's backlog.
+/// The number of waiting minutes, how many are old, the first one, the minutes claimed for sealing, each output's backlog.
 pub(super) type Waits = (u64, u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 
 pub(super) fn ask_backlog(place: &Place<'_>, old_before: Minute) -> ScriptInvocation<'static> {
@@ -50,12 +50,12 @@ pub(super) fn ask_backlog(place: &Place<'_>, old_before: Minute) -> ScriptInvoca
 
 pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits) -> Backlog {
     let count = claimed.len() as u64;
-    // Claims are sorted by deadline, so the earliest minute may be anywhere.
+    // Claims are sorted by deadline, so the earliest minute may be anywhere in the list.
     let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
     names.extend(claimed);
-    let of_output = |(output, lacks, quarantined): OfOutput| {
+    let of_output = |(output, unsent, quarantined): OfOutput| {
         let backlog =
-            OutputBacklog { unsent: lacks.len() as u64, oldest: earliest(&lacks), quarantined };
+            OutputBacklog { unsent: unsent.len() as u64, oldest: earliest(&unsent), quarantined };
         Some((output.parse().ok()?, backlog))
     };
     Backlog {
@@ -71,7 +71,7 @@ pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits
 #[derive(Debug)]
 pub struct Register {
     redis: Redis,
-    /// Key that holds the names of all nodes, or of all relays.
+    /// The key that holds the names of all nodes, or of all relays.
     all: String,
     losses: String,
     /// The process's name and a random number, which distinguishes processes with the same name.
@@ -80,7 +80,7 @@ pub struct Register {
 }
 
 impl Register {
-    /// Creates the register in this Redis for a process of this kind (`nodes` or `relays`) and name. Connects on the first call.
+    /// Creates the register for a process of this kind (`nodes` or `relays`) and name. Connects on the first call.
     pub fn new(
         settings: redis_link::Settings,
         prefix: &str,
@@ -101,7 +101,7 @@ impl Register {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let run = async |connection: &mut Connection| match command(connection).await {
-            // The connection still works, and this need not be reported each time.
+            // A replica rejects writes, but its connection works, so do not replace the connection and log that each time.
             Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
             answer => answer.map(Ok),
         };
@@ -141,9 +141,9 @@ impl Register {
         let script = Reports { all, nodes_max: REPORTS_MAX, bytes_max: REPORT_BYTES_MAX };
         let found: Vec<(Vec<u8>, i64, Vec<u8>)> =
             self.ask(all, script.at(&Place::default())).await?;
-        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
-            let said = String::from_utf8_lossy(&said);
-            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
+        let read = |(name, ago_ms, report): (Vec<u8>, i64, Vec<u8>)| {
+            let report = String::from_utf8_lossy(&report);
+            let (head, text) = report.split_once('\n').unwrap_or((&report, ""));
             let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
             Reported {
                 name: String::from_utf8_lossy(&name).into_owned(),
@@ -161,9 +161,9 @@ impl Register {
         losses: &[Loss],
         script: impl Fn() -> ScriptInvocation<'static> + Send + Sync,
     ) -> Result<()> {
-        for some in losses.chunks(LOSSES_AT_ONCE) {
+        for part in losses.chunks(LOSSES_AT_ONCE) {
             let mut script = script();
-            for loss in some {
+            for loss in part {
                 script.arg(loss.key()).arg(loss.amount);
             }
             self.ask::<()>(&self.losses, script).await?;
@@ -178,7 +178,7 @@ impl Registry for Register {
         &self.identity
     }
 
-    /// If two live processes share a name, each keeps finding the other's report; a replacement finds it only once.
+    /// Two live processes with one name keep finding each other's reports. A report found at the start does not count.
     async fn report(&self, report: &str) -> Result<bool> {
         // Includes the version, since a change of the cluster-wide settings is rejected while any node does not support it.
         let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;
@@ -237,7 +237,7 @@ impl RedisStore {
         Ok(ServerFound { clock_offset_ms, refuses_writes, ..found(&info) })
     }
 
-    /// Returns why a server rejects writes, if it does. The test write has no effect, since the division key never has a TTL.
+    /// Returns why a server rejects writes, if it does. The test has no effect, since the division key never has a TTL.
     async fn refuses_writes(&self, server: &Server) -> Option<Diagnosis> {
         for partition in self.gateway.partitions.iter() {
             let keys = self.gateway.keys(partition);
@@ -325,7 +325,9 @@ impl Survey for RedisStore {
             backlogs: backlogs.into_iter().collect(),
             seen,
             losses,
-            difference: shared.ok().and_then(|it| agreement.difference(&it, Compared::All)),
+            difference: shared
+                .ok()
+                .and_then(|settings| agreement.difference(&settings, Compared::All)),
             counts_max: self.gateway.process.counts_max
                 * u64::from(self.gateway.partitions.count()),
             in_logs: self.capabilities().finds_new_users,
@@ -333,14 +335,14 @@ impl Survey for RedisStore {
     }
 }
 
-/// Reads an entry of the loss record; `None` if it is too old or malformed.
+/// Parses an entry of the loss record. Returns None if the entry is too old or malformed.
 fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
     let (name, entry) = (str::from_utf8(name).ok()?, str::from_utf8(entry).ok()?);
     let mut numbers = entry.split('|');
     let mut loss = Loss::of_key(name, numbers.next()?.parse().ok()?)?;
     loss.acknowledged = numbers.next()?.parse().ok()?;
     let grew_ms: i64 = numbers.next()?.parse().ok()?;
-    // A different version, or something else, may have written them, and operators see them.
+    // These texts are shown to operators, and a different version or another program may have written them.
     loss.cause = beginning(&loss.cause, 40);
     loss.process = beginning(&loss.process, 100);
     (grew_ms >= oldest_ms).then_some(loss)

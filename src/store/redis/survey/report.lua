@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Stores the report of a node (removes it if empty), even when memory is short, because it replaces the last report. Returns
--- the last report of the node, or of another process with the same name.
+-- Stores a node's report, or removes it if it is empty. Works even when memory is short, because it replaces the previous
+-- report. Returns the previous report, which may be from a different process with the same name.
 local before = redis.call('GET', node)
 local _, now = clock()
 if report == '' then

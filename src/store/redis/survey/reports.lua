@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
--- Returns the last reports of the nodes, latest first: {the node's name, the age of the report in ms, the report} for each.
+-- Returns the latest report of each node, newest first: {the node's name, the age of the report in ms, the report}.
 local _, now = clock()
 local names = redis.call('ZRANGE', all, 0, nodes_max - 1, 'REV', 'WITHSCORES')
 local reports = {}
