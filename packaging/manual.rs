@@ -1,8 +1,8 @@
-//! Writes the manual pages and the completions of shells from what the code says of itself: its commands, and its table of
-//! keys. A program of its own, so that the service carries none of it.
+//! Generates the manual pages and shell completions from the commands and the table of keys. This is a separate program, so
+//! that the service does not contain the generators.
 //!
-//! `cargo run --example manual -- DIRECTORY` makes `man/eds.1`, a page for each command, `man/eds.toml.5`, `man/eds-relay.toml.5`,
-//! and `completions/`.
+//! `cargo run --example manual -- DIRECTORY` writes `man/eds.1`, a page for each command, `man/eds.toml.5`,
+//! `man/eds-relay.toml.5`, and `completions/`.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -23,7 +23,7 @@ fn write(directory: &Path) -> io::Result<()> {
     let [pages, completions] = ["man", "completions"].map(|name| directory.join(name));
     fs::create_dir_all(&pages)?;
     fs::create_dir_all(&completions)?;
-    // The commit is no part of a manual.
+    // Set the version without the commit.
     let command = cli::command().version(VERSION);
     clap_mangen::generate_to(command.clone(), &pages)?;
     for program in [Program::Node, Program::Relay] {
@@ -36,7 +36,7 @@ fn write(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of the page about the file of a program.
+/// Returns the name of the manual page for a program's configuration file.
 fn page(program: Program) -> &'static str {
     match program {
         Program::Node => "eds.toml",
@@ -44,7 +44,7 @@ fn page(program: Program) -> &'static str {
     }
 }
 
-/// The page about the file of a program.
+/// Returns the manual page for a program's configuration file.
 fn keys(program: Program) -> Roff {
     let (name, file) = (page(program), program.default_file());
     let (what, command, sample) = match program {
@@ -54,7 +54,7 @@ fn keys(program: Program) -> Roff {
     let mut roff = Roff::new();
     let release = format!("eds {VERSION}");
     roff.control("TH", [name, "5", "", &release]);
-    // Names of variables are not hyphenated.
+    // Do not hyphenate variable names.
     roff.control("nh", []);
     roff.control("SH", ["NAME"]);
     roff.text([roman(format!("{name} - {what}"))]);
@@ -62,15 +62,15 @@ fn keys(program: Program) -> Roff {
     roff.text([
         bold(file),
         roman(format!(
-            " is a TOML file. Each of its keys may be set by an environment variable as well, and some by a flag: a flag wins \
-             over a variable, and that over the file. An unknown key is an error. Durations have a unit, as 100ms, 30s, 5m, \
-             1h; so have sizes, as 512B, 64KiB, 8MiB. {command} checks the file and prints the values in force. \
-             /usr/share/doc/eds/config/{sample} says more of each key, and when to change it."
+            " is a TOML file. Every key can also be set by an environment variable, and some by a flag. Flags override \
+             variables, which override the file. An unknown key is an error. Durations have a unit, such as 100ms, 30s, 5m \
+             or 1h, and so do sizes, such as 512B, 64KiB or 8MiB. {command} checks the file and prints the effective values. \
+             /usr/share/doc/eds/config/{sample} describes each key in more detail, and when to change it."
         )),
     ]);
     if program == Program::Node {
-        let alike = "A key that must be the same on every node is kept in Redis; a node that differs is refused. \
-                     eds-settings-apply(1) changes it for a running cluster.";
+        let alike = "Keys that must be the same on every node are stored in Redis, and a node whose values differ does not start. \
+                     eds-settings-apply(1) changes them in a running cluster.";
         roff.control("PP", []);
         roff.text([roman(alike)]);
     }
@@ -78,7 +78,7 @@ fn keys(program: Program) -> Roff {
     for key in program.keys() {
         if section.replace(key.section()) != Some(key.section()) {
             let heading = match key.section() {
-                "" => "TOP".to_owned(),
+                "" => "TOP LEVEL".to_owned(),
                 section => format!("[{section}]"),
             };
             roff.control("SH", [heading.as_str()]);
@@ -96,10 +96,10 @@ fn keys(program: Program) -> Roff {
 
 fn describe(roff: &mut Roff, program: Program, key: &Key) {
     let form = match key.form {
-        Form::Text | Form::Span | Form::Url => "text",
+        Form::Text | Form::Span | Form::Url => "string",
         Form::Time => "time",
         Form::Integer => "number",
-        Form::List => "list of texts",
+        Form::List => "list of strings",
         Form::Path | Form::SecretFile => "path",
         Form::Secret => "not in the file",
     };
@@ -121,7 +121,7 @@ fn describe(roff: &mut Roff, program: Program, key: &Key) {
     roff.text(values);
 }
 
-/// What a key is for, as a sentence.
+/// Returns the documentation of a key as a sentence, with a capital letter and a period.
 fn sentence(doc: &str) -> String {
     let mut letters = doc.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
@@ -132,7 +132,7 @@ fn sentence(doc: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A page as it is read: without the escapes of roff.
+    /// Reads a page without its roff escapes.
     fn read(path: &Path) -> String {
         let text = fs::read_to_string(path).unwrap();
         [("\\*(Aq", "'"), ("\\-", "-"), ("\\fB", ""), ("\\fI", ""), ("\\fR", "")]
@@ -140,7 +140,7 @@ mod tests {
             .fold(text, |text, (escape, plain)| text.replace(escape, plain))
     }
 
-    /// Calls it for each command with its name as `eds quarantine list`.
+    /// Calls `seen` for each command, with its full name, such as `eds quarantine list`.
     fn each(command: &clap::Command, path: &str, seen: &mut impl FnMut(&clap::Command, &str)) {
         seen(command, path);
         for inner in command.get_subcommands() {
