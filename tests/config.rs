@@ -1,6 +1,6 @@
 //! Checks the sample configurations, and the output and exit codes of commands, with the real binary.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use event_data_service::config::{Form, KEYS, Key, Program};
 use testing::prelude::*;

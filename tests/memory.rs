@@ -4,17 +4,17 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on stops"
+    reason = "tests panic on failure"
 )]
 
 #[path = "recorder/setup.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "only a part is used here")]
 mod setup;
 #[path = "store_redis/site.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "only a part is used here")]
 mod site;
 #[path = "recorder/store.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "only a part is used here")]
 mod store;
 
 use event_data_service::event::{Batch, Hint, Minute, OpenBatch};

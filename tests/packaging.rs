@@ -1,6 +1,6 @@
 //! Checks the systemd units and the container files against the binary and the table of configuration keys.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use event_data_service::config::{KEYS, Key, Program, VARIABLE_PREFIX};
 use testing::prelude::*;

@@ -161,7 +161,7 @@ fn unreachable_output_delays_neither_sealing_nor_others() {
         seconds
     };
     let (alone, beside) = (writes(1), writes(2));
-    println!("written at {alone:?} alone, at {beside:?} beside one that is away");
+    println!("written at {alone:?} alone, at {beside:?} with an unreachable second output");
     assert!(alone.len() >= 60, "{alone:?}");
     let late = beside.iter().zip(&alone).map(|(beside, alone)| beside - alone);
     assert!(late.max() <= Some(1), "{alone:?} {beside:?}");
@@ -178,7 +178,7 @@ fn caught(mutant: Mutant, seed: u64, reasons: &[&str]) {
     println!("{mutant:?} is caught by seed {seed}: {violation}");
     assert!(
         reasons.iter().any(|reason| violation.contains(reason)),
-        "{mutant:?} failed for another reason: {violation}"
+        "{mutant:?} failed for a different reason: {violation}"
     );
 }
 
@@ -219,22 +219,22 @@ const REACHED: &[(&str, &str)] = &[
     ("a write to the second output", " to 1 "),
     ("the death of a node before an effect", "DiesBefore"),
     ("the death of a node after an effect", "DiesAfter"),
-    ("a call that is carried out after its answer", ", long ago: "),
-    ("a call that is carried out twice", "Twice"),
-    ("a lost answer", "AnswerLost"),
+    ("a call that is executed after its caller has timed out", ", long ago: "),
+    ("a call that is executed twice", "Twice"),
+    ("a lost response", "AnswerLost"),
     ("a sleep", "sleeps for"),
-    ("a node that is stopped in order", "is stopped"),
+    ("a node that is stopped cleanly", "is stopped"),
     ("a write that hangs", "Hangs"),
-    ("a write of which a part is taken", "Part("),
-    ("a rejection of whatever comes", " Rejects"),
+    ("a write that is accepted in part", "Part("),
+    ("a rejection of every write", " Rejects"),
     ("a probe", "a probe"),
     ("a write that arrives late", "a late write arrives"),
     ("counts that are quarantined", "Quarantine("),
     ("a late event", "sealed: 0, late: 1,"),
     ("a minute that is announced", "= Ok(Announced([Heard"),
-    ("a node that waits until another has heard", "= Ok(Announced([Unheard"),
-    ("a store that forgets", "the store forgets"),
-    ("a node that hears so when it checks in", "Err(Forgot)"),
+    ("a node that waits until other nodes have heard", "= Ok(Announced([Unheard"),
+    ("a store that rolls back", "the store forgets"),
+    ("a node that learns of a rollback when it checks in", "Err(Forgot)"),
     ("a node that reports its lag", "lags: true"),
     ("a minute of the third of December", "Minute(24680159)"),
     ("the first minute of the fourth", "Minute(24680160)"),
@@ -243,7 +243,7 @@ const REACHED: &[(&str, &str)] = &[
     ("a series that is admitted", "Admitted {"),
     ("a series that is refused", "Refused"),
     ("an event under an overflow series", "Some(\"eds_overflow="),
-    ("a question for the users of a series", "Users("),
+    ("a query for the users of a series", "Users("),
 ];
 
 #[test]

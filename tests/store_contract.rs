@@ -172,7 +172,7 @@ suite! {
         witness:
             late_events_are_told_again_until_the_node_hears_of_them
             a_claim_that_is_lost_announces_nothing
-            whoever_checks_in_hears_whether_anything_may_be_claimed
+            check_in_returns_whether_a_claim_may_be_due
             closed_minutes_are_told_once_in_the_order_of_closing
             a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag
             a_minute_that_is_handed_back_seals_nothing_new

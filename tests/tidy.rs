@@ -1,6 +1,6 @@
 //! Checks that the source code and the documents follow the project's rules, such as the imports allowed in ARCHITECTURE.md.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests panic on failure")]
 
 use testing::prelude::*;
 

@@ -200,7 +200,7 @@ fn impossible_spool_directory_is_refused() {
         load_file(&spool(name)).unwrap();
     }
     let left = std::fs::read_dir(directory.path()).unwrap();
-    assert_eq!(left.count(), 1, "looking makes nothing");
+    assert_eq!(left.count(), 1, "the check has created a directory");
     // Operator commands do not write to the spool directory.
     let flags = Flags { config: Some(path("file").into()), ..Flags::default() };
     std::fs::write(path("file"), spool("file")).unwrap();
@@ -294,7 +294,7 @@ fn later_sources_win_and_are_remembered() {
 fn key_table_is_consistent() {
     let mut seen = BTreeSet::new();
     for key in KEYS {
-        assert!(seen.insert(key.path), "{} is there twice", key.path);
+        assert!(seen.insert(key.path), "{} is listed twice", key.path);
         let is_short = key.doc.len() < 100 && !key.doc.ends_with('.');
         assert!(is_short, "{}", key.path);
         // Each listed word is accepted, and each range includes both ends.

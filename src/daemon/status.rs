@@ -239,7 +239,7 @@ mod tests {
         let mut script = Command::new("script");
         script.args(["--quiet", "--command", &run, "/dev/null"]);
         script.env("TERM", "xterm").stdin(Stdio::null());
-        let output = script.output().expect("script, of Debian's package bsdutils");
+        let output = script.output().expect("script from the Debian package bsdutils");
         let text = String::from_utf8(output.stdout).unwrap();
         let (entered, left) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
         let (_, drawn) = text.split_once(entered).expect(&text);

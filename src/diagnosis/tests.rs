@@ -170,7 +170,7 @@ fn every_cause_has_a_remedy_and_is_reported() {
         // Store and output errors carry their diagnosis.
         let is_carried = is_in("/store/") || is_in("/output/");
         let by_status = is_carried || is_in("/status/") || is_in("/daemon/connect.rs");
-        assert!(by_status, "neither eds status nor eds check tells {cause:?}: {tellers:?}");
+        assert!(by_status, "neither eds status nor eds check reports {cause:?}: {tellers:?}");
         let is_process = |path: &&&str| !path.contains("/status/") || path.ends_with("reporter.rs");
         let by_process = is_carried || tellers.iter().filter(is_process).count() > 0;
         let is_note = cause.severity() == Severity::Note;

@@ -169,8 +169,7 @@ mod tests {
     #[test]
     fn each_minute_has_one_number_of_partitions() {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
-        // Of the two partitions before the change, number 1 becomes partition 0 of the three new ones, and number 0 gets a
-        // place of its own, 3.
+        // Of the two partitions before the change, number 1 becomes number 0 of the new partitions, and number 0 becomes 3.
         let both = three.clone().with_before(minute(10), &[3, 0]);
         assert_eq!(both.iter().map(Partition::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!((both.count_in(minute(9)), both.count_in(minute(10))), (2, 3));

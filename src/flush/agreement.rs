@@ -193,9 +193,9 @@ mod tests {
         tokio::time::sleep(REPORT_INTERVAL / 2).await;
         agreement.compared(Some(difference()), &metrics);
         tokio::time::sleep(REPORT_INTERVAL / 2).await;
-        assert!(agreement.throttle.is_due(), "it was logged meanwhile");
+        assert!(agreement.throttle.is_due(), "the difference has been logged in the meantime");
         agreement.compared(None, &metrics);
         assert!(agreement.agrees);
-        assert!(agreement.throttle.is_due(), "the next is not logged");
+        assert!(agreement.throttle.is_due(), "the next difference would not be logged");
     }
 }

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(age(90, 0.0), "30s");
         assert_eq!(age(90, 2.5), "32s 500ms");
         assert_eq!(age(90, -31.0), "0s");
-        assert_eq!(age(59, 0.0), "0s", "it has not ended");
+        assert_eq!(age(59, 0.0), "0s", "the minute has not ended");
     }
 
     #[test]

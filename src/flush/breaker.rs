@@ -75,7 +75,7 @@ mod tests {
         let mut breaker = Breaker::default();
         assert_eq!(breaker.pause(Instant::now()), None);
         assert!(!breaker.is_known_well);
-        assert!(!breaker.succeeded(), "it is no news that it takes points");
+        assert!(!breaker.succeeded(), "the first success is not a recovery");
         assert!(breaker.is_known_well);
     }
 

@@ -268,7 +268,7 @@ mod tests {
             let _turn = turn.lock().await;
         });
         let done = tokio::time::timeout(Duration::from_secs(30), renewed).await;
-        assert!(done.is_ok(), "both wait for each other");
+        assert!(done.is_ok(), "deadlock");
     }
 
     #[tokio::test]
@@ -292,20 +292,20 @@ mod tests {
     async fn idle_sender_takes_over_lapsed_claims() {
         let outbox = Inbox::default();
         let now = Instant::now();
-        assert!(!outbox.wants_lapsed(now, false), "it may not send");
+        assert!(!outbox.wants_lapsed(now, false), "the node may not send");
         assert!(outbox.wants_lapsed(now, true));
         outbox.deliver(vec![claim(1, false)], false);
-        assert!(!outbox.wants_lapsed(now, true), "it has one");
+        assert!(!outbox.wants_lapsed(now, true), "a claim is waiting");
         outbox.next(|_| true).await;
-        assert!(!outbox.wants_lapsed(now, true), "it sends one");
-        assert!(outbox.wants_lapsed(now + WANTED_AFTER, true), "it has always some");
+        assert!(!outbox.wants_lapsed(now, true), "a claim is being sent");
+        assert!(outbox.wants_lapsed(now + WANTED_AFTER, true), "one claim at a time is not enough");
         let now = now + WANTED_AFTER;
         let second = Duration::from_secs(1);
         outbox.sent(Some(now + second));
         assert!(!outbox.wants_lapsed(now, true), "the output is paused");
         assert!(outbox.wants_lapsed(now + second, true));
         outbox.deliver(Vec::new(), true);
-        assert_eq!(outbox.next(|_| true).await, [], "it hears that there are none");
+        assert_eq!(outbox.next(|_| true).await, [], "there are no claims");
     }
 
     #[test]

@@ -277,10 +277,10 @@ mod tests {
         Late::default().report(&mut throttle);
         let mut late = late_events(1);
         late.report(&mut throttle);
-        assert_eq!(late.events, 0, "the first report was not delayed");
+        assert_eq!(late.events, 0, "the first report was delayed");
         late.events = 1;
         late.report(&mut throttle);
-        assert_eq!(late.events, 1, "they wait for the interval");
+        assert_eq!(late.events, 1, "further late events are reported after the interval");
         tokio::time::sleep(LOG_INTERVAL).await;
         late.report(&mut throttle);
         assert_eq!(late.events, 0);

@@ -244,7 +244,7 @@ mod tests {
         assert!(!times.is_quiet(start + 3 * interval, interval));
         assert!(times.is_quiet(start + 4 * interval, interval));
         let at = start + 4 * interval;
-        assert!(times.is_due(false, false, at, interval), "it is due");
+        assert!(times.is_due(false, false, at, interval), "a quiet partition is due");
     }
 
     #[test]

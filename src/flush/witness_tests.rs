@@ -65,7 +65,7 @@ fn rollback_is_reported_with_the_lost_events() {
     let expected =
         Rollback { from_ms: 2000, to_ms: 3000, events: 45, unconfirmed: [minute(9)].into() };
     assert_eq!(rollback, Some(expected));
-    assert_eq!(witness.attested(2, attested(8, 2000), 80), None, "it is reported once");
+    assert_eq!(witness.attested(2, attested(8, 2000), 80), None, "the rollback is reported once");
 }
 
 #[test]

@@ -450,7 +450,7 @@ async fn lagging_node_reports_lag_during_long_rounds() {
         until_ms - site.time.micros() / 1000
     };
     tokio::time::sleep(3 * LEASE).await;
-    assert_eq!(site.output.writes.load(Relaxed), 0, "it is in one round");
+    assert_eq!(site.output.writes.load(Relaxed), 0, "the first round has ended");
     assert!(lagging_for() > 0, "{} ms", lagging_for());
     node.partitions.change(partition, |state| state.lags = false);
     tokio::time::sleep(3 * LEASE).await;
@@ -470,14 +470,14 @@ async fn one_node_at_a_time_probes_a_failing_output() {
     }
     tokio::time::sleep(9 * LEASE).await;
     let first = site.output.writes.swap(0, Relaxed);
-    assert!((1..=3).contains(&first), "{first} found out that it is down");
+    assert!((1..=3).contains(&first), "{first} nodes wrote to the unreachable output");
     site.output.writing_max.store(0, Relaxed);
     tokio::time::sleep(9 * LEASE).await;
     let probes = site.output.writes.load(Relaxed);
     assert!(probes > 1, "{probes} probes");
     // A node that does not know yet may write once while another node is probing.
     let at_once = site.output.writing_max.load(Relaxed);
-    assert!((1..=4 - first).contains(&at_once), "{at_once} at once, {first} knew");
+    assert!((1..=4 - first).contains(&at_once), "{at_once} writes at once, after {first}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -495,7 +495,7 @@ async fn ended_minute_is_sealed_and_sent_and_late_events_are_counted() {
     site.record("a=1", "v", AGO).await;
     seconds(10).await;
     assert_eq!(node.metrics.events_late.get(), 1);
-    assert_eq!(output.taken(), 1, "its counts are unchanged");
+    assert_eq!(output.taken(), 1, "the counts of the minute are unchanged");
     assert_eq!(node.sum("eds_backlog_unsent").to_string(), "0");
     node.stopped().await;
 }
@@ -559,7 +559,7 @@ async fn silent_node_delays_an_announcement_for_a_bounded_time() {
     slow.is_unheard = true;
     site.start_with(slow, &site.node(Duration::ZERO), outputs);
     seconds(10).await;
-    assert_eq!(output.taken(), 0, "others may hear it yet");
+    assert_eq!(output.taken(), 0, "other nodes have not confirmed the announcement");
     seconds(5).await;
     assert_eq!(output.taken(), 1);
 }

@@ -159,7 +159,7 @@ fn failing_socket_makes_its_listener_unhealthy() {
     let limit = Duration::from_millis(200);
     let is_failing = || node.listeners_failing.load(Ordering::Relaxed) > 0;
     while !is_failing() || node.progress.stalled(limit).is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(30), "the failure goes unnoticed");
+        assert!(began.elapsed() < Duration::from_secs(30), "the failure was not noticed");
         std::thread::sleep(Duration::from_millis(5));
     }
     stop.cancel();

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(rates.take(v4(1), 60, now), 60);
         assert_eq!(rates.take(v4(1), 60, now), 40);
         assert_eq!(rates.take(v4(1), 60, now), 0);
-        assert_eq!(rates.take(v4(2), 60, now), 60, "another source");
+        assert_eq!(rates.take(v4(2), 60, now), 60, "a different source");
         assert_eq!(rates.take(v4(1), 60, now + Duration::from_millis(250)), 25);
         assert_eq!(rates.take(v4(1), 500, now + Duration::from_secs(60)), 100);
     }

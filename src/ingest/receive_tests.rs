@@ -124,7 +124,7 @@ fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
         began.elapsed()
     };
     assert!(gathered_within(Duration::ZERO) >= REST);
-    assert!(gathered_within(REST) < REST, "it was not close behind");
+    assert!(gathered_within(REST) < REST, "the datagrams did not arrive in quick succession");
 }
 
 #[test]

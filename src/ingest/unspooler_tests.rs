@@ -161,7 +161,7 @@ async fn hanging_disk_does_not_block_a_recorder() {
     let next = tokio::time::timeout(SOON, site.batches.recv()).await;
     drop(writer);
     site.stop.cancel();
-    let next = next.expect("its place stays unused").unwrap();
+    let next = next.expect("the next segment was not read ahead").unwrap();
     next.done.unwrap().send(()).unwrap();
     running.await.unwrap();
     assert!(site.node.ledger.totals().is_balanced());

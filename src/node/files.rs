@@ -98,7 +98,7 @@ mod tests {
 
     #[track_caller]
     fn assert_refused<T>(refused: io::Result<T>, reason: &str) {
-        let error = refused.err().expect("it is refused").to_string();
+        let error = refused.err().expect("the file is refused").to_string();
         assert!(error.contains(reason), "{error}");
     }
 

@@ -129,7 +129,7 @@ mod tests {
         losses.recorded(&entries);
         let rest = losses.unrecorded();
         assert_eq!(rest.len(), 1, "{rest:?}");
-        assert_eq!(rest[0].1, 2, "the total, not the increase");
+        assert_eq!(rest[0].1, 2, "the total is reported, not the increase");
     }
 
     #[test]

@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(look(&every(1000)), (0, 0, ""));
         assert_eq!(look(&every(1)), (0, 0, ""));
         let configured = look_by(Precision::Milliseconds, &every(MILLISECOND));
-        assert_eq!(configured.0, 0, "the configuration asks for them");
+        assert_eq!(configured.0, 0, "whole timestamps are configured");
     }
 
     #[test]

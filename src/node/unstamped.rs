@@ -147,7 +147,7 @@ mod tests {
         let (first, second) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
         assert_eq!(first.common(&second), None);
         let two_lines = sample((0..2).map(|user| (user, 100))).unwrap();
-        assert_eq!(two_lines.common(&two_lines), None, "it may be chance");
+        assert_eq!(two_lines.common(&two_lines), None, "two equal lines may be a coincidence");
     }
 
     #[test]
@@ -156,13 +156,13 @@ mod tests {
         assert_eq!(often.lines.len(), 5);
         let unstamped = Unstamped::default();
         unstamped.add("a=1", b"u", AT);
-        assert_eq!(unstamped.sample(AT), None, "its window is not over");
+        assert_eq!(unstamped.sample(AT), None, "the window has not ended");
         assert!(unstamped.sample(AT + WINDOW_MS).is_some());
         assert_eq!(unstamped.sample(AT + 2 * WINDOW_MS), None);
         unstamped.add("a=1", b"u", AT + 3 * WINDOW_MS);
         let (first, mut second) =
             (sample((0..9).map(|user| (user, 1))).unwrap(), Sample::default());
         second.lines.clone_from(&first.lines);
-        assert_eq!(first.common(&second), None, "it is from a different window");
+        assert_eq!(first.common(&second), None, "the samples are from different windows");
     }
 }

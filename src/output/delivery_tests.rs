@@ -93,7 +93,7 @@ async fn items_rejected_alone_are_refused_and_others_written() {
     let server = server(except(&[7], rejected()), Some(Ok(())));
     let mut delivery = Delivery::new(&server, None);
     assert!(delivery.write(batch(0..20)).await.unwrap().is_none());
-    assert!(!delivery.is_complete(), "nothing was searched");
+    assert!(!delivery.is_complete(), "the rejected items have not been searched for");
     delivery.search(soon(), 0.0).await.unwrap();
     assert_eq!(numbers(delivery.refused()), [7]);
     assert_eq!(delivery.refused()[0].message, "no");
@@ -154,7 +154,7 @@ async fn server_that_rejects_everything_proves_nothing() {
         delivery.write(batch(0..1000)).await.unwrap();
         let nothing = delivery.search(soon(), 0.5).await;
         assert!(matches!(nothing, Err(WriteError::Rejected(_))), "{nothing:?}");
-        assert!(delivery.refused().is_empty(), "none is proven to be at fault");
+        assert!(delivery.refused().is_empty(), "no item is proven to be at fault");
         let writes = server.writes.load(Relaxed);
         assert!(writes <= 2 + SAMPLES_MAX, "{writes} writes");
         let unsettled: usize = delivery.into_unsettled().map(|batch| batch.len()).sum();
@@ -189,7 +189,7 @@ async fn sample_proves_a_refusal_when_the_probe_is_rejected() {
         assert_eq!(numbers(delivery.refused()), [8]);
         assert_eq!(delivery.written.len(), 7);
         let last = delivery.last.clone().unwrap();
-        assert!(last != Numbers(vec![1]), "it is replaced");
+        assert!(last != Numbers(vec![1]), "the outdated probe was not replaced");
     }
 }
 

@@ -61,7 +61,7 @@ fn port_without_a_listener_is_reported_and_does_not_block() {
         outlet.send(&pack, &mut events);
         assert_eq!(events.sent, 2 * sent, "the kernel accepts every datagram");
     }
-    assert_eq!(events.refusals, 9, "the next send reports it");
+    assert_eq!(events.refusals, 9, "each send reports the failure of the previous one");
     assert!(!outlet.is_up());
 }
 
@@ -80,7 +80,7 @@ fn line_too_long_for_a_datagram_is_dropped() {
     assert!(pack.add(&vec![b'x'; 65_520], None, 0));
     let (events, taken) = send(&outlet, &pack);
     assert_eq!((events.dropped[Loss::Unreachable as usize], taken), (1, 0));
-    assert!(outlet.is_up(), "others are sent");
+    assert!(outlet.is_up(), "a line that is too long does not mean that the node is down");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn address_that_refuses_is_replaced_by_one_that_connects() {
     assert!(!outlet.has_good_address());
     let replacement = UdpSocket::bind("127.0.0.1:0").unwrap();
     outlet.connect(replacement.local_addr().unwrap());
-    assert!(outlet.has_good_address(), "it has not failed");
+    assert!(outlet.has_good_address(), "the new address has not failed");
     assert!(!outlet.is_up(), "a send failed recently");
 }
 

@@ -198,7 +198,7 @@ mod tests {
             pack.add(b"a=1", None, 0) && pack.add(b"b=2", None, 1) && pack.add(b"c=3", None, 0)
         );
         check(&pack, 2, &[("a=1", 1), ("b=2", 1), ("c=3", 1)]);
-        assert!(!pack.add(b"d=4", None, 2), "it circles perhaps");
+        assert!(!pack.add(b"d=4", None, 2), "the line may be circulating between relays");
         pack.clear();
         assert!(pack.add(b"d=4", None, 2) && !pack.add(b"e=5", None, 0));
         check(&pack, 3, &[("d=4", 1)]);

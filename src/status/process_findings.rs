@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(ids, [(id, severity)]);
         let text = format!("{} {} {}", found[0].r#where, found[0].cause.what(), found[0].why);
         for word in ["relay east"].iter().chain(words) {
-            assert!(text.contains(word), "{word:?} is not in: {text}");
+            assert!(text.contains(word), "{word:?} is missing from: {text}");
         }
     }
 

@@ -178,7 +178,7 @@ impl Seen {
             finding.remedy
         );
         for word in words {
-            assert!(text.contains(word), "{word:?} is not in: {text}");
+            assert!(text.contains(word), "{word:?} is missing from: {text}");
         }
         finding
     }
@@ -214,7 +214,7 @@ fn unreachable_redis_is_the_only_finding() {
         "backlog  unknown",
         "default: state unknown, unsent and quarantined counts unknown",
     ] {
-        assert!(table.contains(words), "{words:?} is not in: {table}");
+        assert!(table.contains(words), "{words:?} is missing from: {table}");
     }
     assert!(!table.contains("0 B"), "{table}");
     let json = status.to_json();
@@ -317,7 +317,7 @@ fn old_unsent_and_quarantined_counts_are_reported() {
     let backlog =
         |ago, quarantined| OutputBacklog { unsent: 1, oldest: Some(minute(ago)), quarantined };
     let seen = Seen::with_backlog(backlog(1, 0));
-    assert!(seen.status().healthy, "it was over just now");
+    assert!(seen.status().healthy, "the minute has just ended");
     let seen = Seen::with_backlog(backlog(60, 0));
     seen.finds("unsent", Warning, &["eds outputs"]);
     let seen = Seen::with_backlog(backlog(1, 1));
@@ -436,7 +436,7 @@ fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
     seen(0).finds("node-loses", Warning, &["0.0%"]);
     let mut young = Seen::with(|report| report.process.uptime_seconds = 60);
     young.coverage = minutes(0);
-    assert!(young.status().healthy, "it was not there yet");
+    assert!(young.status().healthy, "the node had not started yet");
 }
 
 #[test]

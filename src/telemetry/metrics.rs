@@ -281,7 +281,7 @@ mod tests {
             "eds_output_up{output=\"backup\"} 1",
             "eds_points_sent_total{output=\"backup\"} 2",
         ] {
-            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|l| l == line), "{line} is missing from:\n{text}");
         }
     }
 }

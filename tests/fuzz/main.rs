@@ -1,11 +1,11 @@
 //! Tests every parser with random and coverage-guided input. No parser may panic, and results must be valid.
 //!
-//! `cargo test` replays the corpus of each target, and then uses random input. CONTRIBUTING.md explains how to run libFuzzer.
+//! `cargo test` replays the corpus of each target and then uses random input. CONTRIBUTING.md explains how to run libFuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test ends where something is not as it must be"
+    reason = "tests panic on failure"
 )]
 
 mod config;

@@ -1,4 +1,4 @@
-//! Publishes about forty combinations of counts of which a real InfluxDB 1.x rejects some, with a bounded number of requests.
+//! Publishes counts of which a real InfluxDB 1.x rejects some, for many reasons and in many patterns.
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts};

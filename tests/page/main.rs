@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test ends where something is not as it must be"
+    reason = "tests panic on failure"
 )]
 
 #[path = "../support/mod.rs"]

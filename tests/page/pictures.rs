@@ -27,7 +27,7 @@ const MINUTES: i64 = 35;
 
 /// Writes PNG files to `target/pictures`, two of which are copied to `docs/images`. Narrow screenshots end above the lists.
 #[test]
-#[ignore = "makes pictures for people: scripts/screenshots"]
+#[ignore = "only takes screenshots; run scripts/screenshots"]
 fn screenshots_of_three_nodes_are_made() {
     let redis = RedisServer::start(&["--maxmemory", "256mb", "--appendonly", "yes"]);
     let influxdb = InfluxServer::start();

@@ -1,4 +1,4 @@
-//! The store as seen by one life of a node. Calls may fail, lose the response, or be executed late or twice, for example.
+//! The store as seen by one life of a node. Calls may, for example, fail, lose the response, or be executed late or twice.
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::store::{
@@ -190,7 +190,7 @@ macro_rules! answer {
         match $self.make($call).await {
             Ok($kind) => Ok($value),
             Err(error) => Err(error),
-            Ok(other) => panic!("{other:?} is no answer to this call"),
+            Ok(other) => panic!("{other:?} is not an answer to this call"),
         }
     };
 }

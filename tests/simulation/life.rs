@@ -107,7 +107,7 @@ impl Life {
         if counted == found {
             return Ok(());
         }
-        Err(format!("life {} has counted {counted} late events of {found}", self.number))
+        Err(format!("life {} has counted {counted} of {found} late events", self.number))
     }
 
     pub(crate) fn reported_lag(&self, partition: Partition, lags: bool) {

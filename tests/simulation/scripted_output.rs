@@ -1,4 +1,4 @@
-//! An output as seen by one life of a node. Writes may fail, hang, lose the response, arrive late or be rejected, for example.
+//! An output as seen by one life of a node. Writes may, for example, fail, hang, lose the response, or be rejected.
 
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::output::{Output, SealedCounts, WriteError};

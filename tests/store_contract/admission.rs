@@ -135,7 +135,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     let claim = a.seal(&claim).await;
     let unsent = a.unsent(&claim).await;
     let of_s0 = BTreeMap::from([(s0.clone(), (1, 1))]);
-    assert_eq!(unsent, of_s0, "and no counts of the overflow series");
+    assert_eq!(unsent, of_s0, "the overflow series must not have counts");
     assert_eq!(admit(&b, &[s1, s0], 9).await, [false, true]);
     gather(&b, &[event(SEED_MINUTE, s1, "x", 1)]).await;
     let counted = [(s0.clone(), (1, 1)), (OVERFLOW.to_owned(), (1, 1))];

@@ -29,12 +29,12 @@ pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(groun
     node.record(&[event(SEED_MINUTE, series, "x", 0)]).await;
     let here = partitions().of(series, Minute::MIN);
     let only_here: Vec<_> = all.iter().map(|partition| *partition == here).collect();
-    assert_eq!(work(&outputs).await, only_here, "it waits");
+    assert_eq!(work(&outputs).await, only_here, "the minute is waiting");
     let claim = node.claim_one(&AT_ONCE).await;
-    assert_eq!(work(&[]).await, only_here, "it is claimed to be sealed");
+    assert_eq!(work(&[]).await, only_here, "the minute is claimed for sealing");
     for claim in node.seal_for(&claim, &outputs).await {
         let own = claim.output.clone().unwrap();
-        assert_eq!(work(&outputs).await, only_here, "an output lacks it");
+        assert_eq!(work(&outputs).await, only_here, "an output lacks the minute");
         assert_eq!(work(std::slice::from_ref(&own)).await, only_here);
         assert!(node.acknowledge(&claim, &[series]).await);
         assert_eq!(work(&[own]).await, [false; 4]);
@@ -104,7 +104,7 @@ pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground
         }
         assert!(began.elapsed() < SOON, "never claimed");
     };
-    assert!(looks > 1, "max_hold is counted from when it was seen first");
+    assert!(looks > 1, "max_hold is counted from the first claim request");
     assert!(began.elapsed() + ROUNDING >= request.max_hold);
     assert_eq!(claims.len(), 1);
 }
@@ -188,7 +188,7 @@ pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(gro
         if claimed.len() == 2 {
             break;
         }
-        assert!(began.elapsed() < SOON, "held back; claimed: {claimed:?}");
+        assert!(began.elapsed() < SOON, "only claimed {claimed:?}");
     }
     assert_eq!(claimed, [1, 2]);
     assert_eq!(node.backlog().await, (1, 2, 0));
@@ -231,10 +231,10 @@ pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
     other.record(&events).await;
     lagging.report_lag(true, AT_ONCE.lease).await;
     for node in [&lagging, &other] {
-        assert_eq!(node.claim(&AT_ONCE).await, [], "it was idle for long enough");
+        assert_eq!(node.claim(&AT_ONCE).await, [], "claimed while a node lags");
     }
     other.report_lag(false, AT_ONCE.lease).await;
-    assert_eq!(other.claim(&AT_ONCE).await, [], "one does not speak for another");
+    assert_eq!(other.claim(&AT_ONCE).await, [], "one node has ended the lag of another");
     lagging.report_lag(false, AT_ONCE.lease).await;
     assert_eq!(other.claim(&AT_ONCE).await.len(), 1);
 }

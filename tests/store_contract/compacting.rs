@@ -12,7 +12,7 @@ pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
     let claim = node.claim_one(&AT_ONCE).await;
     let mut sending = Vec::new();
     for (sealed, left) in [(4, 6), (4, 2), (2, 0)] {
-        assert_eq!(sending, [], "nothing is sent before all is sealed");
+        assert_eq!(sending, [], "nothing may be sent before everything is sealed");
         let done = node.try_compact(&claim, 4).await.unwrap();
         assert_eq!((done.sealed, done.late, done.left), (sealed, 0, left));
         sending = done.sending;
@@ -45,7 +45,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let again = b.claim_one(&AT_ONCE).await;
     let done = b.try_compact(&again, 9).await.unwrap();
     assert_eq!((done.sealed, done.late, done.left), (1, 3, 0));
-    assert_eq!(done.sending, [], "its holder finds what was added");
+    assert_eq!(done.sending, [], "the holder of the claim to send finds the added counts");
     let mut events = in_time.to_vec();
     events.push(new_series);
     assert_eq!(a.finish(&[claim]).await, model(&events));
@@ -115,7 +115,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     let counts = a.finish(&sending).await;
     assert_eq!(counts.len(), 12);
     let published: u64 = counts.values().map(|(_, cumulative)| cumulative).sum();
-    assert_eq!(published + late, recorded, "each event is in a count, or late");
+    assert_eq!(published + late, recorded, "each event is either in a count or late");
     assert!(counts.values().all(|(unique, _)| *unique == 1), "{counts:?}");
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: 
 
     let claim = node.claim_one(&AT_ONCE).await;
     let done = node.try_compact(&claim, 9).await.unwrap();
-    assert_eq!((done.sealed, done.late), (0, 1), "one point, one value");
+    assert_eq!((done.sealed, done.late), (0, 1), "a sealed count must not change");
     assert_eq!((done.left, done.sending), (0, Vec::new()));
     assert_eq!(node.backlog().await, (0, 0, 0));
 }
@@ -148,7 +148,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     while node.try_compact(&claim, 200).await.unwrap().left > 200 {}
     let claim = node.seal(&claim).await;
     let first = node.0.unsent(&claim, 0).await.unwrap();
-    assert!(first.next.is_some() && first.items.len() < 5000, "in pages");
+    assert!(first.next.is_some() && first.items.len() < 5000, "not read in pages");
 
     let unsent = node.unsent(&claim).await;
     let keyed = unsent.iter().map(|(series, counts)| ((SEED_MINUTE, series.clone()), *counts));

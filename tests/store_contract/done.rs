@@ -11,7 +11,7 @@ pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     node.record(&[event_of(&series[0]), event_of(&series[1])]).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let claim = node.seal(&claim).await;
-    assert!(!node.acknowledge(&claim, &[&series[0]]).await, "one is unsent");
+    assert!(!node.acknowledge(&claim, &[&series[0]]).await, "another count is unsent");
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "again");
     // A new series is still counted, because no output has all counts of the minute yet.
     node.record(&[event_of(&series[2])]).await;
@@ -80,7 +80,7 @@ pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
         if [":witness", ":closed", ":stamps", ":outputs"].contains(&name) {
             continue;
         }
-        assert!(names.iter().any(|counts| counts == name), "{key} is left");
+        assert!(names.iter().any(|counts| counts == name), "{key} should not exist");
         let ttl_ms: i64 = server.query(&["PTTL", &key]);
         // A negative value means that the key has expired since it was listed.
         let most = i64::try_from(RETENTION.as_millis()).unwrap();

@@ -49,7 +49,7 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     assert!(sent_by_a.taken_over && sent_by_a.output.as_ref() == Some(only()));
     assert!(token_number(&sent_by_a) > token_number(&sent_by_b));
     assert_lost(&b, &sent_by_b, "s=1").await;
-    assert_eq!(b.claim(&AT_ONCE).await, [], "the new lease is not shortened");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "the new lease was shortened");
     let claims = std::slice::from_ref(&sent_by_a);
     assert_eq!(a.finish(claims).await, model(&events));
     for claim in [&old, &new, &sent_by_b, &sent_by_a] {
@@ -108,11 +108,11 @@ async fn extending(ground: &Ground, sends: bool) {
     tokio::time::sleep(2 * BRIEF).await;
     assert_eq!(b.claim(&AT_ONCE).await, [], "renewed");
     assert_eq!(extend(vec![foreign.clone()], Duration::ZERO).await, 0);
-    assert_eq!(b.claim(&AT_ONCE).await, [], "not by a claim that is not held");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "extended with a claim that is not held");
 
     assert_eq!(extend(vec![foreign, second.clone()], Duration::ZERO).await, 1);
     assert_eq!(b.claim_one(&AT_ONCE).await.minute, second.minute);
-    assert_eq!(b.claim(&AT_ONCE).await, [], "the other one is still held");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "the other claim is still held");
     assert_eq!(a.finish(std::slice::from_ref(first)).await.len(), 1);
 }
 
@@ -127,13 +127,13 @@ pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground
     let compacted = a.try_compact(&claim, 1).await.unwrap();
     assert_eq!((compacted.sealed, compacted.left), (1, 1));
     tokio::time::sleep(2 * BRIEF).await;
-    assert_eq!(b.claim(&AT_ONCE).await, [], "compacting has renewed it");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "compacting renews the lease");
 
     let claim = seal_for_a_moment(&a, &claim).await;
     let first = [events[0].series.as_str()];
     assert!(!a.acknowledge(&claim, &first).await);
     tokio::time::sleep(2 * BRIEF).await;
-    assert_eq!(b.claim(&AT_ONCE).await, [], "acknowledging has renewed it");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "acknowledging renews the lease");
     let lapsed = a.0.acknowledge(&claim, &[], Duration::ZERO).await;
     assert!(!lapsed.unwrap());
     let claim = b.claim_one(&AT_ONCE).await;

@@ -147,7 +147,7 @@ impl Life<'_> {
             (false, true, 0, 0) if claimed => Claimed,
             (false, true, 0, 0) if waiting => Open,
             (false, false, 0, 0) if !claimed && !waiting => Absent,
-            other => panic!("no state: {other:?}, {backlog:?}"),
+            other => panic!("not a valid state: {other:?}, {backlog:?}"),
         }
     }
 }

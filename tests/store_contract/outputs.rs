@@ -66,17 +66,17 @@ pub(crate) async fn each_output_gets_every_count_at_its_own_pace(ground: &Ground
         let sent = send(&a, &to_one).await;
         assert_eq!(sent, a.unsent(&to_two).await);
         assert_eq!(sent.len(), 3);
-        assert!(!expire(ground, number).unwrap_or_default(), "two lacks them");
+        assert!(!expire(ground, number).unwrap_or_default(), "output two lacks the counts");
         waiting.push((to_two, sent));
     }
     assert_eq!(a.lacks(&one).await.unsent, 0);
     let lacks = a.lacks(&two).await;
     assert_eq!((lacks.unsent, lacks.oldest), (3, Some(minute(SEED_MINUTE))));
-    assert_eq!(b.claim_for(&AT_ONCE, &both()).await, [], "they are held");
+    assert_eq!(b.claim_for(&AT_ONCE, &both()).await, [], "the claims are held");
     for (to_two, sent) in waiting {
         assert_eq!(send(&a, &to_two).await, sent);
         let number = to_two.minute.epoch_minutes();
-        assert!(expire(ground, number).unwrap_or(true), "all have them");
+        assert!(expire(ground, number).unwrap_or(true), "both outputs have the counts");
     }
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);
 }
@@ -132,7 +132,7 @@ pub(crate) async fn each_output_has_a_quarantine_of_its_own(ground: &Ground) {
     let [first, second] = [0, 1].map(|at| series[at].as_str());
     node.quarantine(&claims[1], &[(first, "no")], true).await;
     assert!(node.acknowledge(&claims[1], &[second]).await);
-    assert_eq!(send(&node, &claims[0]).await.len(), 2, "it refuses none");
+    assert_eq!(send(&node, &claims[0]).await.len(), 2, "this output rejects no counts");
     let partition = claims[0].partition;
     assert_eq!(node.lacks(&one).await.quarantined, 0);
     assert_eq!(node.lacks(&two).await.quarantined, 1);
@@ -209,7 +209,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
         assert!(matches!(lost, Err(StoreError::ClaimLost)), "{lost:?}");
     }
     assert!(!expire(ground, SEED_MINUTE).unwrap_or_default());
-    assert_eq!(node.lacks(&one).await.unsent, 1, "the other one still lacks it");
+    assert_eq!(node.lacks(&one).await.unsent, 1, "the other output still lacks the minute");
     assert_eq!(send(&node, &refused[0]).await.len(), 2);
     // Dropped counts are not counted again.
     node.record(&events(SEED_MINUTE + 2, 3)).await;

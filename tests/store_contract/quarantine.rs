@@ -192,6 +192,6 @@ pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
     assert_eq!(left[0].series, seen[1].series);
     assert_eq!(quarantine.discard(partition, only(), &left).await.unwrap(), 1);
     assert_eq!(quarantine.discard(partition, only(), &left).await.unwrap(), 0);
-    assert_eq!(node.claim(&AT_ONCE).await, [], "nothing to send");
+    assert_eq!(node.claim(&AT_ONCE).await, [], "there is nothing to send");
     assert_eq!(node.backlog().await, (0, 0, 0));
 }

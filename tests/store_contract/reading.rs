@@ -87,7 +87,7 @@ pub(crate) async fn open_and_fixed_counts_are_read_and_nothing_is_changed(ground
     assert_eq!(sealed(&*reading, &minutes).await, Counts::new());
     let claims = node.claim(&AT_ONCE).await;
     let claims = if claims.is_empty() { node.claim(&AT_ONCE).await } else { claims };
-    assert_eq!(open(&*reading).await, model(&events), "claimed minutes are open");
+    assert_eq!(open(&*reading).await, model(&events), "claimed minutes are still open");
     node.finish(&claims).await;
     assert_eq!(sealed(&*reading, &minutes).await, model(&events));
     assert_eq!(open(&*reading).await, Counts::new());

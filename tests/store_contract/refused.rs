@@ -34,7 +34,7 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
         let (counts, rest) = entry.split_once('|').unwrap();
         let (_seconds, kept_message) = rest.split_once('|').unwrap();
         assert_eq!((counts, kept_message), ("1:2", message));
-        assert_eq!(server.query::<i64>(&["TTL", &key]), -1, "nobody else has them");
+        assert_eq!(server.query::<i64>(&["TTL", &key]), -1, "quarantined counts must not expire");
     }
 }
 
@@ -54,8 +54,8 @@ pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
     node.quarantine(&claim, &refused[ROOM..], false).await;
     let mixed = [refused[0], refused[ROOM], refused[1]];
     let kept = node.0.quarantine(&claim, &mixed).await.unwrap();
-    assert_eq!(kept, [true, false, true], "some have their place already");
+    assert_eq!(kept, [true, false, true], "two of the counts are already quarantined");
     assert_eq!(node.backlog().await, (0, 1, ROOM as u64));
     let unsent: Vec<_> = node.unsent(&claim).await.into_keys().collect();
-    assert_eq!(unsent, series[ROOM + 1..], "nor is it sent again");
+    assert_eq!(unsent, series[ROOM + 1..], "the count without room is not sent again");
 }

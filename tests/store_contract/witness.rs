@@ -61,28 +61,28 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
     assert_eq!(answer.closed, [minute(SEED_MINUTE + 2)]);
 }
 
-pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(ground: &Ground) {
+pub(crate) async fn check_in_returns_whether_a_claim_may_be_due(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
     let is_due = async || check_in(&b, known).await.unwrap().is_due;
-    assert!(!is_due().await, "nothing is there");
+    assert!(!is_due().await, "there are no minutes");
     let now = check_in(&b, known).await.unwrap().now_ms;
     a.record(&[event_in(now / 60_000 + 10, "x")]).await;
-    assert!(!is_due().await, "a minute that is not over");
+    assert!(!is_due().await, "the minute has not ended");
     a.record(&[event_in(SEED_MINUTE, "x")]).await;
-    assert!(is_due().await, "one that is");
+    assert!(is_due().await, "a minute has ended");
     let claims = claim(&a, known).await.unwrap();
-    assert!(is_due().await, "a claim, which may lapse");
+    assert!(is_due().await, "a claim to seal may lapse");
     let sending = a.seal_for(&claims[0], &[only().clone()]).await;
-    assert!(is_due().await, "the same of an output");
+    assert!(is_due().await, "a claim to send may lapse");
     a.finish(&sending).await;
-    assert!(!is_due().await, "all is done");
+    assert!(!is_due().await, "everything is done");
     a.report_lag(true, Duration::from_millis(100)).await;
-    assert!(is_due().await, "a node that lags, which may die");
+    assert!(is_due().await, "a lagging node may die");
     let began = Instant::now();
     while is_due().await {
-        assert!(began.elapsed() < SOON, "whoever claims removes what it said");
+        assert!(began.elapsed() < SOON, "a claim request removes the report of a dead node");
         assert_eq!(claim(&b, known).await.unwrap(), []);
     }
 }

@@ -12,9 +12,9 @@ async fn every_way_to_a_server_and_a_database_of_its_own() {
     let mut unix = at(Address::Server(Endpoint::Unix(server.unix_socket().into())));
     let mut by_tcp = tcp(&server);
     (unix.redis.database, by_tcp.redis.database) = (1, 3);
-    do_everything(&store(&unix)).await.expect("by a Unix socket");
-    do_everything(&store(&by_tcp)).await.expect("in a database of its own");
-    assert_eq!(server.keys(), [""; 0], "nothing in database 0");
+    do_everything(&store(&unix)).await.expect("a Unix socket works");
+    do_everything(&store(&by_tcp)).await.expect("a database number works");
+    assert_eq!(server.keys(), [""; 0], "there are keys in database 0");
     let store = store(&tcp(&server));
     do_everything(&store).await.expect("by TCP");
     let address = server.address().to_string();
@@ -58,7 +58,7 @@ async fn missing_right_is_named() {
             Err(error) => panic!("without {command}: {error}"),
         }
     }
-    println!("granted by the sample, but not needed on this way: {not_missed:?}");
+    println!("granted by the sample, but not needed in this test: {not_missed:?}");
 }
 
 /// Checks in, claims, compacts and acknowledges. Adds the sent counts to `sent`, even if an error follows.
@@ -85,7 +85,7 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
         for counts in &page.items {
             let values = (counts.unique, counts.cumulative);
             let before = sent.insert(counts.series.clone(), values);
-            assert!(before.is_none_or(|before| before == values), "two values");
+            assert!(before.is_none_or(|before| before == values), "a count has two values");
         }
         let series: Vec<_> = page.items.iter().map(|counts| counts.series.as_str()).collect();
         assert!(store.acknowledge(&claim, &series, Duration::ZERO).await?);

@@ -97,7 +97,7 @@ async fn a_user_without_rights() {
 }
 
 #[tokio::test]
-#[ignore = "wants EDS_TEST_REDIS to be a Redis of before 7.0: $(scripts/setup --server redis-6.2)"]
+#[ignore = "requires a Redis before 7.0: EDS_TEST_REDIS=$(scripts/setup --server redis-6.2)"]
 async fn an_old_server() {
     let server = RedisServer::start(&[]);
     refuses(&tcp(&server), "the server is Redis 6", "Redis 7.0 or later, or Valkey").await;

@@ -54,7 +54,7 @@ async fn draining_frees_memory() {
 
     let claims = claim(&store).await.unwrap();
     let sending = seal(&store, &claims[0], 200).await.unwrap();
-    eventually("there is room", SOON, || {
+    eventually("memory has been freed", SOON, || {
         let used = used_memory(&server);
         when(used < before - 100_000, format!("{used} of {before} bytes used"))
     });
@@ -84,7 +84,7 @@ async fn memory_of_counts_is_as_documented() {
     let name = names.iter().map(String::len).sum::<usize>() / SERIES;
     let bytes = counts / SERIES as u64;
     println!(
-        "a count takes {bytes} bytes, its name is {name} bytes of it; documented: 80 and the name"
+        "a count takes {bytes} bytes, including {name} bytes for its name; documented: 80 plus the name"
     );
-    assert!(bytes <= 80 + name as u64, "{bytes} bytes a count");
+    assert!(bytes <= 80 + name as u64, "{bytes} bytes per count");
 }

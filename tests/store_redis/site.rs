@@ -135,7 +135,7 @@ pub(crate) async fn seal(
             return Ok(done.sending.remove(0));
         }
     }
-    panic!("sealing has no end")
+    panic!("sealing does not end")
 }
 
 /// Seals the minute if necessary, and acknowledges all counts. Returns the number of series.
@@ -162,7 +162,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
         Err(error) => return Err(error),
     }
     let claims = claim(store).await?;
-    assert!(!claims.is_empty(), "something to do");
+    assert!(!claims.is_empty(), "there is nothing to claim");
     for claim in &claims {
         let claim = &seal(store, claim, 1).await?;
         let page = store.unsent(claim, 0).await?;

@@ -33,7 +33,7 @@ fn in_the_clear(address: SocketAddr) -> Settings {
 fn assert_says(error: &StoreError, words: &[&str]) {
     let message = error.to_string();
     for word in words {
-        assert!(message.contains(word), "{word} is not in: {message}");
+        assert!(message.contains(word), "{word} is missing from: {message}");
     }
     assert!(!message.contains(char::is_control), "{message:?}");
     assert!(message.len() < 1024, "{message}");

@@ -85,7 +85,7 @@ pub(crate) fn is_harmless(plan: &[Planned]) -> bool {
     })
 }
 
-/// Returns the plan of a phase in a long run, in which some phases are harmless, some have a rollback, and others are random.
+/// Returns the plan of a phase in a long run: a slow link, a rollback after unacknowledged writes, or random faults.
 pub(crate) fn plan(
     random: &mut SmallRng,
     kind: Kind,
@@ -111,7 +111,7 @@ fn slow_link(kind: Kind, number: usize, to: Duration) -> Vec<Planned> {
     slow.into_iter().chain(archive).map(planned).collect()
 }
 
-/// Redis rolls back, and all nodes except the anchor are killed, after both databases have accepted writes without responding.
+/// Both databases accept writes without responding, all nodes except the anchor are killed, and Redis rolls back.
 fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
     let planned = |fault, [from, to]: [u64; 2]| Planned {
         fault,

@@ -1,10 +1,9 @@
-//! Torture test with real nodes, Redis servers and InfluxDB servers, and with overlapping faults from a seed. The counts must
-//! be exact in both databases. `scripts/torture` runs it for longer.
+//! Torture test with real nodes and servers and overlapping random faults. The counts must be exact in both databases.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test ends where something is not as it must be"
+    reason = "tests panic on failure"
 )]
 
 #[path = "../support/mod.rs"]
@@ -77,7 +76,7 @@ fn script_distinguishes_misuse_from_failure() {
 
 /// Runs for as long as requested. `scripts/torture` sets `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS`.
 #[test]
-#[ignore = "as long as one likes: scripts/torture --minutes N"]
+#[ignore = "takes as long as requested; run scripts/torture --minutes N"]
 fn long_torture_is_exact() {
     let variable = |name| {
         let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));

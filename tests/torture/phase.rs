@@ -21,7 +21,7 @@ const AHEAD_MAX: u64 = 32;
 const MINUTE_LASTS: Duration = Duration::from_secs(5);
 /// After a pause of this length, previous minutes may have been closed, so no more events are sent for them.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// The range of `flush.max_hold` in seconds, longer than it takes to send a minute and to record its events during any fault.
+/// `flush.max_hold` in seconds, which is longer than it takes to send a minute and to record its events despite faults.
 const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
 const STRAGGLES: Duration = Duration::from_millis(500);
 /// The maximum time from `flush.max_hold` to the publication of a straggler's minute, even during other faults.

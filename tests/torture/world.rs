@@ -142,7 +142,7 @@ impl World {
         lived: impl Iterator<Item = usize>,
     ) {
         for node in lived {
-            eventually("a node reports that Redis went back", SOON, || {
+            eventually("a node reports that Redis rolled back", SOON, || {
                 let (now, before) = (rollbacks(&self.nodes[node]), before[node]);
                 let both = now.0 > before.0 && now.1 > before.1;
                 when(both, format!("node {node}: {now:?} after {before:?}"))

@@ -208,7 +208,7 @@ mod tests {
         while node.recv(&mut [0; 8]).is_ok() {
             sent -= 1;
         }
-        assert_eq!(sent, 0, "every accepted copy is there");
+        assert_eq!(sent, 0, "an accepted copy is missing");
     }
 
     #[test]

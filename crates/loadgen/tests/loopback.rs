@@ -1,7 +1,7 @@
 //! Sends loads over real sockets to two receivers, and compares the expected counts with the received events, counted in a
 //! different way.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
@@ -111,7 +111,11 @@ fn the_expected_counts_are_those_of_all_receivers_together() {
         assert!((25..35).contains(&dropped), "{summary}");
         let unsent = summary.events_unsent * 100 / summary.events;
         assert!((6..12).contains(&unsent), "{summary}");
-        assert_ne!(counted_with_sets(first.iter()), counted, "dropping made no difference");
+        assert_ne!(
+            counted_with_sets(first.iter()),
+            counted,
+            "the dropped copies made no difference"
+        );
     }
 }
 

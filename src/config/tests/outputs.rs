@@ -110,5 +110,5 @@ fn outputs_are_compared_in_any_order() {
     assert_eq!(outputs(&format!("{second}{first}")), written);
     assert_eq!(outputs(""), "default stdout:");
     let slower = TWO.replace("batch_lines = 10", "timeout = \"1m\"");
-    assert_eq!(outputs(&slower), written, "how it is written is a node's own");
+    assert_eq!(outputs(&slower), written, "timeouts and batch sizes may differ between nodes");
 }

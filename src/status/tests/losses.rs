@@ -26,7 +26,7 @@ fn loss_is_a_finding_until_acknowledged() {
         let finding = Seen::with_losses(&losses).finds(id, severity, &words);
         for word in ["node b", "5 ", "in the minute 20161204:1118", "eds loss acknowledge"] {
             let text = format!("{} {} {}", finding.r#where, finding.why, finding.remedy);
-            assert!(text.contains(word), "{word:?} is not in: {text}");
+            assert!(text.contains(word), "{word:?} is missing from: {text}");
         }
         let lost = Seen::with_losses(&losses).status().is_anything_lost;
         let expected = if cause == "late" { Answer::Attention } else { Answer::Yes };
@@ -37,7 +37,7 @@ fn loss_is_a_finding_until_acknowledged() {
         let status = seen.status();
         assert!(status.healthy && status.findings.is_empty(), "{status:?}");
         assert_eq!(status.is_anything_lost.answer, Answer::No);
-        assert_eq!(status.record.len(), 1, "it stays in the record");
+        assert_eq!(status.record.len(), 1, "the loss stays in the record");
     }
     Seen::with(|report| report.details.recent.overflowed = 1).finds(
         "overflow",

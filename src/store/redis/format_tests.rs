@@ -105,10 +105,10 @@ fn shared_state_matches_the_format() {
     let keys = [vec![keys], of_all.into()].concat().join(" ");
     let keys = ("the names of the other keys", xxh3_64(keys.as_bytes()));
     let shared: BTreeMap<_, _> = scripts.chain([transaction, keys]).collect();
-    assert_eq!(FORMATS, 4..=4, "another format has other hashes");
+    assert_eq!(FORMATS, 4..=4, "update the hashes for the new format");
     let pinned = BTreeMap::from(PINNED);
     let changed: Vec<_> =
         shared.iter().filter(|(name, hash)| pinned.get(*name) != Some(hash)).collect();
     assert!(changed.is_empty(), "now: {changed:#x?}{EXPLAINED}");
-    assert_eq!(pinned.len(), shared.len(), "something of PINNED is gone");
+    assert_eq!(pinned.len(), shared.len(), "PINNED lists something that no longer exists");
 }

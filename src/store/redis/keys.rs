@@ -224,7 +224,7 @@ mod tests {
             let both = partitions("eds", count(now), Some((before, from)));
             let all = Keys::new("eds", &both).partitions;
             let tags: BTreeSet<_> = all.iter().map(|keys| keys.tag.as_str()).collect();
-            assert_eq!(tags.len(), usize::from(both.count()), "each place has a tag of its own");
+            assert_eq!(tags.len(), usize::from(both.count()), "every partition has a distinct tag");
             for (minute, count) in [(from, now), (Minute::of_nanos(-1), before)] {
                 let alone = keys(count);
                 let parts = alone.partitions.len();

@@ -74,7 +74,7 @@ mod tests {
         for right in granted.filter(|right| !apart.contains(right)) {
             let name = right.split('|').next().unwrap();
             let is_tried = tried().any(|words| words[0] == name) || name == "script";
-            assert!(is_tried, "{right} is not tried");
+            assert!(is_tried, "{right} is not tested");
         }
     }
 }

@@ -17,10 +17,10 @@ use crate::number_from;
 const SCHEDULES: u64 = 200;
 
 const REACHED: [&str; 10] = [
-    "Redis goes back",
+    "Redis rolls back",
     "a call is dropped",
     "a claim is refused",
-    "a command goes when nobody waits for it",
+    "a command is executed without a waiting caller",
     "a log is refused",
     "a node is killed",
     "a part is sealed",

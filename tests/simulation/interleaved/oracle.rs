@@ -71,12 +71,12 @@ impl Truth {
             }
             if expected.get(series) != Some(counts) {
                 let right = expected.get(series);
-                return Err(format!("{series:?} is sealed as {counts:?}, not {right:?}"));
+                return Err(format!("{series:?} was sealed as {counts:?} instead of {right:?}"));
             }
             self.sealed.insert(series.clone(), *counts);
         }
         if new != sealed {
-            return Err(format!("{new} series are sealed, {sealed} are told"));
+            return Err(format!("{new} series were sealed, but {sealed} were reported"));
         }
         self.told.0 += sealed;
         self.told.1 += late;
@@ -96,7 +96,7 @@ impl Truth {
         let told = (expected.len() as u64 - late.len() as u64, late.iter().sum());
         if self.told != told {
             let wrong = self.told;
-            return Err(format!("sealed and late: {wrong:?} are told of {told:?}"));
+            return Err(format!("sealed and late: {wrong:?} were reported instead of {told:?}"));
         }
         self.before = self.sealed.keys().cloned().collect();
         self.cut.clear();
@@ -115,7 +115,7 @@ impl Truth {
         }
         let gone = self.sealed.keys().find(|series| !there.contains_key(*series));
         match gone {
-            Some(series) if !is_closed => Err(format!("{series:?} was sealed and is forgotten")),
+            Some(series) if !is_closed => Err(format!("{series:?} was sealed but is missing")),
             _ => Ok(()),
         }
     }

@@ -241,7 +241,7 @@ impl World {
                     for (_, _, timestamp) in &recorded.events {
                         let minute = minute_of(*timestamp);
                         if !self.appended.contains(&(recorded.number, minute)) {
-                            return Err(format!("confirmed and not appended: {recorded:?}"));
+                            return Err(format!("confirmed but not appended: {recorded:?}"));
                         }
                     }
                 }
@@ -254,7 +254,7 @@ impl World {
                 at.claims.extend(step.sending);
                 if step.repeated != self.repeated[node] && !self.went_back {
                     let (told, right) = (step.repeated, self.repeated[node]);
-                    return Err(format!("{told} copies are told of {right}"));
+                    return Err(format!("{told} copies were reported instead of {right}"));
                 }
             }
             Ended::Sent(claim, Ok(true)) => at.claims.retain(|kept| *kept != claim),
@@ -364,7 +364,7 @@ impl World {
 
     fn move_clock(&mut self, ahead: Duration) {
         self.micros.fetch_add(i64::try_from(ahead.as_micros()).unwrap(), Ordering::Relaxed);
-        self.log.push(format!("the clock goes on by {ahead:?}"));
+        self.log.push(format!("the clock advances by {ahead:?}"));
     }
 
     fn abandon(&mut self, node: usize, task: Task) {
@@ -374,7 +374,7 @@ impl World {
     }
 
     fn hang_up(&mut self, held: &Held) {
-        self.reach("a command goes when nobody waits for it");
+        self.reach("a command is executed without a waiting caller");
         let (node, kind) = (held.node, Kind::of(held));
         self.log.push(format!("n{node} hangs up while {kind:?} {} is held", held.id));
         self.abandon(node, kind.task());
@@ -475,8 +475,8 @@ impl World {
             agrees.map_err(|error| format!("{minute}: {error}"))?;
         }
         if let Some((saved, truths)) = before {
-            self.log.push("Redis goes back".to_owned());
-            self.reach("Redis goes back");
+            self.log.push("Redis rolls back".to_owned());
+            self.reach("Redis rolls back");
             *self.redis.keyspace() = saved;
             (self.truths, self.went_back) = (truths, true);
         }
@@ -537,7 +537,7 @@ impl World {
                 self.move_clock(LEASE);
             }
         }
-        Err("there is no end of what there is to do".to_owned())
+        Err("the work does not end".to_owned())
     }
 
     fn is_done(&mut self) -> Result<bool, String> {

@@ -85,7 +85,7 @@ impl Oracle {
         };
         must!(
             answered || book.anew || forgot,
-            "{event:?} was recorded under {under}, which no node was answered"
+            "{event:?} was recorded under {under}, but no node was given that answer"
         );
         let key = (event.series, event.user, event.at);
         let home = *book.homes.entry(key).or_insert(under);

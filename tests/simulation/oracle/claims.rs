@@ -190,7 +190,7 @@ impl Oracle {
                 self.renew(claim, deadline_ms);
             }
         }
-        must!(current == held, "{held} claims were extended of {current} that are held");
+        must!(current == held, "{held} claims were extended, but {current} are held");
         Ok(())
     }
 

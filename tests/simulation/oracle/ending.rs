@@ -7,7 +7,7 @@ impl Oracle {
     pub(crate) fn finish(&self, now_ms: i64, state: &State<'_>) -> Verdict {
         must!(
             state.undone().is_none(),
-            "faults are over since long, and minutes are still not done: {:?}",
+            "long after the last fault, minutes are still not done: {:?}",
             state.undone()
         );
         must!(state.left_over().is_none(), "more is left than counts: {:?}", state.left_over());

@@ -83,7 +83,7 @@ impl Oracle {
         let (partition, minute, _) = point;
         must!(
             book.may_write.contains(&(life, partition, minute)),
-            "life {life} begins to write {point:?} before the other nodes have heard so"
+            "life {life} begins to write {point:?} before the other nodes have heard of it"
         );
         let heard = book.heard.iter();
         let heard = heard.filter(|(_, heard_partition, heard_minute)| {

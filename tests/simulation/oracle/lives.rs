@@ -103,7 +103,7 @@ impl Oracle {
         let book = &mut self.lives[life];
         book.settle(totals)?;
         let strange = events.iter().find(|event| !book.accepted.contains(event));
-        must!(strange.is_none(), "life {life} recorded {strange:?} without having it");
+        must!(strange.is_none(), "life {life} recorded {strange:?}, which it did not have");
         book.heard = events.to_vec();
         Ok(())
     }

@@ -116,7 +116,7 @@ impl Oracle {
         let done = |compaction: &Compaction| (compaction.sealed, compaction.late, compaction.left);
         must!(
             done(answer) == done(&expected),
-            "the compaction of {minute} answered {answer:?}, and did {expected:?}"
+            "the compaction of {minute} returned {answer:?}, but did {expected:?}"
         );
         if answer.left == 0 {
             self.handed_out(claim, &answer.sending, (now_ms, deadline_ms))?;
@@ -187,7 +187,7 @@ impl Oracle {
             }
             must!(
                 point.counts.is_some() && (point.outputs[output].rejected.is_some() || forgot),
-                "series {series} of {} was quarantined, and was never rejected alone",
+                "series {series} of {} was quarantined but never rejected alone",
                 claim.minute
             );
             must!(

@@ -1,10 +1,9 @@
-//! Random schedules with faults: operations are late, lost, executed twice or without an answer; holders continue
-//! after their lease; callers time out at any point; computations fail and panic. Time follows the schedule, so a seed
-//! reproduces a run.
+//! Runs random schedules with faults. Operations are late, lost, or executed twice; holders continue after their lease;
+//! callers time out; computations fail or panic. Virtual time makes a run reproducible from its seed.
 //!
-//! Invariants: every holder of a lock except for the newest knows of its loss; computations do not overlap, and no caller gets
-//! the result of a computation that began before an earlier invalidation; tokens grow, so a store that compares them accepts no
-//! older holder after a newer one, and refuses no holder without a known loss; after the faults every caller gets its result.
+//! Invariants: Every holder of a lock except the newest has been told of its loss. Computations do not overlap. No caller
+//! gets the result of a computation that began before an invalidation. Tokens grow, so a store that compares them rejects
+//! outdated holders, which have always been told of their loss. After the faults, every caller gets a result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::faulty::{Fate, Faulty};
 use crate::site::PATIENCE;
 
-/// Default number of schedules.
+/// The default number of schedules.
 const SCHEDULES: u64 = 1000;
 const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 const LOCK_TTL: Duration = Duration::from_secs(1);
@@ -46,21 +45,21 @@ impl Clock for Time {
     }
 }
 
-/// The observed state.
+/// The state observed so far.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Holders that entered and did not leave, with their notice of the loss.
+    /// The holders that have entered but not left, each with the signal that tells it of its loss.
     inside: Vec<(Token, CancellationToken)>,
-    /// The greatest token that entered.
+    /// The greatest token of a holder that has entered.
     entered: Option<Token>,
-    /// A place that refuses older tokens than it has seen.
+    /// The greatest token in a store that rejects smaller tokens.
     written: Option<Token>,
-    /// The running computations that were not invalidated, and their number.
+    /// The running computations that have not been invalidated, and the number of running invalidations.
     computing: Vec<Token>,
     invalidating: u32,
-    /// Rights that were granted before may have been invalidated.
+    /// Computations with smaller tokens may have been invalidated.
     valid_from: u64,
-    /// The greatest token of a computation.
+    /// The greatest token of a computation that has begun.
     began: Option<Token>,
 }
 
@@ -77,7 +76,7 @@ impl Schedule {
         self.seen.lock().unwrap()
     }
 
-    /// Up to this many lease times.
+    /// Returns a random duration of up to this many lease durations.
     fn span(&self, leases: f64) -> Duration {
         LOCK_TTL.mul_f64(self.random.lock().unwrap().random_range(0.0..leases))
     }
@@ -144,7 +143,7 @@ impl Schedule {
             if self.chance(0.5) {
                 let _ = guard.protect(sleep(self.span(2.0))).await;
             } else {
-                // It does not look whether it has it still.
+                // Continue without checking whether the lock is still held.
                 sleep(self.span(3.0)).await;
             }
             self.write(&guard);
@@ -155,7 +154,7 @@ impl Schedule {
         }
     }
 
-    /// A dead holder: it has the lock or a place in the queue, and never calls again.
+    /// Acts as a holder that dies, which has the lock or a place in the queue and never calls again.
     async fn die(self, arbiter: Arc<Faulty>) {
         sleep(self.span(6.0)).await;
         let claim = |name| Claim::new(name, LOCK_TTL);
@@ -191,7 +190,7 @@ impl Schedule {
         Ok(token.to_string().into_bytes())
     }
 
-    /// Invalidated computations. They continue until they notice it, so they may overlap others.
+    /// Invalidates the value. Running computations continue until they notice, so they may overlap with new ones.
     async fn invalidate(&self, node: &ComputeOnce) -> Option<Token> {
         let began = {
             let mut seen = self.seen();
@@ -275,7 +274,7 @@ async fn run(seed: u64) {
             let schedule = schedule.clone();
             match once.get("a", PATIENCE, move |token| schedule.clone().compute(token)).await {
                 Ok(value) => break value,
-                // Of the faults, for a moment.
+                // A failed computation is cached for a moment, so wait until it can be repeated.
                 Err(Error::Failed(_)) => sleep(LOCK_TTL).await,
                 Err(error) => panic!("no value: {error}"),
             }
@@ -289,7 +288,7 @@ fn faults_never_allow_two_holders_or_computations() {
     let schedules =
         std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |number| number.parse().unwrap());
     let first = seed();
-    // What computations are to panic with.
+    // Do not print the panics that computations raise intentionally.
     let report = take_hook();
     set_hook(Box::new(move |panic| {
         let message = panic.payload().downcast_ref::<&str>();

@@ -1,4 +1,4 @@
-//! A Redis whose clock a test sets: a server, a cluster, or a master that a sentinel names.
+//! A Redis server, a Redis Cluster, or a master behind Sentinel, with a clock that the test controls.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::reference::Key;
 use crate::site::TIMEOUTS;
 
 const PREFIX: &str = "model";
-/// The clocks begin some time before the schedules do.
+/// The initial time of the clocks, before all schedules.
 const BEGIN_US: i64 = 1_699_999_000_000_000;
 const TICK: Duration = Duration::from_millis(20);
 const MASTER: &str = "locks";
@@ -51,7 +51,7 @@ impl Clocked {
 
     pub(crate) fn cluster() -> Self {
         let clock = Clock::stopped_at(BEGIN_US);
-        // A cluster takes time to become whole.
+        // A cluster needs a running clock while it is being formed.
         let (done, is_done) = mpsc::channel::<()>();
         let ticking = &clock;
         let cluster = thread::scope(|scope| {

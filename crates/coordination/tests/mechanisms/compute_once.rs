@@ -1,4 +1,4 @@
-//! Values that are computed once.
+//! Tests values that are computed once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +39,7 @@ fn node(site: &Site, settings: ComputeSettings) -> Arc<ComputeOnce> {
     Arc::new(ComputeOnce::new(site.arbiter(), settings).unwrap())
 }
 
-/// Must not be called.
+/// A computation that must not be called.
 fn unwanted() -> std::future::Ready<Result<Vec<u8>, String>> {
     panic!("computed although a value exists");
 }
@@ -154,7 +154,7 @@ async fn an_error_reaches_all_waiters_and_expires(site: Site) {
     assert!(began.elapsed() >= settings(5000, 60_000).error_ttl);
 }
 
-/// It has the right to compute and never says anything again.
+/// The first process gets the lease to compute, and then dies.
 async fn another_process_computes_after_a_death(site: Site) {
     let lock_ttl = Duration::from_millis(800);
     let dying = site.arbiter();
@@ -178,7 +178,7 @@ async fn another_process_computes_after_a_death(site: Site) {
     assert!(asked.elapsed() >= lock_ttl);
 }
 
-/// Three times as long as the right would last without a sign of life.
+/// The computation takes three times as long as its lease without renewal.
 async fn a_long_computation_keeps_its_right(site: Site) {
     let nodes = [(); 2].map(|()| node(&site, settings(900, 60_000)));
     let begun = Arc::new(Notify::new());
@@ -210,11 +210,11 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     let (newer, token) = begin(&*arbiter, &name, long).await;
     assert!(token > stale_token);
     let value = |value: &'static [u8]| Ok((value, short));
-    // While the newer one computes, and when it has published.
+    // The stale result is refused both while the newer computation is running and after it has published its value.
     for _ in 0..2 {
         assert!(!arbiter.publish(&stale, value(b"stale"), long).await.unwrap());
         assert!(!arbiter.publish(&stale, Err("stale"), long).await.unwrap());
-        // The second is sent again because the answer was lost.
+        // The second publication repeats the first one, as after a lost response.
         assert!(arbiter.publish(&newer, value(b"newer"), long).await.unwrap());
     }
     match arbiter.begin(&Claim::new(name, long), None).await.unwrap() {
@@ -223,7 +223,7 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     }
 }
 
-/// Its right is revoked while it computes: it stops, waits, and gets the other's result.
+/// A computation loses its lease, so the caller waits and gets the result of the newer computation.
 async fn a_computation_without_its_lease_returns_the_newer_value(site: Site) {
     let arbiter = site.arbiter();
     let name = Name::of_value("a").unwrap();

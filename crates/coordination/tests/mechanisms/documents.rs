@@ -1,5 +1,5 @@
-//! The proposals of the four documents, replayed step by step on a real Redis up to their failure, and the same steps
-//! with this crate. Each client has its own connection.
+//! Replays the proposals of the four documents on a real Redis server until they fail, and the same steps with this crate.
+//! Each client has its own connection.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,12 +21,12 @@ fn clients<const N: usize>(site: &Site) -> [redis::Connection; N] {
     [(); N].map(|()| server(site).connection())
 }
 
-/// The lock's time in the documents' manner: the instant when it lapses, in seconds, by the client's clock.
+/// The time at which a lock lapses, as stored by the documents' proposals: in seconds, by the client's clock.
 const LAPSED: i64 = 1_000;
 const NOW: i64 = 2_000;
 const TIMEOUT: i64 = 10;
 
-/// SETNX: C3 has crashed; C1 and C2 both see the lock lapsed, delete it and take it. Both have it.
+/// SETNX: After C3 has crashed, both C1 and C2 see that the lock has lapsed, delete it, and acquire it.
 #[test]
 fn setnx_after_del_grants_the_lock_twice() {
     let site = Site::redis();
@@ -44,8 +44,8 @@ fn setnx_after_del_grants_the_lock_twice() {
     assert!(c1_has_it && c2_has_it, "the race of the document");
 }
 
-/// GETSET: C5 is faster than C4, which sees it and backs off. But it has written its own time over that of C5, and
-/// nothing tells C3, when it awakes and deletes "its" lock, that it is C5's.
+/// GETSET: C5 is faster than C4, which backs off after overwriting the time of C5. When C3 resumes and deletes the lock,
+/// it does not notice that the lock belongs to C5.
 #[test]
 fn getset_has_one_winner_but_a_late_release_frees_the_lock() {
     let site = Site::redis();
@@ -58,26 +58,26 @@ fn getset_has_one_winner_but_a_late_release_frees_the_lock() {
     }
     let c5_saw: i64 = c5.getset(&lock, NOW + TIMEOUT).unwrap();
     let c4_saw: i64 = c4.getset(&lock, NOW + TIMEOUT + 3).unwrap();
-    assert!(c5_saw < NOW && c4_saw >= NOW, "C5 has it, C4 has not");
+    assert!(c5_saw < NOW && c4_saw >= NOW, "C5 has the lock, C4 does not");
     let until: i64 = c4.get(&lock).unwrap();
-    assert_eq!(until, NOW + TIMEOUT + 3, "C4 has changed the lock of C5");
-    // C3 was only slow.
+    assert_eq!(until, NOW + TIMEOUT + 3, "C4 has overwritten the lock of C5");
+    // C3 had not crashed, but was only slow.
     c3.del::<_, ()>(&lock).unwrap();
-    assert!(c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(), "C5 and C6 have it");
+    assert!(c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(), "C5 and C6 have the lock");
 }
 
-/// The same steps with `Mutex`: C3 crashed, and the lock lapsed. One of the others acquires it; C3 cannot release it.
+/// The same steps with `Mutex`: After the lock of C3 has lapsed, one other client acquires it, and C3 cannot release it.
 #[tokio::test]
 async fn mutex_has_one_winner_and_ignores_a_late_release() {
     let site = Site::redis();
     let [c1, c2, c3, c4] = [(); 4].map(|()| site.arbiter());
     let name = Name::of_mutex("lock.foo").unwrap();
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-    let (stale, stale_token) = lock(&*c3, &name, short).await.expect("C3 has it");
+    let (stale, stale_token) = lock(&*c3, &name, short).await.expect("C3 acquires the lock");
     assert_eq!(lock(&*c1, &name, long).await, None);
     assert_eq!(lock(&*c2, &name, long).await, None);
     tokio::time::sleep(short * 2).await;
-    let (newer, token) = lock(&*c1, &name, long).await.expect("C1 has it");
+    let (newer, token) = lock(&*c1, &name, long).await.expect("C1 acquires the lock");
     assert_eq!(lock(&*c2, &name, long).await, None);
     assert_eq!(lock(&*c4, &name, long).await, None);
     assert!(!c3.release(&stale).await.unwrap());
@@ -86,7 +86,7 @@ async fn mutex_has_one_winner_and_ignores_a_late_release() {
     assert!(c1.renew(&newer).await.unwrap());
 }
 
-/// SADD: a holder that crashes leaves the handle in the set permanently.
+/// SADD: The handle of a crashed holder stays in the set permanently.
 #[test]
 fn a_crashed_holder_keeps_a_lock_by_sadd() {
     let site = Site::redis();
@@ -98,40 +98,40 @@ fn a_crashed_holder_keeps_a_lock_by_sadd() {
         assert_eq!(other.sadd::<_, _, u32>(&locks, "foo").unwrap(), 0);
         sleep(Duration::from_millis(10));
     }
-    // Nothing will ever take it out: the set has no time to live, and one for all handles would be none for each.
+    // The set has no time to live, which would apply to all handles together anyway.
     assert_eq!(other.ttl::<_, i64>(&locks).unwrap(), -1);
-    // The set does not know its owner: any client's SREM frees it.
+    // The set does not store the holder, so any client can release the lock with SREM.
     assert_eq!(other.srem::<_, _, u32>(&locks, "foo").unwrap(), 1);
 }
 
-/// INCR, then DECR whatever the answer: two waiting clients keep each other out of a free lock; a DECR repeated after
-/// a doubt lets a second one in; and a crash in between is permanent.
+/// INCR, then DECR in any case: Two waiting clients can keep each other out of a free lock, a repeated DECR lets a second
+/// holder in, and a crash between the two commands blocks the lock permanently.
 #[test]
 fn a_lock_by_incr_and_decr_has_no_holder_or_two() {
     let site = Site::redis();
     let [mut a, mut b, mut c] = clients(&site);
 
     let lock = format!("{}:nobody", site.prefix);
-    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has it");
+    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has the lock");
     assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2);
     assert_eq!(a.decr::<_, _, i64>(&lock, 1).unwrap(), 1, "A is done");
     for _ in 0..20 {
-        assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "C does not get it");
+        assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "C does not get the lock");
         b.decr::<_, _, i64>(&lock, 1).unwrap();
         assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "nor does B");
         c.decr::<_, _, i64>(&lock, 1).unwrap();
     }
 
     let lock = format!("{}:two", site.prefix);
-    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has it");
+    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has the lock");
     assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2);
     b.decr::<_, _, i64>(&lock, 1).unwrap();
     b.decr::<_, _, i64>(&lock, 1).unwrap();
-    assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A and C have it");
+    assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A and C have the lock");
 }
 
-/// HSETNX and EXPIRE are two steps. A client that dies between them leaves a lock without a time to live, and clients
-/// that wait with BRPOPLPUSH wait for a list that is never written.
+/// HSETNX, then EXPIRE: If a client dies between the two commands, the lock never expires, and clients that use BRPOPLPUSH
+/// wait for a list that is never written.
 #[test]
 fn lock_with_a_separate_expire_may_never_expire() {
     let site = Site::redis();
@@ -145,20 +145,20 @@ fn lock_with_a_separate_expire_may_never_expire() {
     assert_eq!(read, None);
 }
 
-/// BRPOPLPUSH of a list onto itself: a late winner's push makes two elements, and readers alternate.
+/// BRPOPLPUSH of a list onto itself: A second push by a slow client adds an element, so readers get both values in turn.
 #[test]
 fn circular_list_pushed_twice_returns_two_lists_in_turn() {
     let site = Site::redis();
     let list = format!("{}:list-a", site.prefix);
     let [mut slow, mut newer, mut reader] = clients(&site);
-    // The lock of the slow one has lapsed while it computed, so another has computed, too.
+    // The lock of the slow client lapsed during its computation, so a different client has computed a newer value.
     newer.lpush::<_, _, ()>(&list, "new").unwrap();
     slow.lpush::<_, _, ()>(&list, "old").unwrap();
     let mut read = || -> String { reader.brpoplpush(&list, &list, 1.0).unwrap() };
     assert_eq!([read(), read(), read(), read()], ["new", "old", "new", "old"]);
 }
 
-/// With `ComputeOnce` the late value is refused, and all callers read the newer one.
+/// With `ComputeOnce`, the late value is refused, and all callers read the newer value.
 #[tokio::test]
 async fn compute_once_keeps_one_list() {
     let site = Site::redis();
@@ -177,7 +177,7 @@ async fn compute_once_keeps_one_list() {
     }
 }
 
-/// DEL, DEL, RPUSH, RPUSH: the friends are there twice. With ours the same two writers leave one list.
+/// DEL, DEL, RPUSH, RPUSH: Two writers double the list. With `AtomicReplace`, the same writers leave a single list.
 #[tokio::test]
 async fn two_messages_double_a_list_but_not_that_of_atomic_replace() {
     let site = Site::redis();

@@ -1,4 +1,4 @@
-//! Values that are refreshed before they expire.
+//! Tests values that are refreshed before they expire.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -28,7 +28,7 @@ fn node(site: &Site, beta: f64) -> Arc<ComputeOnce> {
     Arc::new(ComputeOnce::new(site.arbiter(), settings).unwrap())
 }
 
-/// With this β the first read of a value is due, all but certainly.
+/// With this β, it is practically certain that the first read of a value triggers a refresh.
 const AT_ONCE: f64 = 1e9;
 
 async fn one_refreshes_while_all_others_read_on(site: Site) {
@@ -77,7 +77,7 @@ async fn a_failed_refresh_leaves_the_value(site: Site) {
         }
     };
     let mut reads = 0;
-    // Not tried again at once.
+    // A failed refresh is not repeated immediately.
     while computed.load(Ordering::SeqCst) == 0 || reads < 20 {
         let answer = node.get("a", PATIENCE, compute.clone()).await.unwrap();
         assert_eq!(answer.bytes(), b"good");
@@ -110,7 +110,7 @@ fn blocking_refresh_delays_no_reader() {
     }
 }
 
-/// Readers and tasks share one thread. The refresh blocks its own until they have read.
+/// All readers and tasks share one thread. The refresh blocks a separate thread until the reads have finished.
 async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
     let node = node(site, AT_ONCE);
     let (go_on, may_go_on) = mpsc::channel();
@@ -122,7 +122,7 @@ async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
             number.map(|byte: u8| vec![byte])
         })
     };
-    // It costs something, so that the next read is due.
+    // The computation takes some time, because a refresh is only due for values that take time to compute.
     let (first, ()) = tokio::join!(get(), async {
         sleep(Duration::from_millis(20)).await;
         go_on.send(0).unwrap();

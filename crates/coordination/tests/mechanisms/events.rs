@@ -1,4 +1,4 @@
-//! Locks and values are traced with `tracing`.
+//! Tests the `tracing` events of locks and values.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex as StdMutex};
@@ -23,7 +23,6 @@ impl Write for Log {
     }
 }
 
-/// Tokio's paused clock.
 #[derive(Debug)]
 struct Time(tokio::time::Instant);
 

@@ -1,4 +1,4 @@
-//! Redis evicts keys, one at a time: whatever is left of a lock, it can be had again.
+//! Tests that a lock can be acquired again after Redis has evicted any one of its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ fn evict(site: &Site, key: &str) {
     assert_eq!(evicted, 1, "{key}");
 }
 
-/// One holds it, one died in the queue, and one waits, when one of the lock's keys goes.
+/// One client holds the lock, one has died in the queue, and one waits, when a key of the lock is evicted.
 async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
     for key in ["lock", "queue", "present"] {
         let arbiter = site.arbiter();
         let name = Name::of_mutex(key).unwrap();
         let mutex = || Mutex::new(site.arbiter(), key, LONG).unwrap();
         let guard = mutex().acquire(PATIENCE).await.unwrap();
-        // Its place is kept for a moment only.
+        // The dead client's place in the queue is kept only for a moment.
         let presence = Some(Duration::from_millis(1));
         let dead = arbiter.lock(&Claim::new(name, LONG), presence).await.unwrap();
         assert!(matches!(dead, Locking::Busy(_)));
@@ -56,7 +56,7 @@ async fn evicting_redis_is_refused() {
     let error = arbiter.peek(&Name::of_value("a").unwrap()).await.unwrap_err();
     assert!(matches!(&error, Error::Refused(reason) if reason.contains("noeviction")), "{error}");
     server.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    // It is read again with the next connection.
+    // The arbiter reads the key again when it reconnects.
     let mutex = Mutex::new(Arc::new(arbiter), "a", LONG).unwrap();
     while mutex.acquire(PATIENCE).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! The example as a reader runs it, in memory and on a Redis.
+//! Runs the example, in memory and with a Redis server.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use crate::site::Site;
 
 fn check(url: Option<&str>) {
     let tests = std::env::current_exe().unwrap();
-    // `cargo test` builds examples, too.
+    // `cargo test` also builds examples.
     let example = tests.ancestors().nth(2).unwrap().join("examples/mechanisms");
     let output = Command::new(&example).args(url).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let printed = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{printed}\n{errors}");
-    // The numbers of the line that begins so.
+    // Returns the numbers in the line that begins with `name`.
     let numbers_of = |name: &str| -> Vec<u32> {
         let mut lines = printed.lines();
         let line = lines.find_map(|line| line.strip_prefix(&format!("{name}: ")));

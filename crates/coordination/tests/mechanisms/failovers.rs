@@ -1,4 +1,4 @@
-//! A master dies with confirmed writes: tokens still grow, and protect places that compare them.
+//! Tests that tokens grow even if a master dies with confirmed writes, and that they protect resources that compare them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use coordination::{LockLost, Mutex, Token};
 use testing::redis_cluster::RedisCluster;
 use testing::redis_sentinel::{NAME, RedisSentinel};
 
-/// Longer than any failover takes.
+/// A time limit that is longer than any failover.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOCK_TTL: Duration = Duration::from_secs(30);
 
@@ -18,7 +18,7 @@ fn mutex(url: &str) -> Mutex {
     Mutex::new(Arc::new(arbiter), "a", LOCK_TTL).unwrap()
 }
 
-/// A file, a row, a device: whatever keeps the greatest token that it has seen, and refuses less.
+/// A resource, such as a file or a row, that keeps the greatest token that it has seen, and rejects smaller tokens.
 #[derive(Default)]
 struct Resource {
     seen: Option<Token>,
@@ -35,7 +35,7 @@ impl Resource {
     }
 }
 
-/// The lock is granted by a master without replicas in step, which then dies. The next master grants it again.
+/// A master grants the lock and dies before the replicas have received it. The next master grants the lock again.
 async fn tokens_protect_a_store_from_two_holders(
     url: &str,
     cut: impl FnOnce(),
@@ -52,13 +52,13 @@ async fn tokens_protect_a_store_from_two_holders(
     let newer = mutex(url).acquire(PATIENCE).await.unwrap();
     assert!(newer.token() > lost.token());
     assert!(resource.write(newer.token(), "newer"));
-    // It does not know that it lost the lock, as a machine that stood still does not. The resource does.
+    // The former holder does not know that it has lost the lock, but the resource rejects its token.
     assert!(!resource.write(lost.token(), "lost"));
     assert_eq!(resource.content, "newer");
-    // And it learns of it, from the new master.
+    // The former holder learns of the loss from the new master.
     let work = lost.protect(std::future::pending::<()>());
     let ended = tokio::time::timeout(PATIENCE, work).await;
-    assert_eq!(ended.expect("told"), Err(LockLost));
+    assert_eq!(ended.expect("the former holder learns of the loss"), Err(LockLost));
     assert!(newer.renew().await.unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! What Redis does to us: scripts that it forgot, memory that is full, connections that break.
+//! Tests what happens if Redis has forgotten scripts, is out of memory, or loses connections.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,7 +17,7 @@ use crate::site::{PATIENCE, TIMEOUTS, begin, lock};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the number of times that a server received the text of a script.
+/// Returns how often a server has received the text of a script.
 fn texts(server: &RedisServer) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_script|load:calls="));
@@ -28,7 +28,7 @@ fn texts(server: &RedisServer) -> u64 {
 async fn script_is_sent_only_to_the_server_without_it() {
     let cluster = RedisCluster::start();
     let arbiter = RedisArbiter::open(&cluster.url(), "eds", TIMEOUTS).unwrap();
-    // A name on each master.
+    // Find a name for each master.
     let mut names = Vec::new();
     for master in &cluster.nodes {
         let is_on_master = |name: &String| {
@@ -44,7 +44,7 @@ async fn script_is_sent_only_to_the_server_without_it() {
     assert_eq!(sent(), [1, 0, 0]);
     assert!(is_free(&names[1]).await && is_free(&names[2]).await);
     assert_eq!(sent(), [1, 1, 1]);
-    // One forgets it, as after a restart.
+    // One master forgets the script, as after a restart.
     cluster.nodes[1].query::<()>(&["SCRIPT", "FLUSH"]);
     for name in names.iter().cycle().take(9) {
         assert!(!is_free(name).await);
@@ -56,7 +56,7 @@ fn is_full<T>(answer: &Result<T, Error>) -> bool {
     matches!(answer, Err(Error::Full(_)))
 }
 
-/// A full Redis grants and stores nothing, but leases can be renewed and released.
+/// While Redis is out of memory, nothing is granted or stored, but leases can be renewed and released.
 #[tokio::test]
 async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
     let server = RedisServer::start(&[]);
@@ -101,7 +101,7 @@ async fn peek_creates_no_key() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// As after a failover that lost the last writes: all keys of the lock are gone.
+/// Deletes all keys of the lock, as after a failover that lost the last writes.
 #[tokio::test]
 async fn tokens_grow_after_the_last_is_lost() {
     let server = RedisServer::start(&[]);
@@ -112,14 +112,14 @@ async fn tokens_grow_after_the_last_is_lost() {
     server.query::<()>(&["FLUSHALL"]);
     let newer = mutex.acquire(PATIENCE).await.unwrap();
     assert!(newer.token() > stale.token());
-    // The former holder learns of it, and cannot harm the newer one.
+    // The former holder learns of the loss, and does not affect the new holder.
     assert!(!stale.renew().await.unwrap());
     assert!(stale.lost().is_cancelled());
     assert!(!stale.release().await.unwrap());
     assert!(newer.renew().await.unwrap());
 }
 
-/// The wake-up connection breaks while a caller waits; so do the others.
+/// All connections, including the one for wake-ups, break while a caller is waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_survives_broken_connections() {
     let server = RedisServer::start(&[]);
@@ -133,7 +133,7 @@ async fn a_waiter_survives_broken_connections() {
     let second = mutex(&asking);
     let guard = first.acquire(PATIENCE).await.unwrap();
     let waiting = tokio::spawn(async move { second.acquire(PATIENCE).await.unwrap().tries() });
-    // It asks once more after subscribing.
+    // The waiting caller repeats its request after it has subscribed.
     asking.answered("lock", 2).await;
     server.query::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     server.query::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -144,7 +144,7 @@ async fn a_waiter_survives_broken_connections() {
     assert!(waiting.await.unwrap() > 0);
 }
 
-/// Connections that were idle for a while, and that the other side has ended, fail no call.
+/// No call fails because an idle connection has been closed by the other side.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_succeed_after_idle_connections_were_cut() {
     let server = RedisServer::start(&[]);
@@ -159,7 +159,7 @@ async fn calls_succeed_after_idle_connections_were_cut() {
     }
 }
 
-/// Redis is gone.
+/// Redis stops while a lock is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_without_redis_learns_of_the_loss() {
     let mut server = RedisServer::start(&[]);
@@ -172,7 +172,7 @@ async fn holder_without_redis_learns_of_the_loss() {
     lost.await.expect("told");
 }
 
-/// The holder counts from before it asked: it knows of the loss shortly before the lock can be another's.
+/// The holder measures its lease from before the request, so it learns of the loss before the lock can be granted again.
 #[tokio::test(start_paused = true)]
 async fn holder_learns_of_the_loss_when_the_lock_expires() {
     let memory = MemoryArbiter::new(Arc::<AtomicU64>::default());

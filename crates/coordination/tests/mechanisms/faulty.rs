@@ -1,4 +1,4 @@
-//! [`Faulty`]: an arbiter outside of the crate that counts its calls and fails on request.
+//! [`Faulty`], an arbiter that counts its calls and fails on request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use coordination::{Arbiter, Beginning, Claim, Entry, Error, Listener, Locking, Name, Token};
 use tokio::sync::watch;
 
-/// What becomes of an operation.
+/// What happens to an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fate {
-    /// The delay before it executes.
+    /// The delay before the operation is executed.
     pub(crate) there: Duration,
-    /// The number of executions.
+    /// How often the operation is executed.
     pub(crate) times: usize,
-    /// The delay of the answer.
+    /// The delay of the response.
     pub(crate) back: Duration,
     pub(crate) is_answered: bool,
 }
@@ -29,7 +29,7 @@ impl Fate {
 
 type Fates = Box<dyn Fn(&'static str) -> Fate + Send + Sync>;
 
-/// Decides about each operation by its name.
+/// An arbiter with a function that determines the fate of each operation from its name.
 pub(crate) struct Faulty {
     inner: Arc<dyn Arbiter>,
     fates: Fates,
@@ -44,7 +44,7 @@ impl Faulty {
         Arc::new(Self { inner, fates: Box::new(fates), answered: watch::Sender::default() })
     }
 
-    /// One without faults.
+    /// Returns an arbiter that only counts calls.
     pub(crate) fn counting(inner: Arc<dyn Arbiter>) -> Arc<Self> {
         Self::new(inner, |_| Fate::FINE)
     }
@@ -54,7 +54,7 @@ impl Faulty {
         self.answered.send_modify(count);
     }
 
-    /// Waits until this many of these operations were answered.
+    /// Waits until this operation has been answered this many times.
     pub(crate) async fn answered(&self, operation: &'static str, times: usize) {
         let mut answered = self.answered.subscribe();
         let enough = |counts: &HashMap<_, usize>| counts.get(operation) >= Some(&times);

@@ -1,4 +1,4 @@
-//! Computations are separate tasks: they outlive their callers, and cannot stop their renewal.
+//! Tests that computations are separate tasks, which outlive their callers and cannot block the renewal of their leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,8 +27,8 @@ fn node(arbiter: Arc<dyn Arbiter>) -> Arc<ComputeOnce> {
     Arc::new(ComputeOnce::new(arbiter, settings).unwrap())
 }
 
-/// Three nodes on one runtime request a value whose computation blocks its thread for three lock times. Another client
-/// requests the right all the time and never gets it.
+/// Three nodes on one runtime request a value. Its computation blocks a thread for three times the duration of the lease,
+/// during which a different client never gets the lease.
 fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
     let (begun, computations) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -43,7 +43,7 @@ fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
                     let (begun, released) = (begun.clone(), Arc::clone(&released));
                     async move {
                         begun.send(()).unwrap();
-                        // Once for all computations.
+                        // The sender is dropped to end all computations.
                         let _ = released.lock().unwrap().recv();
                         Ok::<_, String>(b"value".to_vec())
                     }
@@ -91,7 +91,7 @@ blocking! {
     a_closure_that_blocks_the_only_thread_on_a_cluster: Site::cluster(), Builder::new_current_thread();
 }
 
-/// Each caller is dropped once another one computes.
+/// Each caller is dropped while the computation is running.
 async fn a_computation_outlives_the_callers_that_began_it(site: Site) {
     let nodes = [(); 3].map(|()| node(site.arbiter()));
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
@@ -147,8 +147,7 @@ async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
     assert_eq!(computations.load(Ordering::SeqCst), 1);
 }
 
-/// The arbiter is unreachable. One caller times out; the other one, who called at the same time, waits until it
-/// returns.
+/// While the arbiter is unreachable, one caller times out, but a concurrent caller waits until it is reachable again.
 #[tokio::test(start_paused = true)]
 async fn short_timeout_of_a_caller_does_not_fail_others() {
     let away = Arc::new(AtomicBool::new(true));
@@ -172,7 +171,7 @@ async fn short_timeout_of_a_caller_does_not_fail_others() {
     assert_eq!(patient.unwrap().bytes(), b"value");
 }
 
-/// The arbiter is unreachable for a moment, then reports that another one computes.
+/// The arbiter is unreachable for a moment, and then reports that a different process is computing the value.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_arbiter_is_no_error_after_its_end() {
     let memory = Arc::<MemoryArbiter>::default();

@@ -1,4 +1,4 @@
-//! Values and errors expire or are invalidated.
+//! Tests that values and errors expire and can be invalidated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,7 @@ fn node(site: &Site) -> ComputeOnce {
     ComputeOnce::new(site.arbiter(), ComputeSettings::default()).unwrap()
 }
 
-/// Counts its calls, and gives the number of each. Each waits until it may go on.
+/// Computations that return the number of the call. Each of them waits for a permit.
 #[derive(Clone)]
 struct Numbers {
     calls: Arc<AtomicU32>,
@@ -69,7 +69,7 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     assert!(second.token() > first.token());
 }
 
-/// The answer was lost, so it is repeated. Its value must not reach callers after the invalidation.
+/// A publication is repeated because the response was lost. It must not restore the value after an invalidation.
 async fn a_repeated_publication_after_invalidation_is_refused(site: Site) {
     let arbiter = site.arbiter();
     let (name, ttl) = (Name::of_value("a").unwrap(), PATIENCE);
@@ -113,7 +113,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
     assert_eq!(calls.calls.load(Ordering::SeqCst), 1);
 }
 
-/// It may have read the data before the change.
+/// The computation may have read its data before the change that caused the invalidation.
 async fn a_computation_during_invalidation_is_repeated(site: Site) {
     let nodes = [(); 2].map(|()| node(&site));
     let numbers = Numbers::new(0);

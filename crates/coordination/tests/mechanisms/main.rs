@@ -1,10 +1,9 @@
-//! The mechanisms of coordination, each over memory, a real Redis and a real Redis Cluster of three masters, and
-//! among several processes.
+//! Tests all mechanisms in memory, with a real Redis server, with a real Redis Cluster, and with several processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test panics if anything is wrong"
+    reason = "tests panic on failure"
 )]
 
 mod site;

@@ -1,6 +1,5 @@
-//! Random operations under a clock that is set: memory, a Redis server, a Redis Cluster and the master that a sentinel names
-//! answer each of them as the model does, to the microsecond and to the number of a token. Locks lapse, places in the queue and
-//! values expire, and Redis evicts keys.
+//! Runs random operations with a controlled clock in memory, on a Redis server, on a Redis Cluster, and behind Sentinel. The
+//! answers must be exactly the same as those from the model. Leases, places and values expire, and keys are evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +16,15 @@ use crate::clocked::Clocked;
 use crate::reference::{Key, Reference};
 use crate::site::lock;
 
-/// Default number of schedules for the memory comparison.
+/// The default number of schedules for the comparison with the arbiter in memory.
 const SCHEDULES: u64 = 3000;
 const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 /// The time at which schedules begin.
 const BEGIN_US: u64 = 1_700_000_000_000_000;
-/// Steps of a schedule.
+/// The number of steps in a schedule.
 const STEPS: usize = 60;
 
-/// An operation of all arbiters.
+/// An operation that is run on all arbiters.
 #[derive(Debug)]
 struct Step {
     operation: u32,
@@ -34,14 +33,14 @@ struct Step {
     bytes: Vec<u8>,
 }
 
-/// Even, so that an instant may be exactly that of a lapse.
+/// Returns one of a few even durations, so that an operation may be run at the exact time at which something expires.
 fn even_ms(random: &mut SmallRng) -> Duration {
     Duration::from_millis(*[2, 10, 20, 20, 50, 100, 400].choose(random).unwrap())
 }
 
 impl Step {
     fn random(random: &mut SmallRng, names: &[Name], holders: &[String], tokens: &[Token]) -> Self {
-        // Mostly one of the last that were granted.
+        // Prefer tokens that were granted recently.
         let recent = &tokens[tokens.len().saturating_sub(4)..];
         Self {
             operation: random.random_range(0..14),
@@ -55,13 +54,13 @@ impl Step {
         }
     }
 
-    /// Its answer, and the granted token.
+    /// Runs the operation. Returns a description of the answer, and the token if one was granted.
     async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
         let Self { claim, bytes, .. } = self;
         let Claim { name, ttl, .. } = claim;
         let reply = match self.operation {
             operation @ 0..4 => {
-                // A place is kept for a moment, or none is wanted.
+                // Request a place in the queue that is kept for some time, or no place.
                 let presence = (operation > 0).then_some(*ttl * operation / 2);
                 let answer = arbiter.lock(claim, presence).await.unwrap();
                 if let Locking::Granted(token) = answer {
@@ -87,7 +86,7 @@ impl Step {
             10 => format!("failed {}", arbiter.publish(claim, Err("why"), *ttl).await.unwrap()),
             11 => {
                 let items = vec![bytes.as_slice(); bytes.len()];
-                // Redis keeps a list until the end of the millisecond.
+                // The time to live of a list has a resolution of 1 ms, so Redis may keep the list slightly longer.
                 let ttl = *ttl + Duration::from_millis(1);
                 let replaced = arbiter.replace(name, &items, ttl, self.token).await;
                 format!("replaced {}", replaced.unwrap())
@@ -99,13 +98,13 @@ impl Step {
     }
 }
 
-/// The compared arbiters.
+/// The arbiter that is compared with the model.
 enum Compared<'a> {
     Memory,
     Redis(&'a Clocked),
 }
 
-/// A schedule from a seed; how many rights were granted.
+/// Runs the schedule of a seed. Returns how many leases were granted, or a description of the first difference.
 async fn agree(seed: u64, begin_us: u64, compared: Compared<'_>) -> Result<usize, String> {
     let mut random = SmallRng::seed_from_u64(seed);
     let model = Reference::default();
@@ -168,7 +167,7 @@ async fn memory_matches_the_model() {
 async fn redis_does_as_the_model(clocked: Clocked) {
     let first = seed();
     for number in 0..60 {
-        // With the state that the previous one left.
+        // Each schedule continues with the state that the previous schedule left.
         let begin_us = BEGIN_US + number * 3_600_000_000;
         let agreed = agree(first.wrapping_add(number), begin_us, Compared::Redis(&clocked)).await;
         agreed.unwrap_or_else(|difference| panic!("{difference}"));
@@ -190,7 +189,6 @@ async fn sentinel_master_matches_the_model() {
     redis_does_as_the_model(Clocked::sentinel()).await;
 }
 
-/// Tokens grow although the clock is set back.
 #[tokio::test]
 async fn tokens_grow_when_the_clock_is_set_back() {
     let clock = Arc::new(AtomicU64::new(1_000_000));

@@ -1,4 +1,4 @@
-//! Named locks.
+//! Tests named locks.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -34,14 +34,14 @@ fn mutex(site: &Site, name: &str, ttl: Duration) -> Mutex {
     Mutex::new(site.arbiter(), name, ttl).unwrap()
 }
 
-/// A lock with a counter of requests.
+/// Returns a lock, and an arbiter that counts its requests.
 fn counted(site: &Site) -> (Mutex, Arc<Faulty>) {
     let arbiter = Faulty::counting(site.arbiter());
     let mutex = Mutex::new(Arc::clone(&arbiter) as _, "a", LONG).unwrap();
     (mutex, arbiter)
 }
 
-/// Thirty callers on three nodes; each is alone inside.
+/// Thirty callers on three nodes acquire the lock, but only one holds it at a time.
 async fn one_at_a_time(site: Site) {
     let inside = Arc::new(AtomicU32::new(0));
     let nodes = [(); 3].map(|()| mutex(&site, "a", LONG));
@@ -73,11 +73,11 @@ async fn in_the_order_of_coming(site: Site) {
         tasks.push(tokio::spawn(async move {
             let guard = mutex.acquire(PATIENCE).await.unwrap();
             order.lock().unwrap().push(number);
-            // Who had to wait knows it.
+            // The guard reports that its caller had to wait.
             assert!(guard.tries() > 0);
             guard.release().await.unwrap();
         }));
-        // It has its place.
+        // Wait until the caller has its place in the queue.
         arbiter.answered("lock", 1).await;
     }
     guard.release().await.unwrap();
@@ -92,7 +92,7 @@ async fn a_free_lock_is_got_at_once_and_a_held_one_is_not(site: Site) {
     let guard = first.try_acquire().await.unwrap().unwrap();
     assert_eq!(guard.tries(), 0);
     assert!(second.try_acquire().await.unwrap().is_none());
-    // Another name is another lock.
+    // A different name is a different lock.
     assert!(mutex(&site, "b", LONG).try_acquire().await.unwrap().is_some());
     assert!(guard.release().await.unwrap());
     let guard = second.acquire(Duration::ZERO).await.unwrap();
@@ -107,13 +107,13 @@ async fn waiting_ends(site: Site) {
     let error = second.acquire(patience).await.unwrap_err();
     assert_eq!(error, Error::TimedOut);
     assert!(asked.elapsed() >= patience);
-    // And leaves no trace in the queue: the lock can be had at once.
+    // The caller has left the queue, so the lock can be acquired immediately.
     arbiter.answered("release", 1).await;
     guard.release().await.unwrap();
     assert!(second.try_acquire().await.unwrap().is_some());
 }
 
-/// Runs a test in which no timer ends. After [`PATIENCE`] paused time advances, and the test fails.
+/// Runs a test that must not wait for a timer. After [`PATIENCE`], paused time advances, and the test fails.
 fn frozen(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     // Paused time advances while the runtime is idle, but not while a blocking task runs.
@@ -178,7 +178,7 @@ async fn a_waiter_that_times_out_wakes_the_next(site: Site) {
         guard.release().await.unwrap();
     };
     let (third, ()) = tokio::join!(third.acquire(PATIENCE), releasing);
-    // And so does a guard that is dropped.
+    // Dropping a guard releases the lock, too.
     let releasing = async {
         arbiter.answered("lock", 2).await;
         drop(third);
@@ -196,7 +196,7 @@ async fn a_holder_that_lives_keeps_it(site: Site) {
     assert!(guard.release().await.unwrap());
 }
 
-/// The lock is taken from a holder that believes to have it, as a failover or an operator might.
+/// The lock is taken from its holder, as by a failover or an operator.
 async fn loss_is_signalled(site: Site) {
     let arbiter = site.arbiter();
     let guard = mutex(&site, "a", SHORT).acquire(PATIENCE).await.unwrap();
@@ -211,7 +211,7 @@ async fn loss_is_signalled(site: Site) {
     assert!(!guard.release().await.unwrap());
 }
 
-/// C3 has crashed. C1 and C2, and eighteen more, see the lock lapsed and take it at the same moment.
+/// The lock of a crashed client has lapsed, and twenty clients try to acquire it at the same moment.
 async fn one_of_many_gets_a_lapsed_lock(site: Site) {
     for round in 0..5 {
         let lock = format!("a{round}");
@@ -233,7 +233,7 @@ async fn one_of_many_gets_a_lapsed_lock(site: Site) {
         });
         join_all(tasks).await.into_iter().for_each(|result| result.unwrap());
         assert_eq!(got.load(Ordering::SeqCst), 1);
-        // C3 continues with its stale claim.
+        // The former holder resumes with its stale claim.
         assert!(!arbiters[0].renew(&stale).await.unwrap());
         assert!(!arbiters[0].release(&stale).await.unwrap());
     }
@@ -246,7 +246,7 @@ async fn a_dead_waiter_loses_its_place(site: Site) {
     let answer = arbiter.lock(&Claim::new(name("a"), LONG), presence).await.unwrap();
     assert!(matches!(answer, Locking::Busy(_)));
     guard.release().await.unwrap();
-    // It is the dead one's turn.
+    // The dead client is next in the queue.
     assert!(mutex(&site, "a", LONG).try_acquire().await.unwrap().is_none());
     mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
 }
@@ -262,14 +262,14 @@ async fn tokens_grow(site: Site) {
     }
 }
 
-/// Its answer was lost, and the next holder had the lock before it was sent again.
+/// A release is repeated because the response was lost, but the lock has been granted again in the meantime.
 async fn a_release_may_be_repeated_after_the_next_grant(site: Site) {
     let arbiter = site.arbiter();
     let (stale, _) = lock_once(&*arbiter, &name("a"), LONG).await.expect("a free lock");
     assert!(arbiter.release(&stale).await.unwrap());
     let second = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
     assert!(arbiter.release(&stale).await.unwrap());
-    // It has no effect, and is known until the next release.
+    // The repeated release has no effect, and is recognized until the next release.
     assert!(!arbiter.renew(&stale).await.unwrap());
     assert!(second.release().await.unwrap());
     assert!(!arbiter.release(&stale).await.unwrap());
@@ -292,7 +292,7 @@ async fn no_more_than_may_wait_do_so(site: Site) {
     guard.release().await.unwrap();
 }
 
-/// A caller without an answer asks again, with the same effect as asking once: all operations may be repeated.
+/// A caller repeats its request if there is no response. Repeating any operation has no additional effect.
 async fn asking_twice_is_asking_once(site: Site) {
     let arbiter = site.arbiter();
     let [first, second] = [(); 2].map(|()| Claim::new(name("a"), LONG));
@@ -325,7 +325,7 @@ async fn asking_twice_is_asking_once(site: Site) {
     }
 }
 
-/// The name that [`Mutex`] gives its lock.
+/// Returns the name under which [`Mutex`] requests a lock.
 fn name(lock: &str) -> Name {
     Name::of_mutex(lock).unwrap()
 }

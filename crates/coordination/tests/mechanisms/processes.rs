@@ -1,4 +1,4 @@
-//! Three processes, as three nodes are, on a real Redis and on a real Redis Cluster.
+//! Tests and measures three processes with a real Redis server and with a real Redis Cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -12,14 +12,13 @@ use testing::process::signal;
 use crate::site::Site;
 use crate::worker::{JOB, Job, Told, Work, now_us};
 
-/// Measurements run one at a time.
+/// Ensures that only one measurement runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A process and its output.
 struct Process {
     child: Child,
     told: Receiver<Told>,
@@ -46,7 +45,7 @@ impl Process {
         Self { child, told }
     }
 
-    /// All its output until it exits.
+    /// Waits until the process has exited, and returns its remaining output.
     fn finish(mut self) -> Vec<Told> {
         let told = self.told.iter().collect();
         assert!(self.child.wait().unwrap().success());
@@ -65,7 +64,7 @@ fn job(site: &Site, work: Work) -> Job {
     Job {
         url: site.url(),
         prefix: site.prefix.clone(),
-        // Time to start and connect.
+        // Leave time for the processes to start and connect.
         start_us: now_us() + 1_000_000,
         lock_ms: 5000,
         value_ms: 60_000,
@@ -74,7 +73,7 @@ fn job(site: &Site, work: Work) -> Job {
     }
 }
 
-/// Runs three processes with one job, varied by `part`; returns their output.
+/// Runs three processes with a job that `part` varies for each process. Returns their output.
 fn three(job: &Job, part: impl Fn(u32, &mut Job)) -> Vec<Told> {
     let processes: Vec<_> = (0..3)
         .map(|number| {
@@ -103,7 +102,7 @@ fn median(mut numbers: Vec<u64>) -> u64 {
     numbers[numbers.len() / 2]
 }
 
-/// 1 000 requests in 50 ms for a cold key: one computation, 1 000 equal answers, soon after it.
+/// 1,000 requests within 50 ms for a missing key result in one computation and 1,000 equal replies soon after it.
 fn one_computation_for_a_thousand_requests(site: &Site, setup: &str) {
     let _alone = alone();
     let mut latest = Vec::new();
@@ -140,7 +139,7 @@ fn one_computation_for_a_thousand_requests(site: &Site, setup: &str) {
     assert!(median_all < 500_000, "{median_all} µs");
 }
 
-/// The process that computes is killed: another has computed within the lock's time and a second.
+/// If the computing process is killed, a different process finishes within the duration of the lease plus one second.
 fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     let _alone = alone();
     let key = "killed".to_owned();
@@ -148,14 +147,14 @@ fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     (hanging.lock_ms, hanging.start_us) = (1000, 0);
     let mut victim = Process::start(&hanging);
     while victim.told.recv().unwrap() != Told::Computing {}
-    // Two others wait for it.
+    // Two other processes wait for the value.
     let waiting =
         Job { cost_ms: 1, work: Work::Burst { key, requests: 20, over_ms: 1 }, ..hanging };
     let others = [Process::start(&waiting), Process::start(&waiting)];
     for other in &others {
         assert_eq!(other.told.recv().unwrap(), Told::Ready);
     }
-    // Longer than the lock's time: it is renewed.
+    // The lease is renewed, because this is longer than its duration.
     std::thread::sleep(Duration::from_millis(1500));
     for other in &others {
         assert!(other.told.try_recv().is_err(), "computed while another process was alive");
@@ -173,7 +172,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     assert!(took_us < 2_000_000, "{took_us} µs");
 }
 
-/// Positions 0 to 4 of a thousand lists, in any order, on any process: always five different items of one list.
+/// Positions 0 to 4 of a thousand lists, requested in any order by any process, are always five items of the same list.
 fn five_positions_are_five_items_of_one_list(site: &Site, setup: &str) {
     const ROUNDS: u64 = 1000;
     let _alone = alone();
@@ -202,11 +201,10 @@ fn five_positions_are_five_items_of_one_list(site: &Site, setup: &str) {
     );
 }
 
-/// A read that took longer, in microseconds, shows that the machine stood still. It begins to refresh some 800 ms before the
-/// value expires, so that may be too late.
+/// A read that takes longer than this, in microseconds, means that the machine was too busy to refresh the value in time.
 const STOOD_STILL_US: u64 = 300_000;
 
-/// 2 000 reads a second of a value that lives two seconds, over six expiries and more.
+/// 2,000 reads per second of a value that lives for two seconds never find it missing, although it expires repeatedly.
 fn a_hot_key_is_never_missing(site: &Site, setup: &str) {
     let _alone = alone();
     for round in 0..3 {
@@ -219,14 +217,14 @@ fn a_hot_key_is_never_missing(site: &Site, setup: &str) {
     panic!("this machine is too busy for this test");
 }
 
-/// When a read found nothing, and the slowest read, both in microseconds.
+/// Returns when reads found no value, and how long the slowest read took, both in microseconds.
 fn misses_of_a_hot_key(site: &Site, setup: &str, round: u32) -> (Vec<u64>, u64) {
     let mut hot =
         job(site, Work::Hot { key: format!("hot{round}"), reads_per_s: 667, seconds: 14 });
     (hot.lock_ms, hot.value_ms, hot.cost_ms) = (1900, 2000, 150);
     let told = three(&hot, |_, _| {});
     let computations = computations(&told);
-    // Until the first value is published, reads find nothing.
+    // Reads find no value until the first value has been published.
     let first = told.iter().filter_map(|told| match told {
         Told::Reads { first_us, .. } => *first_us,
         _ => None,
@@ -278,7 +276,7 @@ on_each! {
     a_hot_key: a_hot_key_is_never_missing;
 }
 
-/// The unprotected way for comparison: read, compute, write.
+/// For comparison, reads, computes and writes a value without protection.
 #[test]
 fn stampede_without_protection() {
     let _alone = alone();

@@ -1,6 +1,6 @@
-//! The model: each operation of an arbiter in its simplest form.
+//! A reference model with the simplest implementation of each operation of an arbiter.
 //!
-//! It is an [`Arbiter`], so that all three are called in the same way. Its time is a field.
+//! The model is an [`Arbiter`], so that it can be called like the others. Its time is a field.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use coordination::{Answer, Arbiter, Beginning, Claim, Entry, Listener, Locking, Name, Token};
 use tokio::sync::watch;
 
-/// Instants and spans in microseconds.
+/// A time or a duration in microseconds.
 type Micros = u64;
 
-/// The reference arbiter.
 #[derive(Debug, Default)]
 pub(crate) struct Reference(Mutex<World>);
 
@@ -25,28 +24,28 @@ pub(crate) struct World {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last lease that was granted.
+    /// The lease that was granted last.
     grant: Option<Grant>,
-    /// The last holder that released it.
+    /// The last holder that released the lease.
     released: Option<String>,
-    /// Waiters in the order of arrival, and until when each keeps its place.
+    /// The waiting callers in the order of arrival, each with the time until which its place is kept.
     queue: Vec<(String, Micros)>,
     value: Option<Entry>,
     failure: Option<(String, Micros)>,
     list: Option<(Vec<Vec<u8>>, Micros)>,
-    /// The greatest token that replaced the list.
+    /// The greatest token with which the list has been replaced.
     writer: Option<Token>,
 }
 
 #[derive(Debug)]
 struct Grant {
     token: Token,
-    /// `None` once it was released.
+    /// The holder, or `None` once the lease has been released.
     holder: Option<String>,
     lapses: Micros,
 }
 
-/// The keys that Redis may evict, each on its own.
+/// The keys of a name, each of which Redis may evict separately.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Key {
     Lock,
@@ -70,7 +69,7 @@ impl State {
         self.held(now).is_some_and(|grant| grant.holder.as_deref() == Some(holder))
     }
 
-    /// A new token, unless the holder has the lock.
+    /// Grants a lease, and returns its new token, or the current token if the caller already holds the lease.
     fn granted(&mut self, now: Micros, claim: &Claim) -> Token {
         let last = self.grant.as_ref().map_or(0, |grant| grant.token.0);
         let token = match self.held(now) {
@@ -98,11 +97,11 @@ impl Reference {
         act(world.names.entry(name.clone()).or_default(), now)
     }
 
-    /// A key of this name is gone.
+    /// Evicts a key of this name.
     pub(crate) fn evict(&self, name: &Name, key: Key) {
         self.with(name, |state, _| match key {
             Key::Lock => (state.grant, state.released) = (None, None),
-            // Without one of the two the other says nothing.
+            // Each of these two keys is useless without the other.
             Key::Queue | Key::Present => state.queue.clear(),
             Key::Entry => (state.value, state.failure) = (None, None),
             Key::List => state.list = None,

@@ -1,4 +1,4 @@
-//! Lists that are replaced in one step.
+//! Tests lists that are replaced atomically.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn lists(site: &Site, ttl: Duration) -> Arc<AtomicReplace> {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Two writers replace it repeatedly while it is read: it is never doubled, partial, or missing.
+/// Two writers repeatedly replace the list. A reader never finds it doubled, partial, or missing.
 async fn the_list_is_that_of_one_writer(site: Site) {
     let (a, b) = (vec!["a"; 7], vec!["b"; 11]);
     let (reader, first) = (lists(&site, LONG), lists(&site, LONG));
@@ -50,7 +50,7 @@ async fn the_list_is_that_of_one_writer(site: Site) {
     }
 }
 
-/// Twelve thousand items go in three pieces; two writers at once.
+/// Two writers concurrently replace a list of 12,000 items, which are sent in three pieces.
 async fn large_lists_are_complete(site: Site) {
     let list = |letter: &str| (0..12_000).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
     let wanted = [list("a"), list("b")];
@@ -76,13 +76,13 @@ async fn a_list_expires(site: Site) {
         sleep(Duration::from_secs(1)).await;
         assert!(lists.read("a").await.unwrap().is_empty());
     }
-    // Each replacing begins the time anew, and no items are no list.
+    // Replacing a list resets its time to live, and replacing it with no items removes it.
     lists.replace("a", &["x"], None).await.unwrap();
     lists.replace::<&str>("a", &[], None).await.unwrap();
     assert!(lists.read("a").await.unwrap().is_empty());
 }
 
-/// Small and in pieces, and also without a list.
+/// Tests lists that are sent in one piece or in several pieces, and lists that have been removed.
 async fn an_older_writer_does_not_undo_a_newer(site: Site) {
     let lists = lists(&site, LONG);
     let [older, newer] = [7, 8].map(Token);
@@ -97,7 +97,7 @@ async fn an_older_writer_does_not_undo_a_newer(site: Site) {
         assert!(lists.replace::<&str>("a", &[], Some(newer)).await.unwrap());
         assert!(!put("older", older).await.unwrap());
         assert!(lists.read("a").await.unwrap().is_empty());
-        // A writer without a token always writes, and does not affect those with one.
+        // A write without a token always succeeds, and does not affect which tokens are accepted.
         lists.replace("a", &["any"], None).await.unwrap();
         assert!(!put("older", older).await.unwrap());
     }

@@ -1,4 +1,4 @@
-//! The shared place in its three forms. Servers are started once and shared by concurrent tests, each with a prefix.
+//! The three places that clients can share: memory, a server, or a cluster. Concurrent tests share servers, with prefixes.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use coordination::{Arbiter, Beginning, Claim, Locking, Name, Token};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
-/// Enough for a machine that is busy with other things.
+/// A time limit that is sufficient on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TIMEOUTS: Timeouts =
     Timeouts { connect: Duration::from_secs(10), response: Duration::from_secs(10) };
 
-/// Runs each of these tests over each form.
+/// Runs each test in memory, with a Redis server, and with a Redis Cluster.
 macro_rules! over_each {
     ($($test:ident),* $(,)?) => {
         mod memory {
@@ -39,7 +39,7 @@ macro_rules! over_each {
 }
 pub(crate) use over_each;
 
-/// Where a test takes place.
+/// The place and the key prefix of a test.
 pub(crate) struct Site {
     pub(crate) prefix: String,
     pub(crate) place: Place,
@@ -55,7 +55,7 @@ pub(crate) enum Place {
 static REDIS: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
 static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
 
-/// Returns the running server or starts one. It stops with the last test that uses it.
+/// Returns the running server, or starts a server that stops when no test uses it any longer.
 fn shared<T>(there: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut there = there.lock().unwrap_or_else(PoisonError::into_inner);
     there.upgrade().unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl Site {
         Self::new(Place::Cluster(shared(&CLUSTER, RedisCluster::start)))
     }
 
-    /// The address for another process.
+    /// Returns the URL with which other processes can connect.
     pub(crate) fn url(&self) -> String {
         match &self.place {
             Place::Memory(_) => panic!("memory is not shared between processes"),
@@ -92,7 +92,7 @@ impl Site {
         }
     }
 
-    /// Returns another node's connections to the shared place.
+    /// Returns an arbiter with separate connections, as a new node would use.
     pub(crate) fn arbiter(&self) -> Arc<dyn Arbiter> {
         match &self.place {
             Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
@@ -101,7 +101,7 @@ impl Site {
     }
 }
 
-/// The lease to compute, which must be free.
+/// Acquires the lease to compute, which must be free.
 pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> (Claim, Token) {
     let claim = Claim::new(name.clone(), ttl);
     match arbiter.begin(&claim, None).await.unwrap() {
@@ -110,7 +110,7 @@ pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> 
     }
 }
 
-/// The claim and the token of a lock, if it is free.
+/// Acquires a lock. Returns the claim and the token, or `None` if the lock is not free.
 pub(crate) async fn lock(
     arbiter: &dyn Arbiter,
     name: &Name,

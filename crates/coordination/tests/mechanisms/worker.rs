@@ -1,5 +1,5 @@
-//! A process of the test: this binary, restarted with a job in its environment. It prints events on standard output,
-//! one JSON object a line after an `@`. All times are microseconds since 1970 by one machine's clock.
+//! A child process of a test, which runs this test binary with a job in its environment. It prints events as lines of `@`
+//! followed by a JSON object. All times are in microseconds since the epoch.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub(crate) const JOB: &str = "COORDINATION_TEST_JOB";
 pub(crate) struct Job {
     pub(crate) url: String,
     pub(crate) prefix: String,
-    /// When all processes begin.
+    /// When all processes begin their work.
     pub(crate) start_us: u64,
     pub(crate) lock_ms: u64,
     pub(crate) value_ms: u64,
@@ -31,15 +31,15 @@ pub(crate) struct Job {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// This many requests for one key, spread evenly over this time.
+    /// Requests a key this many times, evenly spread over this time.
     Burst { key: String, requests: u32, over_ms: u64 },
-    /// The same without protection: read, compute, write.
+    /// Like `Burst`, but without protection: read, compute, write.
     Stampede { key: String, requests: u32, over_ms: u64 },
-    /// Computes and is never done.
+    /// Begins a computation that never ends.
     Hang { key: String },
-    /// The requests of this process, of three, for one position of each list.
+    /// Sends the requests for positions of each list that one of three processes has to send.
     Positions { seed: u64, rounds: u64, process: u32 },
-    /// Reads of a hot key.
+    /// Reads a key at a constant rate.
     Hot { key: String, reads_per_s: u32, seconds: u32 },
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Told {
     },
     Reads {
         reads: u32,
-        /// When a computation of these reads was first answered: its value is published.
+        /// When the first computation of these reads was answered, which means that its value had been published.
         first_us: Option<u64>,
         missed_at_us: Vec<u64>,
         refreshes: u32,
@@ -79,11 +79,11 @@ pub(crate) fn now_us() -> u64 {
 }
 
 fn tell(told: &Told) {
-    // At once and on a new line, whatever the harness has printed.
+    // Begin with a line end, because the test harness may have printed an incomplete line.
     println!("\n@{}", serde_json::to_string(told).unwrap());
 }
 
-/// Does nothing unless it was started by [`processes`](crate::processes).
+/// Does nothing unless started by [`processes`](crate::processes).
 #[test]
 fn process() {
     let Ok(job) = std::env::var(JOB) else {
@@ -105,7 +105,7 @@ async fn run(job: Job) {
     };
     let once = ComputeOnce::new(Arc::new(arbiter) as Arc<dyn Arbiter>, settings).unwrap();
     let cost = Duration::from_millis(job.cost_ms);
-    // Connected before it counts.
+    // Connect before the measurement begins.
     let compute = |_| async { Ok::<_, String>(Vec::new()) };
     once.get("connected", PATIENCE, compute).await.unwrap();
     let once = Arc::new(once);
@@ -136,7 +136,7 @@ async fn run(job: Job) {
     }
 }
 
-/// Starts them evenly within this time and waits for all.
+/// Starts requests at equal intervals over this time, and waits for all of them.
 async fn paced<F: Future<Output = ()> + Send + 'static>(
     requests: u32,
     over_ms: u64,
@@ -178,8 +178,8 @@ async fn stampede(mut connection: redis::aio::MultiplexedConnection, key: String
     }
 }
 
-/// Each round asks for the positions 0 to 4, in any order and one of them late, each on any process: all processes
-/// draw the same and take their own part.
+/// Requests positions 0 to 4 in each round, in any order, each from any process, and one of them late. All processes use the
+/// same seed, and each sends its own part of the requests.
 async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut tasks = Vec::new();
@@ -209,7 +209,7 @@ async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32)
 async fn list(once: &ComputeOnce, round: u64) -> Computed {
     let compute = |_| async {
         sleep(Duration::from_millis(3)).await;
-        // Five different items, never the same order twice.
+        // The list has five different items, which are different for each computation.
         let first = rand::random::<u32>();
         Fresh::json(&[0, 1, 2, 3, 4].map(|n| (u64::from(first) + n).to_string()))
     };

@@ -20,7 +20,7 @@ fn range_contains_the_minutes_that_begin_in_it() {
         let range = read(query).unwrap().range(90 * 60 + 30).unwrap();
         (range.from, range.to)
     };
-    assert_eq!(minutes(""), (76, 91), "the minute that has begun is in");
+    assert_eq!(minutes(""), (76, 91), "the current minute is included");
     assert_eq!(minutes("from=60&to=180"), (1, 3));
     assert_eq!(minutes("from=61&to=181"), (2, 4));
     assert_eq!(minutes("from=1970-01-01T00:01:00Z&to=1970-01-01T01:03:00%2B01:00"), (1, 3));
