@@ -52,7 +52,7 @@ async fn gather(node: &Node, events: &[Event]) {
     node.0.record(partition(), &records(&recordings)).await.unwrap();
 }
 
-pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_good(ground: &Ground) {
+pub(crate) async fn series_beyond_the_cap_are_rejected_for_good(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(5);
     let [s0, s1, s2, s3, s4] = [0, 1, 2, 3, 4].map(|at| &series[at]);
@@ -89,7 +89,7 @@ pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
 }
 
 /// Sealing does not change which series are admitted. An admitted series without events is not sealed with the others.
-pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Ground) {
+pub(crate) async fn admission_outlives_sealing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(4);
     let [s0, s1, s2, s3] = [0, 1, 2, 3].map(|at| &series[at]);
@@ -123,7 +123,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!((done.sealed, done.late), (0, 1));
 }
 
-pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(ground: &Ground) {
+pub(crate) async fn rejection_outlives_the_minute(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
@@ -147,7 +147,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-pub(crate) async fn an_admission_that_nobody_uses_ends_by_itself(ground: &Ground) {
+pub(crate) async fn unused_admission_expires(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     assert_eq!(admit(&node, &[&series[0], &series[1]], 1).await, [true, false]);
@@ -159,7 +159,7 @@ pub(crate) async fn an_admission_that_nobody_uses_ends_by_itself(ground: &Ground
     assert_eq!(admit(&node, &[&series[1]], 1).await, [true]);
 }
 
-pub(crate) async fn each_minute_has_places_of_its_own(ground: &Ground) {
+pub(crate) async fn each_minute_has_its_own_cap(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     for at in [SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 1440] {
@@ -190,9 +190,7 @@ pub(crate) async fn gathered_events_of_different_series_stay_apart(ground: &Grou
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again(
-    ground: &Ground,
-) {
+pub(crate) async fn lost_counts_are_resent_after_readmission_of_their_series(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
     let events = [event(SEED_MINUTE, series, "x", 1)];
@@ -214,7 +212,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     assert_eq!(node.finish(&[claim]).await, model(&events));
 }
 
-pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
+pub(crate) async fn admission_returns_the_users_of_a_series(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
@@ -244,7 +242,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     assert_eq!(answer.arrivals, 4);
 }
 
-pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Ground) {
+pub(crate) async fn users_unknown_at_admission_can_be_counted(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(3);
     let [s0, s1, s2] = [0, 1, 2].map(|at| &series[at]);
@@ -270,7 +268,7 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
 }
 
 /// One node has a higher cap, for example while the cap is being raised.
-pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(ground: &Ground) {
+pub(crate) async fn raising_the_cap_does_not_reopen_a_full_minute(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     let all: Vec<_> = series.iter().collect();
@@ -279,9 +277,7 @@ pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(gro
 }
 
 /// An admission sets the time to live of a minute. Counts that have not been sent must not expire.
-pub(crate) async fn counts_wait_for_their_output_although_their_series_was_admitted_late(
-    ground: &Ground,
-) {
+pub(crate) async fn counts_of_a_late_series_wait_for_their_output(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(1);
     node.record(&[event(SEED_MINUTE, &series[0], "x", 1)]).await;
@@ -293,7 +289,7 @@ pub(crate) async fn counts_wait_for_their_output_although_their_series_was_admit
     assert_eq!(node.unsent(&claim).await, counts);
 }
 
-pub(crate) async fn an_admission_that_is_used_lasts_as_long_as_its_minute(ground: &Ground) {
+pub(crate) async fn used_admission_lasts_as_long_as_its_minute(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     assert_eq!(admit(&node, &[&series[0]], 1).await, [true]);

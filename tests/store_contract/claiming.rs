@@ -5,7 +5,7 @@ use crate::contract::prelude::*;
 /// The error of a difference between two clock readings in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
+pub(crate) async fn unfinished_minute_is_not_claimed(ground: &Ground) {
     let node = ground.node("a");
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
     // This minute does not end for at least another minute, so not during a slow test.
@@ -18,7 +18,7 @@ pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
     assert_eq!(node.backlog().await, (1, 0, 0));
 }
 
-pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(ground: &Ground) {
+pub(crate) async fn partition_has_work_until_every_output_has_its_counts(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
     let outputs = ["one", "two"].map(|name| name.parse::<OutputName>().unwrap());
@@ -42,7 +42,7 @@ pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(groun
     assert_eq!(work(&outputs).await, [false; 4]);
 }
 
-pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(ground: &Ground) {
+pub(crate) async fn backlog_reports_the_oldest_unfinished_minute(ground: &Ground) {
     let node = ground.node("a");
     assert_eq!(node.oldest().await, None);
     // The minutes 20161204:999, 20161204:1118 and 20161205:3.
@@ -67,7 +67,7 @@ pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(gr
     assert_eq!(node.oldest().await, None);
 }
 
-pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &Ground) {
+pub(crate) async fn idle_minute_is_claimed_after_the_grace_period(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest { grace: Duration::from_millis(300), ..AT_ONCE };
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
@@ -86,7 +86,7 @@ pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &
     assert_eq!(node.finish(&[claim]).await, model(&events));
 }
 
-pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground: &Ground) {
+pub(crate) async fn busy_minute_is_claimed_after_max_hold(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {
         grace: Duration::from_secs(3600),
@@ -109,7 +109,7 @@ pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground
     assert_eq!(claims.len(), 1);
 }
 
-pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
+pub(crate) async fn lowest_minute_is_claimed_first(ground: &Ground) {
     let node = ground.node("a");
     // Minutes are claimed in numeric order, 999 before 1000, regardless of the order in which they were recorded.
     let day = SEED_MINUTE - SEED_MINUTE % 1440;
@@ -128,9 +128,7 @@ pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
     assert_eq!(node.claim(&request).await, []);
 }
 
-pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_ones(
-    ground: &Ground,
-) {
+pub(crate) async fn recent_minute_is_claimed_before_old_minutes(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
@@ -153,7 +151,7 @@ pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_
     assert_eq!(node.claim(&none_old).await, []);
 }
 
-pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(ground: &Ground) {
+pub(crate) async fn busy_old_minutes_do_not_block_other_minutes(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
     let request = ClaimRequest { grace: Duration::from_millis(500), ..AT_ONCE };
@@ -173,7 +171,7 @@ pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(g
     }
 }
 
-pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(ground: &Ground) {
+pub(crate) async fn busy_minute_does_not_block_a_later_minute(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
     let request = ClaimRequest { grace: Duration::from_millis(150), ..AT_ONCE };
@@ -195,7 +193,7 @@ pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(gro
     assert_eq!(node.claim_one(&request).await.minute.epoch_minutes(), SEED_MINUTE);
 }
 
-pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
+pub(crate) async fn claimed_minute_is_not_claimed_again(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let mut events = vec![event(SEED_MINUTE, "s=1", "x", 1)];
     a.record(&events).await;
@@ -212,7 +210,7 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
 }
 
 /// A worker sends this request while it must not close any minute.
-pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &Ground) {
+pub(crate) async fn finished_max_of_zero_claims_no_finished_minute(ground: &Ground) {
     let node = ground.node("a");
     let lapsing = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };
     let none_finished = ClaimRequest { finished_max: 0, ..AT_ONCE };
@@ -225,7 +223,7 @@ pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &
     assert_eq!(node.backlog().await, (1, 1, 0));
 }
 
-pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
+pub(crate) async fn idle_minutes_stay_open_while_a_node_lags(ground: &Ground) {
     let (lagging, other) = (ground.node("a"), ground.node("b"));
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
     other.record(&events).await;
@@ -239,7 +237,7 @@ pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
     assert_eq!(other.claim(&AT_ONCE).await.len(), 1);
 }
 
-pub(crate) async fn a_node_lags_for_as_long_as_it_says_if_it_says_no_more(ground: &Ground) {
+pub(crate) async fn report_of_lag_expires_with_its_lease(ground: &Ground) {
     let (lagging, other) = (ground.node("a"), ground.node("b"));
     let span = Duration::from_millis(300);
     other.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
@@ -249,7 +247,7 @@ pub(crate) async fn a_node_lags_for_as_long_as_it_says_if_it_says_no_more(ground
     assert!(began.elapsed() + ROUNDING >= span);
 }
 
-pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags(ground: &Ground) {
+pub(crate) async fn lagging_node_holds_a_minute_for_at_most_max_hold(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest { max_hold: Duration::from_millis(300), ..AT_ONCE };
     node.report_lag(true, request.lease).await;

@@ -2,7 +2,7 @@
 
 use crate::contract::prelude::*;
 
-pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
+pub(crate) async fn compaction_takes_several_steps(ground: &Ground) {
     let node = ground.node("a");
     let events: Vec<_> = series_of_one_partition(10)
         .iter()
@@ -23,7 +23,7 @@ pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
     assert_eq!(node.finish(&sending).await, model(&events));
 }
 
-pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
+pub(crate) async fn counts_are_sealed_once(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(2);
     let in_time = [event(SEED_MINUTE, &series[0], "x", 1), event(SEED_MINUTE, &series[0], "y", 2)];
@@ -52,7 +52,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
 }
 
 /// Two nodes record parts of each series. A third node takes over the minute after some series have been sealed.
-pub(crate) async fn a_claim_that_lapses_half_way_is_sealed_to_the_same_counts(ground: &Ground) {
+pub(crate) async fn takeover_halfway_seals_the_same_counts(ground: &Ground) {
     let nodes = ["a", "b", "c"].map(|name| ground.node(name));
     let series = series_of_one_partition(7);
     let mut events = Vec::new();
@@ -85,7 +85,7 @@ async fn lapse(node: &Node, claim: &Claim) {
 }
 
 /// Events that are recorded between two steps are either counted once or reported as late. New series are counted.
-pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(ground: &Ground) {
+pub(crate) async fn events_during_sealing_are_counted_or_late(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(12);
     let mut recorded = 0;
@@ -120,7 +120,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
 }
 
 /// Counts of a finished minute do not expire while a late event is waiting, because all nodes may be down for a long time.
-pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: &Ground) {
+pub(crate) async fn late_event_finds_its_counts_at_any_time(ground: &Ground) {
     let node = ground.node("a");
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     node.finish_all().await;
@@ -134,7 +134,7 @@ pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: 
     assert_eq!(node.backlog().await, (0, 0, 0));
 }
 
-pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
+pub(crate) async fn unsent_counts_are_read_completely_in_pages(ground: &Ground) {
     let node = ground.node("a");
     let mut events = Vec::new();
     for (users, series) in series_of_one_partition(5000).iter().enumerate() {
@@ -162,7 +162,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
 }
 
 /// Without an output, the counts are never sent, so no acknowledgement closes the minute.
-pub(crate) async fn a_minute_that_no_output_waits_for_is_closed_when_it_is_sealed(ground: &Ground) {
+pub(crate) async fn minute_without_outputs_is_closed_by_sealing(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     node.record(&[event(SEED_MINUTE, &series[0], "x", 1)]).await;

@@ -46,9 +46,7 @@ fn coverage<const N: usize>(nodes: [(&str, u64); N]) -> Coverage {
     nodes.map(|(node, events)| (node.to_owned(), events)).into()
 }
 
-pub(crate) async fn what_each_node_has_seen_is_told_and_telling_it_again_changes_nothing(
-    ground: &Ground,
-) {
+pub(crate) async fn coverage_is_stored_per_node_and_idempotent(ground: &Ground) {
     // Two processes of node "a", one after the other, and one process of node "b".
     let [before, after, other] = ["a#1", "a#2", "b#1"].map(|name| ground.node(name));
     record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
@@ -63,7 +61,7 @@ pub(crate) async fn what_each_node_has_seen_is_told_and_telling_it_again_changes
     assert_eq!(told(ground).await, expected);
 }
 
-pub(crate) async fn what_was_seen_outlives_the_minute_and_is_forgotten_by_itself(ground: &Ground) {
+pub(crate) async fn coverage_outlives_the_minute_and_expires(ground: &Ground) {
     let node = ground.node("a#1");
     let began = Instant::now();
     record(&node, &[(SEED_MINUTE, 5)]).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::prelude::*;
 
-pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
+pub(crate) async fn claim_ends_with_the_last_series(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(3);
     let event_of = |series: &str| event(SEED_MINUTE, series, "x", 1);
@@ -25,7 +25,7 @@ pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     assert!(matches!(after, Err(StoreError::ClaimLost)), "{after:?}");
 }
 
-pub(crate) async fn only_the_counts_remain(ground: &Ground) {
+pub(crate) async fn only_counts_remain_at_the_end(ground: &Ground) {
     let node = ground.node("a");
     let events: Vec<_> =
         (0..40).map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i)).collect();
@@ -38,7 +38,7 @@ pub(crate) async fn only_the_counts_remain(ground: &Ground) {
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1]);
 }
 
-pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(ground: &Ground) {
+pub(crate) async fn claim_for_a_late_event_ends_without_sending(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     let events = [event(SEED_MINUTE, &series[0], "x", 1)];

@@ -28,7 +28,7 @@ async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
     done.sending[0].clone()
 }
 
-pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing(ground: &Ground) {
+pub(crate) async fn former_holder_of_a_lapsed_claim_changes_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let events = [event(SEED_MINUTE, "s=1", "x", 1), event(SEED_MINUTE, "s=1", "x", 2)];
     a.record(&events).await;
@@ -58,7 +58,7 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     assert_eq!(b.backlog().await, (0, 0, 0));
 }
 
-pub(crate) async fn every_lapsed_claim_is_taken_over_in_portions(ground: &Ground) {
+pub(crate) async fn lapsed_claims_are_taken_over_in_bounded_portions(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     for minute in 0..7 {
         a.record(&[event(SEED_MINUTE + minute, "s=1", "x", 1)]).await;
@@ -77,7 +77,7 @@ pub(crate) async fn every_lapsed_claim_is_taken_over_in_portions(ground: &Ground
     assert_eq!(minutes, [0, 1, 2, 3, 4, 5, 6]);
 }
 
-pub(crate) async fn extending_renews_and_shortens(ground: &Ground) {
+pub(crate) async fn extend_renews_or_shortens_a_lease(ground: &Ground) {
     for sends in [false, true] {
         extending(&ground.afresh(), sends).await;
     }
@@ -116,7 +116,7 @@ async fn extending(ground: &Ground, sends: bool) {
     assert_eq!(a.finish(std::slice::from_ref(first)).await.len(), 1);
 }
 
-pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground) {
+pub(crate) async fn compact_and_acknowledge_renew_the_lease(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let events: Vec<_> = series_of_one_partition(2)
         .iter()

@@ -152,7 +152,7 @@ impl Life<'_> {
     }
 }
 
-pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
+pub(crate) async fn series_goes_through_the_documented_states(ground: &Ground) {
     // The operations that lead to each state, as indexes into a row of `LIFE`.
     let way = |state| match state {
         Absent => &[][..],

@@ -46,7 +46,7 @@ pub(crate) async fn hostile_names_stay_apart(ground: &Ground) {
     assert_eq!(node.backlog().await, (0, 0, 0));
 }
 
-pub(crate) async fn the_same_minute_of_two_days_does_not_mix(ground: &Ground) {
+pub(crate) async fn same_minute_of_two_days_stays_apart(ground: &Ground) {
     let node = ground.node("a");
     let today = [event(SEED_MINUTE, "s=1", "x", 1)];
     let tomorrow = [
@@ -63,7 +63,7 @@ pub(crate) async fn the_same_minute_of_two_days_does_not_mix(ground: &Ground) {
     assert_eq!(node.finish_all().await, model(&next_year));
 }
 
-pub(crate) async fn minutes_around_midnight_do_not_mix(ground: &Ground) {
+pub(crate) async fn minutes_around_midnight_stay_apart(ground: &Ground) {
     let node = ground.node("a");
     let midnight = SEED_MINUTE - SEED_MINUTE % MINUTES_PER_DAY;
     let last_nano = 59_999_999_999;

@@ -54,7 +54,7 @@ async fn seal_late(node: &Node, outputs: &[OutputName]) -> (u64, u64) {
     (done.sealed, done.late)
 }
 
-pub(crate) async fn each_output_gets_every_count_at_its_own_pace(ground: &Ground) {
+pub(crate) async fn each_output_gets_every_count_independently(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let [one, two] = both();
     let mut waiting = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) async fn each_output_gets_every_count_at_its_own_pace(ground: &Ground
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);
 }
 
-pub(crate) async fn the_first_output_that_has_all_closes_the_minute(ground: &Ground) {
+pub(crate) async fn first_complete_output_closes_the_minute(ground: &Ground) {
     let node = ground.node("a");
     let all = events(SEED_MINUTE, 4);
     node.record(&all[..1]).await;
@@ -98,9 +98,7 @@ pub(crate) async fn the_first_output_that_has_all_closes_the_minute(ground: &Gro
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-pub(crate) async fn lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_for(
-    ground: &Ground,
-) {
+pub(crate) async fn lapsed_claims_are_taken_over_for_requested_outputs(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let [one, two] = both();
     for number in SEED_MINUTE..SEED_MINUTE + 3 {
@@ -123,7 +121,7 @@ pub(crate) async fn lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_
     assert_eq!(minutes, first);
 }
 
-pub(crate) async fn each_output_has_a_quarantine_of_its_own(ground: &Ground) {
+pub(crate) async fn each_output_has_its_own_quarantine(ground: &Ground) {
     let node = ground.node("a");
     let quarantine = ground.quarantine();
     let [one, two] = both();
@@ -150,7 +148,7 @@ pub(crate) async fn each_output_has_a_quarantine_of_its_own(ground: &Ground) {
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-pub(crate) async fn a_new_output_starts_with_what_is_sealed_from_then_on(ground: &Ground) {
+pub(crate) async fn new_output_starts_with_the_next_sealed_counts(ground: &Ground) {
     let node = ground.node("a");
     let before = seal(&node, SEED_MINUTE, 1, &both()[..1]).await;
     let after = seal(&node, SEED_MINUTE + 1, 1, &both()).await;
@@ -163,7 +161,7 @@ pub(crate) async fn a_new_output_starts_with_what_is_sealed_from_then_on(ground:
 }
 
 /// An output is added or removed, and a node with the old settings dies while it is sealing.
-pub(crate) async fn what_was_sealed_for_another_output_is_sent_by_who_has_it(ground: &Ground) {
+pub(crate) async fn counts_of_another_output_are_sent_by_a_node_that_has_it(ground: &Ground) {
     let node = ground.node("a");
     let [one, two] = both();
     node.record(&events(SEED_MINUTE, 3)).await;
@@ -181,9 +179,7 @@ pub(crate) async fn what_was_sealed_for_another_output_is_sent_by_who_has_it(gro
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing_else(
-    ground: &Ground,
-) {
+pub(crate) async fn dropping_an_output_drops_only_its_counts(ground: &Ground) {
     let node = ground.node("a");
     let quarantine = ground.quarantine();
     let [one, two] = both();

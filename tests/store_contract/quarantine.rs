@@ -50,7 +50,7 @@ fn counts(series: &[&str], unique: u64, cumulative: u64) -> Counts {
     series.iter().map(count_of).collect()
 }
 
-pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
+pub(crate) async fn quarantine_is_read_in_pages(ground: &Ground) {
     let node = ground.node("a");
     let mut series = series_of_one_partition(1234);
     series.push("a=1:2|3".to_owned());
@@ -75,7 +75,7 @@ pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
     }
 }
 
-pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
+pub(crate) async fn requeued_counts_are_unchanged(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(3);
     let partition = fill_and_finish(&node, &series).await;
@@ -114,9 +114,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(left[0].series, third);
 }
 
-pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotten_them(
-    ground: &Ground,
-) {
+pub(crate) async fn requeue_restores_lost_counts(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(1);
     let partition = fill_and_finish(&node, &series).await;
@@ -143,7 +141,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     }
 }
 
-pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground) {
+pub(crate) async fn requeue_keeps_a_claim_open(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     let claim = fill(&node, &series).await;
@@ -160,7 +158,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     assert_eq!(node.backlog().await, (0, 0, 1));
 }
 
-pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
+pub(crate) async fn counts_can_be_quarantined_again(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(1);
     let partition = fill_and_finish(&node, &series).await;
@@ -179,7 +177,7 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
     assert_eq!(kept[0].message, "no, again");
 }
 
-pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
+pub(crate) async fn discard_removes_only_listed_counts(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(3);
     let partition = fill_and_finish(&node, &series).await;

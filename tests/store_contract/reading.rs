@@ -78,7 +78,7 @@ fn events() -> Vec<Event> {
     events
 }
 
-pub(crate) async fn open_and_fixed_counts_are_read_and_nothing_is_changed(ground: &Ground) {
+pub(crate) async fn reading_open_and_sealed_counts_changes_nothing(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
     let (events, minutes) =
         (events(), [SEED_MINUTE - 1, SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);
@@ -94,7 +94,7 @@ pub(crate) async fn open_and_fixed_counts_are_read_and_nothing_is_changed(ground
     assert_eq!(sealed(&*reading, &[]).await, Counts::new());
 }
 
-pub(crate) async fn late_events_are_not_told_as_open(ground: &Ground) {
+pub(crate) async fn late_events_are_not_reported_as_open(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
     node.record(&[event(SEED_MINUTE, "a=1", "x", 1)]).await;
     let claim = node.claim_one(&AT_ONCE).await;
@@ -105,7 +105,7 @@ pub(crate) async fn late_events_are_not_told_as_open(ground: &Ground) {
     assert_eq!(counts.values().collect::<Vec<_>>(), [&(1, 1)]);
 }
 
-pub(crate) async fn much_is_read_in_pages_and_the_newest_minutes_come_first(ground: &Ground) {
+pub(crate) async fn long_lists_are_paged_with_the_newest_minutes_first(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
     let series = series_of_one_partition(1234);
     let partition = partitions().of(&series[0], Minute::MIN);
@@ -121,7 +121,7 @@ pub(crate) async fn much_is_read_in_pages_and_the_newest_minutes_come_first(grou
     assert_eq!(reading.open_minutes(partition, 0).await.unwrap(), []);
 }
 
-pub(crate) async fn what_comes_while_somebody_looks_is_seen_soon(ground: &Ground) {
+pub(crate) async fn events_recorded_between_reads_are_seen_soon(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
     let mut events = Vec::new();
     for at in 0..20 {

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 
 use crate::contract::prelude::*;
 
-pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
+pub(crate) async fn recording_a_batch_twice_has_no_effect(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let mut events = vec![
         event(SEED_MINUTE, "s=1", "x", 1),
@@ -24,7 +24,7 @@ pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
 }
 
 /// Each copy is reported once, either when it is recorded or when the minute is sealed, even after a takeover.
-pub(crate) async fn every_copy_is_told(ground: &Ground) {
+pub(crate) async fn duplicates_are_reported(ground: &Ground) {
     let nodes = ["a", "b"].map(|name| ground.node(name));
     let series = series_of_one_partition(9);
     let events = series.iter().zip(0..);
@@ -54,7 +54,7 @@ pub(crate) async fn every_copy_is_told(ground: &Ground) {
 }
 
 /// Two nodes record random events, which have been copied, shuffled and divided into batches.
-pub(crate) async fn counts_are_those_of_a_naive_model(ground: &Ground) {
+pub(crate) async fn counts_match_a_naive_model(ground: &Ground) {
     let nodes = [ground.node("a"), ground.node("b")];
     let first: u64 = rand::random();
     for seed in (0..24).map(|round| first.wrapping_add(round)) {
@@ -91,7 +91,7 @@ fn random_events(rng: &mut StdRng, minute: i64) -> Vec<Event> {
     (0..count).map(|_| random_event(rng)).collect()
 }
 
-pub(crate) async fn nodes_may_record_at_the_same_time(ground: &Ground) {
+pub(crate) async fn nodes_can_record_concurrently(ground: &Ground) {
     let events: Vec<_> = (0..2000)
         .map(|i| event(SEED_MINUTE, &format!("s={}", i % 7), &format!("u{}", i % 90), i))
         .collect();

@@ -6,7 +6,7 @@ use crate::contract::prelude::*;
 
 const ROOM: usize = 10_000;
 
-pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
+pub(crate) async fn quarantined_counts_keep_the_servers_message(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     for series in &series {
@@ -38,7 +38,7 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
     }
 }
 
-pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
+pub(crate) async fn quarantine_is_bounded(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(ROOM + 2);
     let events: Vec<_> = series.iter().map(|series| event(SEED_MINUTE, series, "x", 1)).collect();

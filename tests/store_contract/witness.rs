@@ -46,7 +46,7 @@ async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
     (done.sealed, done.late)
 }
 
-pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground: &Ground) {
+pub(crate) async fn closed_minutes_are_reported_once_in_order_of_closing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     publish(&a, SEED_MINUTE + 1).await;
@@ -88,7 +88,7 @@ pub(crate) async fn check_in_returns_whether_a_claim_may_be_due(ground: &Ground)
 }
 
 /// A request may arrive late if its connection was lost.
-pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
+pub(crate) async fn delayed_check_in_does_not_end_a_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known_first = Known { epoch, ..Known::default() };
@@ -107,7 +107,7 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
     assert_eq!(b.claim(&AT_ONCE).await.len(), 1);
 }
 
-pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {
+pub(crate) async fn attested_minute_seals_nothing_new(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     a.record(&[event_in(SEED_MINUTE, "x"), event_in(SEED_MINUTE, "y")]).await;
     let testimony = Testimony { closed: [minute(SEED_MINUTE)].into(), ..Testimony::default() };
@@ -121,7 +121,7 @@ pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Grou
 }
 
 /// After `input.max_age` is raised, events are accepted although the counts of their minute have expired.
-pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(ground: &Ground) {
+pub(crate) async fn closed_minute_stays_closed_after_its_counts_expire(ground: &Ground) {
     let node = ground.node("a");
     publish(&node, SEED_MINUTE).await;
     publish(&node, SEED_MINUTE + 10).await;
@@ -135,7 +135,7 @@ pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(g
     publish(&node, SEED_MINUTE + 9).await;
 }
 
-pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground: &Ground) {
+pub(crate) async fn newer_minutes_do_not_close_an_old_minute_with_events(ground: &Ground) {
     let node = ground.node("a");
     let old = [event_in(SEED_MINUTE - 100, "x")];
     node.record(&old).await;
@@ -145,7 +145,7 @@ pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground
     assert_eq!(node.finish(&[held]).await, model(&old));
 }
 
-pub(crate) async fn an_old_minute_that_waits_is_not_passed_by_newer_ones(ground: &Ground) {
+pub(crate) async fn newer_minutes_do_not_close_an_old_unsent_minute(ground: &Ground) {
     let node = ground.node("a");
     node.record(&[event_in(SEED_MINUTE, "x")]).await;
     let newer = node.claim_one(&AT_ONCE).await;
@@ -155,7 +155,7 @@ pub(crate) async fn an_old_minute_that_waits_is_not_passed_by_newer_ones(ground:
     assert_eq!(node.finish_all().await, model(&waiting));
 }
 
-pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(ground: &Ground) {
+pub(crate) async fn store_that_lost_data_grants_no_claims(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
@@ -183,7 +183,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     assert_eq!(claim(&b, known).await.unwrap().len(), 1);
 }
 
-pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Ground) {
+pub(crate) async fn unexpected_clock_closes_nothing(ground: &Ground) {
     let node = ground.node("a");
     let epoch = attest(&node, &Testimony::default()).await.epoch;
     node.record(&[event_in(SEED_MINUTE, "x")]).await;
@@ -197,7 +197,7 @@ pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Grou
     assert_eq!(claim(&node, known).await.unwrap().len(), 1);
 }
 
-pub(crate) async fn a_stamp_grows_with_every_check_in(ground: &Ground) {
+pub(crate) async fn stamp_grows_with_every_check_in(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let attested = attest(&a, &Testimony::default()).await;
     let mut known = Known { epoch: attested.epoch, stamp: attested.stamp, ..Known::default() };
@@ -216,9 +216,7 @@ async fn announce(node: &Node, known: Known, claim: &Claim) -> Announced {
     states[0]
 }
 
-pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_alive(
-    ground: &Ground,
-) {
+pub(crate) async fn announcement_reaches_every_live_node(ground: &Ground) {
     let [a, b, dead, away] = ["a", "b", "dead", "away"].map(|name| ground.node(name));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
@@ -263,7 +261,7 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     assert_eq!((news.announced, news.closed.len()), (vec![], 1));
 }
 
-pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
+pub(crate) async fn lost_claim_announces_nothing(ground: &Ground) {
     let a = ground.node("a");
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };
@@ -279,7 +277,7 @@ pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
     assert_eq!(announce(&a, known, &claim).await, Announced::Heard);
 }
 
-pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(ground: &Ground) {
+pub(crate) async fn attested_announcement_is_reported_as_announced(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let testimony = Testimony {
         closed: [minute(SEED_MINUTE)].into(),
@@ -300,7 +298,7 @@ pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(g
 }
 
 /// The reply to a sealing step is lost, and so is the node's claim.
-pub(crate) async fn late_events_are_told_again_until_the_node_hears_of_them(ground: &Ground) {
+pub(crate) async fn late_events_are_reported_until_a_reply_arrives(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     let known = Known { epoch, ..Known::default() };

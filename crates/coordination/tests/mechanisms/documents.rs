@@ -88,7 +88,7 @@ async fn mutex_has_one_winner_and_ignores_a_late_release() {
 
 /// SADD: The handle of a crashed holder stays in the set permanently.
 #[test]
-fn a_crashed_holder_keeps_a_lock_by_sadd() {
+fn crashed_holder_keeps_a_sadd_lock() {
     let site = Site::redis();
     let locks = format!("{}:named_locks", site.prefix);
     let [mut crashed, mut other] = clients(&site);
@@ -107,7 +107,7 @@ fn a_crashed_holder_keeps_a_lock_by_sadd() {
 /// INCR, then DECR in any case: Two waiting clients can keep each other out of a free lock, a repeated DECR lets a second
 /// holder in, and a crash between the two commands blocks the lock permanently.
 #[test]
-fn a_lock_by_incr_and_decr_has_no_holder_or_two() {
+fn incr_decr_lock_has_no_holder_or_two() {
     let site = Site::redis();
     let [mut a, mut b, mut c] = clients(&site);
 
@@ -179,7 +179,7 @@ async fn compute_once_keeps_one_list() {
 
 /// DEL, DEL, RPUSH, RPUSH: Two writers double the list. With `AtomicReplace`, the same writers leave a single list.
 #[tokio::test]
-async fn two_messages_double_a_list_but_not_that_of_atomic_replace() {
+async fn two_messages_duplicate_a_list_but_not_with_atomic_replace() {
     let site = Site::redis();
     let key = format!("{}:friends:user1", site.prefix);
     let friends = ["user2", "user3", "user4"];

@@ -27,11 +27,11 @@ fn check(url: Option<&str>) {
 }
 
 #[test]
-fn the_example_runs_in_memory() {
+fn example_runs_in_memory() {
     check(None);
 }
 
 #[test]
-fn the_example_runs_on_redis() {
+fn example_runs_on_redis() {
     check(Some(&Site::redis().url()));
 }

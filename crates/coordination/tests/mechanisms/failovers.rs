@@ -63,7 +63,7 @@ async fn tokens_protect_a_store_from_two_holders(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_fails_over() {
+async fn sentinel_failover_keeps_the_guarantees() {
     let sentinel = std::cell::RefCell::new(RedisSentinel::start());
     let url = sentinel.borrow().url(NAME);
     let cut = || sentinel.borrow().cut_replicas();
@@ -75,7 +75,7 @@ async fn a_sentinel_fails_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_fails_over() {
+async fn cluster_failover_keeps_the_guarantees() {
     let cluster = std::cell::RefCell::new(RedisCluster::start_with_replicas());
     let url = cluster.borrow().url();
     let index = cluster.borrow().master_index("{eds:mutex:a}");

@@ -58,7 +58,7 @@ fn is_full<T>(answer: &Result<T, Error>) -> bool {
 
 /// While Redis is out of memory, nothing is granted or stored, but leases can be renewed and released.
 #[tokio::test]
-async fn a_full_redis_grants_no_lease_but_renews_and_releases() {
+async fn full_redis_renews_and_releases_but_grants_no_lease() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
@@ -103,7 +103,7 @@ async fn peek_creates_no_key() {
 
 /// Deletes all keys of the lock, as after a failover that lost the last writes.
 #[tokio::test]
-async fn tokens_grow_after_the_last_is_lost() {
+async fn tokens_grow_even_if_the_last_one_is_lost() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
@@ -121,7 +121,7 @@ async fn tokens_grow_after_the_last_is_lost() {
 
 /// All connections, including the one for wake-ups, break while a caller is waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_survives_broken_connections() {
+async fn waiter_survives_broken_connections() {
     let server = RedisServer::start(&[]);
     let arbiter = || {
         let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();

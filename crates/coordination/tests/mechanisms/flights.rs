@@ -173,7 +173,7 @@ async fn short_timeout_of_a_caller_does_not_fail_others() {
 
 /// The arbiter is unreachable for a moment, and then reports that a different process is computing the value.
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_the_arbiter_is_no_error_after_its_end() {
+async fn outage_of_the_arbiter_is_retried() {
     let memory = Arc::<MemoryArbiter>::default();
     begin(&*memory, &Name::of_value("a").unwrap(), PATIENCE * 2).await;
     let asked = AtomicU32::new(0);
