@@ -19,7 +19,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the first characters of a text on one line, without control or invisible characters.
+/// Returns the first characters of a string on one line, without control or invisible characters.
 #[must_use]
 pub fn beginning(text: &str, chars: usize) -> String {
     let is_hidden = |c: &char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

@@ -162,7 +162,7 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
             values.together(
                 &[if is_in_file { &token_file } else { &token_key }],
                 token.as_ref().is_none_or(|token| token.expose().is_ascii()),
-                "has characters that an HTTP header cannot contain; set it to the token alone",
+                "contains characters that are not allowed in an HTTP header; the token must be its only content",
             );
         }
     }

@@ -147,8 +147,8 @@ fn read_environment(
             continue;
         };
         if values.is_of_several(key.path) {
-            let text = "applies to a single output, but the file has several; set the key in its [[output]] section, and put a \
-                        secret in a separate file";
+            let text = "applies to a single output, but the file has several; set the key in the [[output]] sections \
+                        that need it (for a secret, its _file key)";
             values.refuse(origin, "", text.to_owned());
         } else if let Ok(value) = value.into_string() {
             values.set(key.path, value, origin);

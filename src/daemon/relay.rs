@@ -35,7 +35,7 @@ use crate::store::Registry as _;
 use crate::store::redis::Register;
 use crate::telemetry::{Format, encode, per_second};
 
-/// Time limit on shutdown for the readers to read the datagrams that the kernel has buffered, and to send their lines.
+/// How long the readers may take on shutdown to read the datagrams buffered by the kernel and send the lines in them.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -101,7 +101,7 @@ impl LossCause {
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, why, remedy) = (self.what(), self.why(), self.remedy());
-        write!(f, "{what}, lost unless another process has them: {why}; {remedy}")
+        write!(f, "{what}, unless another process has them: {why}; {remedy}")
     }
 }
 

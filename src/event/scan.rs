@@ -99,8 +99,8 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Parses the usual end of a line, from the space after its tags: one field with an unquoted user in ASCII without escapes,
-/// and a timestamp of digits. `before` is the text before the user. Returns `None` if the full parser is needed.
+/// Fast path for the rest of a common line, from the space after its tags: one field with an unquoted ASCII user without
+/// escapes, and perhaps an all-digit timestamp. `before` is the text before the user. Returns `None` for the full parser.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],

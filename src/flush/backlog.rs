@@ -113,7 +113,7 @@ impl BacklogReport {
 }
 
 /// Returns how many seconds ago a minute ended on a clock that is ahead by `offset_seconds`; 0 if it has not ended yet.
-#[expect(clippy::cast_precision_loss, reason = "exact for centuries in milliseconds")]
+#[expect(clippy::cast_precision_loss, reason = "f64 is exact for centuries' worth of milliseconds")]
 fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
     let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
     (age + offset_seconds).max(0.0)

@@ -87,7 +87,7 @@ impl From<Error> for Problem {
         match error {
             Error::TimedOut => Self::late(),
             Error::Full(message) => Self::unavailable(format!(
-                "Redis has exceeded its maxmemory, so queries are rejected; raise maxmemory: {message}"
+                "Redis has exceeded its maxmemory, so queries are rejected ({message}); raise maxmemory"
             )),
             error => Self::unavailable(error.to_string()),
         }

@@ -42,7 +42,7 @@ impl Default for OutputName {
     }
 }
 
-/// The error for a text that cannot be an output name, because it is not 1 to 32 characters from `a-z 0-9 _ -`.
+/// The error for an invalid output name. A valid name is 1 to 32 characters from `a-z 0-9 _ -`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid output name")]
 pub struct NotAName;
@@ -205,7 +205,7 @@ pub struct CheckIn {
     pub lags: bool,
     /// How long a report of lag remains valid.
     pub lease: Duration,
-    /// How long the node counts as alive. As long as it does, announcements have to wait until the node has learned of them.
+    /// How long the node counts as alive. Until then, no announcement is complete before the node has learned of it.
     pub alive: Duration,
 }
 

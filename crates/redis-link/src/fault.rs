@@ -62,9 +62,9 @@ pub enum FaultKind {
     NotTls,
     NotRedis,
     Unreachable,
-    /// The address is a cluster's, but the server is not in cluster mode.
+    /// Configured as a cluster, but the server is not in cluster mode.
     NoCluster,
-    /// The server is in cluster mode, but the address is not a cluster's.
+    /// The server is in cluster mode, but was not configured as a cluster.
     IsCluster,
     NoSentinel,
     IsSentinel,
@@ -254,7 +254,7 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
 
 const BYTES_MAX: usize = 512;
 
-/// Returns the first 512 bytes of a text as one line: each run of whitespace and control characters becomes a single space.
+/// Returns the first 512 bytes of a message as one line: each run of whitespace and control characters becomes a single space.
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();

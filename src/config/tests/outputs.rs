@@ -80,7 +80,7 @@ name = "a"
 [[output]]
 name = "b"
 EDS_OUTPUT__TIMEOUT=1s
-=> environment EDS_OUTPUT__TIMEOUT: applies to a single output, but the file has several; set the key in its [[output]] section, and put a secret in a separate file
+=> environment EDS_OUTPUT__TIMEOUT: applies to a single output, but the file has several; set the key in the [[output]] sections that need it (for a secret, its _file key)
 "#,
     );
 }

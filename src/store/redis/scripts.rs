@@ -1,6 +1,6 @@
 //! The Lua scripts, each atomic and for a single slot. A row of [`scripts!`] declares the keys and arguments of a script. In
 //! Lua, each of them becomes a local variable. In Rust, the script becomes a struct with a field for each key and argument
-//! that does not follow from the [`Place`]. Arguments without a name come last; in Lua, `REST` is the index of the first.
+//! that is not derived from the [`Place`]. Arguments without a name come last; in Lua, `REST` is the index of the first.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) text: String,
     pub(super) script: Script,
     pub(super) keys: &'static [(Scope, &'static str)],
-    /// The names of the arguments that follow from the place.
+    /// The names of the arguments whose values are derived from the [`Place`].
     placed: &'static [&'static str],
 }
 
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Adds the keys and arguments that follow from the place.
+    /// Adds the keys and arguments that are derived from the place.
     pub(super) fn put_at(&self, call: &mut ScriptInvocation<'_>, place: &Place<'_>) {
         for (scope, name) in self.keys.iter().filter(|(scope, _)| *scope != Scope::Given) {
             call.key(place.key(*scope, name));

@@ -113,7 +113,7 @@ impl Draining for RedisStore {
                 taken_over,
             }),
             Err(error) => {
-                tracing::error!(key = at.place.key(Scope::Partition, "claims"), %error, "ignoring an unrecognized member of the claims");
+                tracing::error!(key = at.place.key(Scope::Partition, "claims"), %error, "ignoring an unrecognized member of the claims set");
                 None
             }
         };

@@ -64,7 +64,7 @@ impl RedisStore {
         Ok(Page { items: known.collect(), next })
     }
 
-    /// Makes quarantined counts of these series unsent again, restoring any that the store has lost. Returns their number.
+    /// Moves quarantined counts of these series back to the unsent counts, restoring lost ones. Returns how many were moved.
     pub async fn requeue(
         &self,
         bucket: Bucket,
