@@ -115,7 +115,7 @@ fn watch_shows_findings_on_80_by_24_and_obeys_its_keys() {
     terminal.wait(&["one  "]);
     // A window that is too small for anything does no harm.
     terminal.run(&["resize-window", "-x", "3", "-y", "1"]);
-    wait_for("it fits the smallest window", || terminal.screen(), |screen| screen.trim() == "q q");
+    wait_for("it fits the smallest window", || terminal.screen(), |screen| screen.trim() == "q:");
     terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
     eventually("it fits the smaller window", SOON, || {
         let screen = terminal.screen();
