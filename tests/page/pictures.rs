@@ -56,7 +56,7 @@ fn screenshots_of_three_nodes_are_made() {
             let is_bad = series.contains("5xx") && (12..17).contains(&minute);
             for user in 0..if is_bad { many * 6 } else { many } {
                 for event in 0..=(user + minute) % 4 {
-                    let at = at + user * 1_000_000 + event * 1_000;
+                    let at = at + 1_237 + user * 1_000_003 + event * 1_009;
                     sender.send_unrecorded(format!("{series} value=user{user} {at}"));
                 }
             }
