@@ -70,7 +70,7 @@ impl Sender {
         } else {
             self.send(&claims).await
         };
-        // Completed claims have already ended. The others lapse once the output may be tried again.
+        // Completed claims have already ended. The others lapse when the backoff ends.
         self.shared.claims.release(&claims, pause).await;
         self.outbox.sent((!pause.is_zero()).then(|| Instant::now() + pause));
     }
@@ -93,7 +93,7 @@ impl Sender {
             },
             Some(pause) => return pause,
         };
-        // The future is boxed because it is large, and would otherwise take up space in the task all the time.
+        // The future is boxed because it is large, and would otherwise enlarge the task for its whole life.
         Box::pin(self.send_all(claims)).await;
         if let Some(turn) = turn
             && let Err(error) = turn.release().await
@@ -247,7 +247,7 @@ impl Sender {
         let pause = (interval / 10).max(PAUSE_MIN);
         // The wait for a dead node is normally limited by the store's clock. This limit applies if that clock stops.
         let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
-        // When the store last had everything that this node knows; `None` if it has not yet been told of these claims.
+        // When the store last had everything that this node knows; `None` until the store has learned of these claims.
         let mut known_at: Option<Instant> = None;
         while !claims.is_empty() {
             let asked = Instant::now();

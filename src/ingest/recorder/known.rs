@@ -1,4 +1,4 @@
-//! [`Known`]: a recorder's cache of what the store has replied: which series are admitted, how many more users they may get,
+//! [`Known`]: a recorder's cache of the store's replies: which series are admitted, how many more users they may get,
 //! and which users have been recorded. The cache is valid for one generation of the store. Series and users are kept as
 //! 128-bit hashes with random keys, so collisions are negligibly rare, and senders cannot cause any.
 
