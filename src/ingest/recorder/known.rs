@@ -22,14 +22,14 @@ use crate::store::{
 
 /// Maximum number of known series, as a multiple of the cap: two minutes may receive events at the same time.
 const FULL_MINUTES: usize = 2;
-/// How long a minute stays in the cache after its last events.
+/// The time that a minute stays in the cache after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// Maximum number of series per query. A query of this size blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
 /// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
 /// The divisor for the number of users that a node may add without asking the store, out of those for which a series has
-/// room. Each additional node can therefore exceed the cap by at most an eighth, no matter how often it restarts.
+/// room. Each additional node can therefore exceed the cap by at most an eighth, whether or not it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;
