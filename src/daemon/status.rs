@@ -13,6 +13,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 use ratatui::{DefaultTerminal, Frame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -25,7 +27,7 @@ use crate::store::redis::RedisStore;
 const WIDTH: usize = 100;
 const SURVEY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long to wait for a key before checking signals and redrawing the screen.
-const KEY_TIMEOUT: Duration = Duration::from_millis(250);
+const KEY_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Prints the status, repeatedly with `watch`. Returns whether the last status was healthy.
 pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result<bool> {
@@ -115,11 +117,13 @@ impl Screen {
                 }
             }
             terminal.draw(|frame| self.draw(frame))?;
-            if event::poll(KEY_TIMEOUT)?
-                && let Event::Key(key) = event::read()?
-                && !self.handle(key)
-            {
-                break;
+            let has_input = has_input()?;
+            while has_input && event::poll(Duration::ZERO)? {
+                if let Event::Key(key) = event::read()?
+                    && !self.handle(key)
+                {
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -176,6 +180,21 @@ impl Screen {
             style = style.add_modifier(Modifier::BOLD);
         }
         Line::styled(line, style)
+    }
+}
+
+/// Waits for input from the terminal. Fails once the terminal is gone, because crossterm would read from it forever.
+fn has_input() -> io::Result<bool> {
+    let terminal = io::stdin();
+    let mut ready = [PollFd::new(&terminal, PollFlags::IN)];
+    match poll(&mut ready, Some(&KEY_TIMEOUT)) {
+        Ok(_) if ready[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal has been closed"))
+        }
+        Ok(count) => Ok(count > 0),
+        // A signal arrived.
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -79,12 +79,11 @@ impl Terminal {
         numbers.any(|number| matches!(number.parse(), Ok(30..=38 | 40..=48 | 90..=107)))
     }
 
-    fn signal(&self, name: &str) {
+    fn pid(&self) -> u32 {
         let shell = self.run(&["list-panes", "-F", "#{pane_pid}"]);
         let mut pgrep = Command::new("pgrep");
         let children = pgrep.args(["-P", shell.trim()]).output().unwrap();
-        let pid = String::from_utf8(children.stdout).unwrap();
-        signal(pid.trim().parse().unwrap(), name);
+        String::from_utf8(children.stdout).unwrap().trim().parse().unwrap()
     }
 
     fn press(&self, key: &str) {
@@ -149,13 +148,20 @@ fn watch_works_without_colours_and_restores_the_terminal() {
         let terminal = Terminal::watching(&node, "NO_COLOR=1");
         let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start Redis", FOOT]);
         assert!(!terminal.is_coloured(), "{screen}");
-        terminal.signal(name);
+        signal(terminal.pid(), name);
         let screen = terminal.wait(&["ended 1", "icanon"]);
         assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{name}: {screen}");
         let written = terminal.written();
         assert!(!terminal.is_coloured(), "{written:?}");
         assert!(written.contains("\u{1b}[?25h"), "the cursor is still hidden: {written:?}");
     }
+    let terminal = Terminal::watching(&node, "");
+    terminal.wait(&[FOOT]);
+    let stat = format!("/proc/{}/stat", terminal.pid());
+    drop(terminal);
+    let state = || fs::read_to_string(&stat).unwrap_or_default();
+    let has_exited = |state: &String| state.is_empty() || state.contains(") Z ");
+    wait_for("it exits when its terminal is closed", state, has_exited);
     // A terminal without cursor movement gets plain text without escape sequences.
     let terminal = Terminal::watching(&node, "TERM=dumb");
     let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start Redis"]);
