@@ -155,7 +155,8 @@ fn watch_works_without_colours_and_restores_the_terminal() {
         assert!(!terminal.is_coloured(), "{written:?}");
         assert!(written.contains("\u{1b}[?25h"), "the cursor is still hidden: {written:?}");
     }
-    let terminal = Terminal::watching(&node, "");
+    // In its own session, it gets no SIGHUP.
+    let terminal = Terminal::watching(&node, "setsid");
     terminal.wait(&[FOOT]);
     let stat = format!("/proc/{}/stat", terminal.pid());
     drop(terminal);
