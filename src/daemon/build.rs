@@ -117,10 +117,8 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
 }
 
 pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
-    let described = outputs
-        .iter()
-        .map(|destination| (destination.name.to_string(), destination.output.describe()));
-    described.collect()
+    let described = |output: &Destination| (output.name.to_string(), output.output.describe());
+    outputs.iter().map(described).collect()
 }
 
 pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {

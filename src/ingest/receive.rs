@@ -175,12 +175,7 @@ impl Receiver {
         self.retry = Some((now + pause, pause));
         if self.logged.is_due() {
             let address = self.address().map(tracing::field::display);
-            tracing::error!(
-                address,
-                %error,
-                "cannot read from this socket; lines sent to it are lost; {}",
-                Cause::SocketFails.remedy()
-            );
+            tracing::error!(address, %error, "{}", Cause::SocketFails);
         }
         None
     }

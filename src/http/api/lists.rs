@@ -45,7 +45,6 @@ pub(super) struct Found {
 #[derive(Serialize, Deserialize)]
 struct Failure {
     /// The hash of the list's parameters, by which requests for a different list in the same slot ignore the failure.
-    #[serde(rename = "of")]
     key_hash: u64,
     problem: Problem,
 }
