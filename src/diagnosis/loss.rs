@@ -74,7 +74,7 @@ losses! {
 pub type ByCause = [u64; LossCause::ALL.len()];
 
 impl LossCause {
-    /// The causes for which the node itself drops events. They are the first ones in [`Self::ALL`].
+    /// The causes of events being dropped by the node itself. They come first in [`Self::ALL`].
     pub const DROPPED: [Self; 4] =
         [Self::QueueFull, Self::SpoolFull, Self::SpoolFailed, Self::Shutdown];
 

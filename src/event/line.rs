@@ -378,7 +378,7 @@ impl Heads {
         Some((&head.series, &mut head.hint))
     }
 
-    /// Caches the series of these tags, and returns its hint. Caches nothing for `None`, used if the tags contain a space.
+    /// Caches the series of these tags, and returns its hint. Caches nothing if `tags` is `None`.
     fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
         let Some(tags) = tags else {
             self.no_hint = Hint::default();

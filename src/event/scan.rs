@@ -78,7 +78,7 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
     }
 }
 
-/// Returns a line's measurement (with an empty key) and tags as escaped pairs of key and value, up to a malformed tag.
+/// Returns a line's measurement (with an empty key) and tags, without unescaping them. Stops at the first malformed tag.
 pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let start = skip_spaces(line, 0);
     let mut next = Some(start);

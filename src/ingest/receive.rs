@@ -3,7 +3,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "no safe wrapper fits recvmmsg and SO_MEMINFO, and taking ownership of a descriptor passed by systemd relies on \
+    reason = "recvmmsg and SO_MEMINFO have no suitable safe wrapper, and taking ownership of a descriptor passed by systemd relies on \
               LISTEN_FDS"
 )]
 

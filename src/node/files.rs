@@ -1,4 +1,4 @@
-//! Private files with the names of counted users, which other users of this machine must be unable to read or redirect.
+//! Private files that contain names of counted users. Other accounts must not be able to read them or replace them.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

@@ -1,10 +1,11 @@
 //! [`Delivery`]: writes batches to a server and finds the items that the server does not accept.
 //!
 //! Every batch is written once. Batches that are not accepted are split until the offending items are isolated
-//! ([`Suspects`]). How a reply is understood depends on other replies, never on its message:
+//! ([`Suspects`]). Replies are interpreted in light of other replies, never by their messages:
 //!
 //! - An item counts as rejected if it was rejected on its own and the server then accepted a later write: a different item,
-//!   or a probe. The probe is the last accepted item, which changes nothing, or a point without an item ([`Target::probe`]).
+//!   or a probe. The probe rewrites the last accepted item, which has no effect, or writes a point without an item
+//!   ([`Target::probe`]).
 //! - A reply that looks like a misconfiguration or a server fault is believed if the server does not accept the probe
 //!   either. Otherwise the cause is in the batch: a firewall may reply with 403 because of the text in a tag, and that text
 //!   may also make a server fail. An item for which the server fails even if it is written alone is reported as failing, not

@@ -28,8 +28,8 @@ const UNUSED_FOR: Duration = Duration::from_secs(120);
 const SERIES_ASKED: usize = 1000;
 /// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
-/// The divisor for the number of users that a node may add without asking the store, out of those for which a series has
-/// room. Each additional node can therefore exceed the cap by at most an eighth, whether or not it restarts.
+/// A node may add one eighth of a series' remaining room for users without asking the store. Each additional node can
+/// therefore raise the excess by at most an eighth of the cap, even if it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;

@@ -206,7 +206,7 @@ impl Arbiter for RedisArbiter {
         self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
-    /// Sends a large list in pieces, staged under a key of this call. Sending the last piece renames it to the list's key.
+    /// Sends a large list in pieces, staged under a key unique to this call. Sending the last one renames that key.
     async fn replace(
         &self,
         name: &Name,

@@ -64,7 +64,8 @@ impl RedisStore {
         Ok(Page { items: known.collect(), next })
     }
 
-    /// Moves quarantined counts of these series back to the unsent counts, restoring lost ones. Returns how many were moved.
+    /// Moves the quarantined counts of these series back to the unsent counts, and restores any that the store has lost.
+    /// Returns how many were moved.
     pub async fn requeue(
         &self,
         bucket: Bucket,

@@ -66,7 +66,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns how many events fit in the frame, as a new part after a new name of this length; 0 if the frame is full.
+    /// Returns how many events fit in the frame if they need a new part and a new name of this length; 0 if it is full.
     pub(super) const fn room(&self, name: usize) -> usize {
         let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
         let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
