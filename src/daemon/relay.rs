@@ -80,7 +80,7 @@ impl Relay {
             relay.parts.outlet.tasks.spawn(write_queue(queue, server, routes, stop));
         }
         let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
-        if let Some(server) = relay.parts.bind_http(&config.http, connections).await? {
+        if let Some(server) = relay.parts.bind_http(&config.http, connections)? {
             relay.parts.side.tasks.spawn(server.serve_relay(Arc::clone(&relay.view)));
         }
         let stop = relay.parts.side.stop.clone();

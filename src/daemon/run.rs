@@ -14,7 +14,6 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -117,7 +116,7 @@ impl Parts {
         Ok(opened)
     }
 
-    pub(super) async fn bind_http(
+    pub(super) fn bind_http(
         &mut self,
         settings: &Http,
         connections: usize,
@@ -125,8 +124,7 @@ impl Parts {
         let Some(address) = settings.listen else {
             return Ok(None);
         };
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| explained(error, Table::Tcp, address));
+        let listener = http::listen(address).map_err(|error| explained(error, Table::Tcp, address));
         let listener =
             listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
         self.http = Some(listener.local_addr()?);

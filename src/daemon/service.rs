@@ -199,7 +199,7 @@ impl Service {
         ] {
             metric.set(gauge(capacity));
         }
-        let server = self.parts.bind_http(&config.http, connections).await?;
+        let server = self.parts.bind_http(&config.http, connections)?;
         let side = &mut self.parts.side;
         if let Some(server) = server {
             side.tasks.spawn(server.serve(health, Arc::new(queries)));

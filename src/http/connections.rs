@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -45,6 +45,9 @@ const LINGER_BYTES_MAX: usize = 128 * 1024;
 /// How long to pause after a failed accept. If descriptors have run out, other connections may close in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// How many connections may wait to be accepted, up to `net.core.somaxconn`. If the queue is full, Linux ignores a new
+/// connection and its client tries again only after 1, 3 and 7 s.
+const QUEUED_MAX: u32 = 4096;
 
 /// When a connection started waiting for its client; `None` while a request is being processed.
 type Waiting = Option<Instant>;
@@ -62,6 +65,13 @@ fn network(client: SocketAddr) -> IpAddr {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address @ IpAddr::V4(_) => address,
     }
+}
+
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUED_MAX)
 }
 
 /// Serves up to `most` connections at a time, counted in `open`, until `stop` is cancelled; then finishes current requests.

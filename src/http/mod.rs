@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::api::{Queries, QuerySources};
+pub(crate) use self::connections::listen;
 use self::hosts::Hosts;
 use self::problem::Problem;
 use crate::diagnosis::Cause;

@@ -117,6 +117,18 @@ fn silent_connection_is_closed_in_favour_of_a_new_one() {
     assert!(node.log().contains("LimitNOFILE"), "{}", node.log());
 }
 
+/// Regression: 128 connections filled the queue of the kernel, and a health check was not connected within 10 s.
+#[test]
+fn kernel_queues_six_hundred_connections() {
+    let mut node = Node::new("one", &[]);
+    node.run();
+    node.signal("STOP");
+    let connect = |_| TcpStream::connect_timeout(&node.http(), Duration::from_millis(900));
+    let queued: Result<Vec<_>, _> = (0..600).map(connect).collect();
+    node.signal("CONT");
+    queued.unwrap();
+}
+
 /// Connections that never complete a request and reconnect when they are closed, until this is dropped.
 struct Slow {
     stop: Arc<AtomicBool>,
