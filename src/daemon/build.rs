@@ -45,9 +45,12 @@ pub(super) const STORE_KEYS: &str = "store.url, store.ca_file, store.cert_file o
 
 pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, QuerySources)> {
     Ok(match &config.store {
-        Store::Memory { .. } => {
-            let (store, sources) = memory_store(config)?;
-            (store, sources)
+        &Store::Memory { bytes_max, counts_max } => {
+            let (node, partitions, retention) =
+                (&config.node, &config.partitions, config.retention);
+            let store = MemoryStore::new(node, partitions, retention, bytes_max, counts_max);
+            let (store, arbiter) = (Arc::new(store), Arc::new(MemoryArbiter::default()));
+            (store.clone(), sources(config, store, arbiter))
         }
         Store::Redis(settings) => {
             let store = Arc::new(redis_store(settings)?.alike_in(&config.alike));
@@ -64,17 +67,6 @@ fn sources(
 ) -> QuerySources {
     let (partitions, retention) = (config.partitions.clone(), config.retention);
     QuerySources { reading, partitions, retention, arbiter }
-}
-
-pub(super) fn memory_store(config: &Config) -> anyhow::Result<(Arc<MemoryStore>, QuerySources)> {
-    let Store::Memory { bytes_max, counts_max } = config.store else {
-        anyhow::bail!("the store is not in memory");
-    };
-    let (node, partitions) = (&config.node, &config.partitions);
-    let store =
-        Arc::new(MemoryStore::new(node, partitions, config.retention, bytes_max, counts_max));
-    let arbiter = Arc::new(MemoryArbiter::default());
-    Ok((store.clone(), sources(config, store, arbiter)))
 }
 
 fn redis_store(settings: &Settings) -> anyhow::Result<RedisStore> {

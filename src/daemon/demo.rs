@@ -1,6 +1,5 @@
 //! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the sets and points that result.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -19,7 +18,7 @@ use crate::flush::Destination;
 use crate::ingest::ListenAddress;
 use crate::node::lock;
 use crate::output::line_protocol::Lines;
-use crate::store::OutputName;
+use crate::store::{Bucket, OutputName};
 
 /// The events: series, user, and nanoseconds since the start of the minute.
 const EVENTS: [(&str, &str, i64); 5] = [
@@ -63,12 +62,13 @@ async fn show() -> anyhow::Result<()> {
     };
     let variables = SETTINGS.map(|(name, value)| (name.into(), value.into()));
     let (config, _) = config::load(&flags, variables)?;
-    let (store, sources) = build::memory_store(&config)?;
+    let (store, sources) = build::store(&config)?;
     let written = Arc::<Mutex<Vec<u8>>>::default();
     let output = Arc::new(Lines(Arc::clone(&written)));
     let outputs = vec![Destination { name: OutputName::default(), output, write_counts_max: 2500 }];
-    let parts = (store.clone() as _, sources);
-    let mut service = Service::start_parts(&config, Vec::new(), parts, outputs).await?;
+    let reading = Arc::clone(&sources.reading);
+    let parts = (Arc::clone(&store), sources);
+    let mut service = Service::start_parts(&config, Vec::new(), parts, outputs)?;
     service.listen();
     let Some(&ListenAddress::Udp(address)) = service.parts.addresses.first() else {
         anyhow::bail!("the node has no UDP socket");
@@ -89,13 +89,16 @@ async fn show() -> anyhow::Result<()> {
         tokio::time::sleep(POLL).await;
     }
     writeln!(out, "It records the events in sets, so duplicates do not change the counts:\n")?;
-    for (series, events) in store.open_events(minute) {
-        let users: BTreeSet<_> = events.iter().map(|(user, _)| user.clone()).collect();
-        let users = users.into_iter().collect::<Vec<_>>().join(", ");
-        let events = events.iter().map(|(user, nanos)| format!("{user}_{nanos}"));
-        let events = events.collect::<Vec<_>>().join(", ");
-        writeln!(out, "{minute}:unique_user:{series} = {{{users}}}")?;
-        writeln!(out, "{minute}:cumulative_user:{series} = {{{events}}}")?;
+    let bucket = Bucket { partition: config.partitions.of("", minute), minute };
+    for series in reading.open_page(bucket, 0).await?.items {
+        let mut users = EVENTS.map(|(_, user, _)| user).to_vec();
+        users.sort_unstable();
+        users.dedup();
+        let mut there = store.users(bucket, &series, &users).await?.there.into_iter();
+        users.retain(|_| there.next() == Some(true));
+        let events = reading.open_counts(bucket, &[&series]).await?.remove(0).cumulative;
+        writeln!(out, "{minute}:unique_user:{series} = {{{}}}", users.join(", "))?;
+        writeln!(out, "{minute}:cumulative_user:{series} has {events} events")?;
     }
 
     writeln!(

@@ -26,7 +26,7 @@ use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, StoreError};
 use crate::telemetry::{self, Metrics, gauge};
 
-/// Minimum time after draining in which the worker and senders can release their claims or send the remaining counts.
+/// Minimum time after draining for the worker and senders to release their claims or send the remaining counts.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
 /// Time limit for spooling the events that could not be recorded. A listener has the same limit.
 const DISK_MAX: Duration = Duration::from_secs(12);
@@ -59,8 +59,7 @@ impl Service {
         let described = build::described(&outputs);
         let described = described.iter().map(|(name, to)| format!("{name} = {to}"));
         let described = described.collect::<Vec<_>>().join(", ");
-        let mut service =
-            Self::start_parts(config, inherited, (store.clone(), sources), outputs).await?;
+        let mut service = Self::start_parts(config, inherited, (store.clone(), sources), outputs)?;
         service.parts.log_start(
             &config.node,
             config.file.as_deref(),
@@ -94,7 +93,7 @@ impl Service {
     }
 
     /// Starts all parts except the listeners. Must be called within a tokio runtime.
-    pub(super) async fn start_parts(
+    pub(super) fn start_parts(
         config: &Config,
         inherited: Vec<Inherited>,
         (store, sources): (Arc<dyn NodeStore>, QuerySources),
@@ -126,7 +125,7 @@ impl Service {
         service.metrics.kernel_drops_inherited.set(gauge(opened.drops_before));
         let spool = service.start_spool(config)?;
         let arbiter = Arc::clone(&sources.arbiter);
-        service.start_side(config, sources, &outputs).await?;
+        service.start_side(config, sources, &outputs)?;
         service.start_recording(config, opened.receivers, spool);
         let flush = Flush {
             outputs,
@@ -156,7 +155,7 @@ impl Service {
         Ok(Some(spool))
     }
 
-    async fn start_side(
+    fn start_side(
         &mut self,
         config: &Config,
         sources: QuerySources,
@@ -305,12 +304,12 @@ impl Running for Service {
         self.listeners.clear();
         if !self.parts.intake.end(deadline, at_once, Duration::ZERO).await {
             let events = self.node.ledger.totals().in_memory();
-            // Without a spool, the events are logged as a loss. Without events, only the store's last replies were missing.
+            // Without a spool, these events are logged as lost. If there are none, only the last replies were missing.
             if events > 0 && self.has_spool {
                 tracing::warn!(
                     events,
                     "could not record all queued events within input.drain_timeout; writing them to input.spool_dir; this \
-                     node will record them after its next start"
+                     node will record them after it restarts"
                 );
             }
             self.abort.cancel();

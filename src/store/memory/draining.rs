@@ -35,7 +35,6 @@ impl MemoryStore {
         state.bytes -= std::mem::take(&mut ended.unsent_bytes);
         let counts = (ended.counts.len() + ended.admitted.len()) as u64;
         ended.expires_ms = after_ms(now_ms(), kept_for(self.retention, self.counts_max, counts));
-        state.next_expiry_ms = state.next_expiry_ms.min(ended.expires_ms);
         partition.busy.remove(&minute);
         partition.close(minute, self.retention);
     }
@@ -95,6 +94,8 @@ impl Draining for MemoryStore {
         let now_ms = now_ms();
         let until_ms = self.closes_until_ms(now_ms);
         let partition = &mut self.lock().partitions[partition.index()];
+        let PartitionState { minutes, busy, .. } = partition;
+        minutes.retain(|minute, state| busy.contains(minute) || state.expires_ms >= now_ms);
         partition.lags = check_in.lags;
         let is_due = partition
             .busy()
@@ -200,7 +201,7 @@ impl Draining for MemoryStore {
             return Ok(done);
         }
         minute.arrivals = 0;
-        state.bytes -= std::mem::take(&mut minute.users).charged;
+        state.bytes -= std::mem::take(&mut minute.users).bytes;
         minute.leases.remove(&None);
         for output in minute.unsent.keys().cloned().map(Some) {
             minute.leases.entry(output.clone()).or_insert_with(|| {

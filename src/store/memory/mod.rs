@@ -40,8 +40,6 @@ struct State {
     partitions: Vec<PartitionState>,
     /// The approximate memory used by the sets, and by the counts of minutes that have not been sent completely, in bytes.
     bytes: u64,
-    /// No minute expires before this time.
-    next_expiry_ms: i64,
 }
 
 #[derive(Debug, Default)]
@@ -99,29 +97,13 @@ impl MemoryStore {
             state: Mutex::new(State {
                 partitions: partitions.iter().map(|_| PartitionState::default()).collect(),
                 bytes: 0,
-                next_expiry_ms: i64::MAX,
             }),
         }
     }
 
-    /// Returns the events in the sets of a minute by series, each with its user and its time in nanoseconds since the epoch.
-    #[must_use]
-    pub fn open_events(&self, minute: Minute) -> BTreeMap<String, BTreeSet<(String, i64)>> {
-        let state = self.lock();
-        let minutes = state.partitions.iter().filter_map(|all| all.minutes.get(&minute));
-        let open = minutes.flat_map(|found| {
-            let events = |sets: &Sets| sets.named(minute, &found.users).collect();
-            found.sets.iter().map(move |(series, sets)| (series.clone(), events(sets)))
-        });
-        open.collect()
-    }
-
-    /// Locks the state and drops expired counts.
     fn lock(&self) -> MutexGuard<'_, State> {
         // If a thread panicked while holding the lock, it is still better to serve the counts than to fail.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.expire(now_ms());
-        state
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look<T: Default>(&self, bucket: Bucket, look: impl FnOnce(&MinuteState) -> T) -> T {
@@ -138,21 +120,6 @@ impl MemoryStore {
             state.bytes, self.bytes_max
         );
         Err(StoreError::Full(Diagnosis::new(Cause::MemoryFull, why)))
-    }
-}
-
-impl State {
-    fn expire(&mut self, now_ms: i64) {
-        if now_ms <= self.next_expiry_ms {
-            return;
-        }
-        self.next_expiry_ms = i64::MAX;
-        for PartitionState { minutes, busy, .. } in &mut self.partitions {
-            minutes.retain(|minute, state| busy.contains(minute) || state.expires_ms >= now_ms);
-            let idle = minutes.iter().filter(|(minute, _)| !busy.contains(minute));
-            let next_ms = idle.map(|(_, state)| state.expires_ms).min().unwrap_or(i64::MAX);
-            self.next_expiry_ms = self.next_expiry_ms.min(next_ms);
-        }
     }
 }
 
@@ -278,7 +245,6 @@ impl Recording for MemoryStore {
             // Events are accepted for this long. The expiry never becomes earlier, even if the clock was set back.
             let from_ms = now_ms().max(request.minute.end_millis());
             minute.expires_ms = minute.expires_ms.max(after_ms(from_ms, self.retention));
-            state.next_expiry_ms = state.next_expiry_ms.min(minute.expires_ms);
         }
         Ok(Admitted {
             overflow_users: Some(minute.users_of(request.overflow)),
@@ -303,12 +269,12 @@ impl Recording for MemoryStore {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
                 let why = format!(
-                    "minute {} reached the limit of 268 million users or 4 GiB of user names in one partition (store.partitions)",
+                    "minute {} reached the limit of 268 million users in one partition (store.partitions)",
                     recording.minute
                 );
                 return Err(StoreError::Full(Diagnosis::new(Cause::MemoryCrowded, why)));
             }
-            let series = recording.series;
+            let (series, known_bytes) = (recording.series, minute.users.bytes);
             let sets = if let Some(sets) = minute.sets.get_mut(series) {
                 state.bytes -= sets.bytes;
                 sets
@@ -316,7 +282,7 @@ impl Recording for MemoryStore {
                 minute.sets.entry(series.to_owned()).or_insert_with(|| Sets::new(series))
             };
             repeated += sets.record(&mut minute.users, recording);
-            state.bytes += sets.bytes + minute.users.charge();
+            state.bytes += sets.bytes + minute.users.bytes - known_bytes;
             minute.arrivals += recording.occurrences.len() as u64;
             partition.busy.insert(recording.minute);
         }
