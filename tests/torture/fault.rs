@@ -148,7 +148,9 @@ pub(crate) fn by_chance(
             planned.push(Fault::Straggler);
         }
         if is_long && !planned.contains(&Fault::Straggler) && random.random_bool(0.3) {
-            let by = CLOCK_SET_SECS[random.random_range(0..CLOCK_SET_SECS.len())];
+            let by: i64 = CLOCK_SET_SECS[random.random_range(0..CLOCK_SET_SECS.len())];
+            // A master that was cut off before its clock was set back remains down until the clock has caught up.
+            let by = if kind == Kind::Cluster { -by.abs() } else { by };
             planned.push(Fault::Redis(RedisFault::ClockSet(by)));
         }
         for output in 0..2 {
