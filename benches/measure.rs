@@ -7,8 +7,8 @@ use anyhow::Context;
 
 use crate::report::{Column, Report, Table, column};
 
-/// The number of ticks per second, which are the unit of CPU time in `/proc/<pid>/stat`. It is the same on every
-/// architecture that Rust's std supports.
+/// The number of clock ticks per second. `/proc/<pid>/stat` reports CPU time in clock ticks. The number is the same on all
+/// architectures that Rust's std supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// One of the compared alternatives. `run` measures the alternative once and returns the figures in column order.
@@ -17,7 +17,7 @@ pub(crate) struct Way<'a> {
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
 }
 
-/// Runs the alternatives in turn, `rounds` times, and adds a table of the medians to the report. Its first column is the
+/// Runs the alternatives in turn, `rounds` times, and adds a table of the medians to the report. The first column is the
 /// ratio of each alternative's first figure to that of the first alternative, as the median over the rounds. Documents refer
 /// to the table by `id`.
 pub(crate) fn side_by_side(

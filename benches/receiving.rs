@@ -29,7 +29,7 @@ use crate::report::{Report, column};
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Maximum number of datagrams that the sender may be ahead; this many fit in the receive buffer.
+/// Maximum number of datagrams that the sender may be ahead of the receiving threads; this many fit in the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;

@@ -14,7 +14,7 @@ use crate::report::{Report, column};
 
 const EVENTS: u32 = 1_500_000;
 const ROUNDS: usize = 3;
-/// Events per second, a rate that one core can easily send and a second core can easily count.
+/// Events per second. One core can easily send at this rate, and a second core can easily count the events.
 const RATE: u32 = 150_000;
 const POLL: Duration = Duration::from_millis(100);
 

@@ -1,7 +1,7 @@
 //! The command line and its exit codes.
 //!
 //! The exit code is 0 for success, 1 for a failure, 2 for wrong arguments or configuration, and 3 if a node or relay shut
-//! down cleanly but lost events or lines. If a signal stops `eds send`, its exit code is 128 plus the signal.
+//! down cleanly but lost events or lines. If a signal stops `eds send`, its exit code is 128 plus the signal number.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -154,7 +154,7 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command in the process arguments, prints its error, if any, and returns its exit code. For `--help` and
+/// Runs the command given by the process arguments, prints its error, if any, and returns its exit code. For `--help` and
 /// `--version`, clap exits with code 0; for invalid arguments, with code 2.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -176,7 +176,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns whether the reader of standard output has closed it. Errors of connections to servers have different types.
+/// Returns whether the reader of standard output has closed it. Connections to servers report errors of different types.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A password or token. Its `Debug` output is `[hidden]`; only [`Secret::expose`] returns it.
+/// A password or token. Its `Debug` output is `[hidden]`; only [`Secret::expose`] returns the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// Creates a secret.
+    /// Wraps a password or token.
     #[must_use]
     pub fn new(value: &str) -> Self {
         Self(value.into())

@@ -4,7 +4,7 @@ use std::error::Error;
 
 pub use redis_link::{find_tls, on_one_line};
 
-/// Returns an error with its causes, except those already contained in its text.
+/// Formats an error followed by its causes, skipping each cause whose text is already included.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -19,7 +19,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the first characters of a string on one line, without control or invisible characters.
+/// Returns the first `chars` characters of a text on one line, without control or invisible characters; `…` marks a cut.
 #[must_use]
 pub fn beginning(text: &str, chars: usize) -> String {
     let is_hidden = |c: &char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

@@ -109,7 +109,7 @@ fn count(
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let pid = child.id();
     let _running = Running(child);
-    eventually("it listens", SOON, || when(kernel_drops(port).is_some(), "no such socket"));
+    eventually("it is listening", SOON, || when(kernel_drops(port).is_some(), "no such socket"));
     thread::sleep(FIRST_READ);
     let before = process_cpu(pid)?;
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .arg(&library)
         .status();
     let is_built = status.is_ok_and(|status| status.success());
-    assert!(is_built, "{} does not build src/clock.c", compiler.display());
+    assert!(is_built, "cannot compile src/clock.c with {}", compiler.display());
     println!("cargo:rustc-env=CLOCK_LIBRARY={}", library.display());
     Ok(())
 }

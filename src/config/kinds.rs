@@ -1,5 +1,5 @@
-//! The kinds of values. Each function takes the text of a value and the allowed values from the table in `sections.rs`. It
-//! returns the parsed value, or an error message that follows the name of the key and says how to fix it.
+//! Parsers for the kinds of values. Each function takes the text of a value and the allowed values from the table in
+//! `sections.rs`. It returns the value, or an error message that is shown after the key and says how to fix the value.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
@@ -45,7 +45,7 @@ fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> 
     value.ok_or_else(|| format!("{text:?} {otherwise}"))
 }
 
-/// Parses a value and checks that it is within `allowed`, i.e. `MIN to MAX`, inclusive. `otherwise` is the error message.
+/// Parses a value and checks that it is within `allowed` (`MIN to MAX`, inclusive). `otherwise` describes a parse error.
 fn between<T: PartialOrd>(
     text: &str,
     allowed: &str,
@@ -116,7 +116,7 @@ pub(super) fn output_name(text: &str, allowed: &str) -> Result<OutputName, Strin
     found(text, text.parse().ok(), &format!("is not a valid name; use {allowed}"))
 }
 
-/// Parses text without control characters; `None` if it is empty. The error does not quote the text, which may be a secret.
+/// Returns the text, or `None` if it is empty. Rejects control characters, without quoting the text, which may be a secret.
 pub(super) fn text(text: &str, _: &str) -> Result<Option<String>, String> {
     if text.contains(char::is_control) {
         return Err("contains control characters; remove them".to_owned());
@@ -132,7 +132,7 @@ pub(super) fn secret(secret: &str, allowed: &str) -> Result<Option<Secret>, Stri
 pub(super) fn tag(text: &str, _: &str) -> Result<String, String> {
     let is_refused = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
     let is_key = !text.is_empty() && !text.contains(is_refused);
-    let otherwise = "is not a valid field or tag key; it must not be empty, or contain spaces, commas, =, \" or \\";
+    let otherwise = "is not a valid field or tag key; it must not be empty and must not contain spaces, commas, =, \" or \\";
     found(text, is_key.then(|| text.to_owned()), otherwise)
 }
 
@@ -203,10 +203,10 @@ pub(super) fn directory(text: &str, _: &str) -> Result<Option<PathBuf>, String> 
         return Err(format!("{} is not a directory; {hint}", existing.display()));
     }
     if existing != directory {
-        // The directory does not exist yet, and systemd or a different user may create it.
+        // The directory does not exist yet, but systemd or a different user may still create it.
         return Ok(Some(directory.into()));
     }
-    // O_TMPFILE creates a file without a name. Only missing permissions matter: some file systems do not support it.
+    // O_TMPFILE creates an unnamed file. Report only missing permissions, as some file systems do not support this flag.
     let made = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(directory);
     match made.map_err(|error| (error.kind(), error)) {
         Err((ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, error)) => Err(format!(
@@ -248,7 +248,7 @@ fn list<T: PartialEq>(
     for item in items(text) {
         let value = parse(item)?;
         if is_unique(&value) && values.contains(&value) {
-            return Err(format!("{item:?} is listed twice; remove one of them"));
+            return Err(format!("{item:?} is listed twice; list it only once"));
         }
         values.push(value);
     }

@@ -24,7 +24,7 @@ pub(crate) const OUTPUTS: &str = "outputs";
 
 /// Closed minutes and their counts are kept for this multiple of `input.max_age`.
 const RETENTION_AGES: u32 = 2;
-/// The response time of the store after which a node is lagging, unless a quarter of `flush.grace` is shorter.
+/// How long a node waits for the store's reply before it counts as lagging, unless a quarter of `flush.grace` is shorter.
 const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
 /// The minimum of `flush.lease` as a multiple of `flush.interval`, so that two renewals may fail before the lease expires.
 const LEASE_INTERVALS_MIN: u32 = 3;
@@ -49,7 +49,7 @@ pub struct Config {
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
     pub(crate) log: Log,
-    /// The cluster-wide settings except `store.url` and `store.prefix`. Equivalent values have the same text.
+    /// The cluster-wide settings except `store.url` and `store.prefix`, in a canonical form so that nodes can compare them.
     pub(crate) alike: Vec<(&'static str, String)>,
 }
 
@@ -213,7 +213,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (
             &["input.linger", "flush.grace"],
             input.linger < flush.grace,
-            "is not shorter than flush.grace, so events would be recorded after their minute was closed; lower it or raise \
+            "is not shorter than flush.grace, so events could be recorded after their minute has closed; lower it or raise \
              flush.grace",
         ),
         (
@@ -243,7 +243,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
         (line, ("input.max_user", input.max_user)),
     ] {
         let text = format!(
-            "{} bytes do not fit in {} ({} bytes); lower it or raise {1}",
+            "is {} bytes, which exceeds {} ({} bytes); lower it or raise {1}",
             inner.1, outer.0, outer.1
         );
         values.together(&[inner.0, outer.0], inner.1 <= outer.1, &text);
@@ -251,7 +251,7 @@ fn check(values: &mut Effective, input: &Input, store: &sections::Store, flush: 
 }
 
 impl Config {
-    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys.
+    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys involved.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.exposed();
@@ -292,7 +292,7 @@ impl Config {
             (
                 response >= max_hold,
                 "store.response_timeout ({}) is not shorter than flush.max_hold ({}), so if recording hangs, events \
-                 reach Redis after their minute is closed",
+                 may reach Redis after their minute has closed",
                 [response, max_hold],
             ),
             (
@@ -342,7 +342,7 @@ impl Config {
         if !anywhere.is_empty() {
             warnings.push(format!(
                 "input.listen accepts events on every address of this host ({anywhere:?}), and UDP does not authenticate \
-                 senders; listen on a single address, and use a firewall that admits only the senders"
+                 senders; listen on a single address, and use a firewall that admits only known senders"
             ));
         }
         warnings

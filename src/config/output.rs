@@ -12,7 +12,7 @@ use crate::store::OutputName;
 
 /// Maximum number of outputs. There is a limit because each output has its own tasks, connections and backlog.
 const OUTPUTS_MAX: usize = 16;
-/// Minimum interval at which a node writes its own metrics. Charts do not show more frequent points.
+/// Minimum interval at which a node writes its own metrics. More frequent points would not be visible in charts.
 const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
             (
                 &["output.probe_measurement"],
                 !is_of_counts,
-                "is a measurement of counts; choose a measurement that is not used for anything else",
+                "is a measurement that contains counts; choose a measurement that is not used for anything else",
             ),
             (
                 &["output.self_metrics"],

@@ -19,7 +19,7 @@ pub struct RelayConfig {
     /// The configuration file that was read; `None` if `--config` is not set and the default file does not exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) name: String,
-    /// The nodes' Redis and the prefix of its keys; `None` if the relay does not report its state.
+    /// The settings for the nodes' Redis and the prefix of its keys; `None` if the relay does not report its state.
     pub(crate) store: Option<(redis_link::Settings, String)>,
     pub(crate) input: Input,
     pub(crate) rules: LineRules,
@@ -30,7 +30,7 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys.
+    /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys involved.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

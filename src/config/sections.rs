@@ -1,8 +1,8 @@
-//! The table of keys, with their types, defaults, allowed values and documentation. Each section of it is also a struct.
+//! The table of keys, with their types, defaults, allowed values and documentation. Each section is also a struct.
 //!
 //! The sources, `eds check`, the manual page and the tests of `config/eds.toml` use the rows of the table. `node.rs`,
 //! `output.rs` and `relay.rs` build settings from the structs. A key without a type has no field, because it applies only if
-//! a server is configured; `servers.rs` and `output.rs` then read it by its name.
+//! a server is configured; `servers.rs` or `output.rs` then reads it by name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ sections! {
         own queue_bytes: Text u64 = kinds::size("64KiB to 1TiB"), "256MiB", "maximum memory for queued events; further events are spooled, or dropped and counted";
         own spool_dir: Path Option<PathBuf> = kinds::directory, "", "directory for events that do not fit in the queue; if empty, such events are dropped and counted";
         own spool_max: Text u64 = kinds::size("1MiB to 1PiB"), "1GiB", "maximum size of the spool; further events are dropped and counted";
-        // The maximum admits the events of any archive, but is small enough for the arithmetic in the Redis scripts.
+        // The maximum admits events from any archive, but is small enough for the arithmetic in the Redis scripts.
         alike max_age: Span Duration = kinds::span("1m to 100years"), "1h", "maximum age of events; older events are rejected. Counts are kept for twice as long";
         own max_future: Span Duration = kinds::span("0s to 100years"), "1m", "maximum time an event may be ahead of this node's clock; events further ahead are rejected";
         own max_datagram: Text usize = kinds::size("512B to 64KiB"), "64KiB", "maximum length of a datagram; a longer datagram loses its last line";
@@ -180,7 +180,7 @@ sections! {
     }
     #[derive(Debug, Clone)]
     Http "http." {
-        each listen: Text Option<SocketAddr> = kinds::address, "127.0.0.1:8095", "TCP address for the page, health, metrics and queries; if empty, HTTP is disabled";
+        each listen: Text Option<SocketAddr> = kinds::address, "127.0.0.1:8095", "TCP address of the HTTP server for the status page, health, metrics and queries; if empty, HTTP is disabled";
         each hosts: List Vec<String> = kinds::host_names, "", "host names accepted in HTTP requests, besides IP addresses, localhost and the name of this host";
     }
     #[derive(Debug, Clone)]

@@ -162,7 +162,7 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
             values.together(
                 &[if is_in_file { &token_file } else { &token_key }],
                 token.as_ref().is_none_or(|token| token.expose().is_ascii()),
-                "contains characters that are not allowed in an HTTP header; the token must be its only content",
+                "contains characters that are not allowed in an HTTP header; it must contain nothing but the token",
             );
         }
     }
@@ -244,7 +244,7 @@ fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
     given.or(in_file)
 }
 
-/// Reports each of the named keys in the section of `selector` that is set, as it has no effect with that key's value.
+/// Reports each key in `names` that is set, because the value of `selector`, a key in the same section, rules it out.
 pub(super) fn refuse_keys(values: &mut Effective, selector: &str, names: &[&str], text: &str) {
     let (section, _) = selector.split_once('.').unwrap_or_default();
     for name in names {

@@ -117,7 +117,7 @@ pub(super) fn gather(
     (values, is_readable)
 }
 
-/// Returns the host name; `None` if it cannot be read. In some containers, `/proc` shows only processes.
+/// Returns the host name, or `None` if it cannot be read. Also tries `/etc`, because some containers restrict `/proc`.
 pub(super) fn host_name() -> Option<String> {
     let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     ["/proc/sys/kernel/hostname", "/etc/hostname"]
@@ -159,7 +159,7 @@ fn read_environment(
 }
 
 /// Returns whether Kubernetes has set this variable for a Service, such as `EDS_SERVICE_HOST`, `EDS_PORT` or
-/// `EDS_NODE_PORT_8094_UDP_ADDR`. These names never contain two consecutive underscores, as the variables of most keys do.
+/// `EDS_NODE_PORT_8094_UDP_ADDR`. Unlike the variables of most keys, these never contain two consecutive underscores.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let words: Vec<&str> = name.split('_').skip(1).collect();
     let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
@@ -307,7 +307,7 @@ impl File<'_> {
         }
     }
 
-    /// Reports a key or section that is defined twice, with both line numbers. The parser reports only the second one.
+    /// Reports a key or section that is defined twice, with both line numbers. The parser reports only the second.
     fn duplicate(&mut self, span: &Range<usize>) {
         let names: Vec<_> = self.text.lines().take(self.line(span)).map(named).collect();
         let (name, before) = names.split_last().unwrap_or((&"", &[]));

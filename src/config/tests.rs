@@ -126,11 +126,11 @@ EDS_NODE=a b
 EDS_NODE=
 => environment EDS_NODE: node: "" is not a valid name; use 1 to 64 of A-Z a-z 0-9 . _ -
 EDS_INPUT__USER_FIELD=a=b
-=> environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a valid field or tag key; it must not be empty, or contain spaces, commas, =, " or \
+=> environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a valid field or tag key; it must not be empty and must not contain spaces, commas, =, " or \
 EDS_INPUT__LISTEN=
 => environment EDS_INPUT__LISTEN: input.listen: is empty; set at least one address, such as "127.0.0.1:8094"
 EDS_INPUT__LISTEN=127.0.0.1:1, 127.0.0.1:1
-=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" is listed twice; remove one of them
+=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" is listed twice; list it only once
 EDS_HTTP__LISTEN=localhost:80
 => environment EDS_HTTP__LISTEN: http.listen: "localhost:80" is not an address; use an IP address and a port, such as "127.0.0.1:8094" or "[::1]:8094"
 EDS_INPUT__QUEUE_EVENTS=0
@@ -178,7 +178,7 @@ measurement_tag = "time"
 => FILE:2: input.measurement_tag: is a reserved tag key; choose a different key
 [input]
 max_datagram = "1KiB"
-=> input.max_line: 8192 bytes do not fit in input.max_datagram (1024 bytes); lower it or raise input.max_datagram
+=> input.max_line: is 8192 bytes, which exceeds input.max_datagram (1024 bytes); lower it or raise input.max_datagram
 "#,
     );
 }

@@ -1,5 +1,5 @@
 //! The metadata of keys, and the effective value of each key as text, with its origin. A key in `[output]` has one value for
-//! each `[[output]]` in the file. After an invalid value, the others are still read, to report all problems at once.
+//! each `[[output]]` in the file. After an invalid value, reading continues, so that all problems are reported at once.
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -245,7 +245,7 @@ impl Effective {
         }
     }
 
-    /// Reports a mistake in a source. If `path` is the path of a key, its value is then ignored.
+    /// Reports a mistake in a source. If `path` is the path of a key, that key's value is then ignored.
     pub(super) fn refuse(&mut self, origin: Origin, path: &str, text: String) {
         self.ignore(&[path]);
         self.problems.push(Problem { origin, key: path.to_owned(), text });
@@ -265,7 +265,7 @@ impl Effective {
         self.outputs > 1 && path.starts_with("output.")
     }
 
-    /// Parses the value of a key. Reports it if it is invalid, and then returns the type's default, as for ignored values.
+    /// Parses the value of a key. If the value is ignored, or is invalid and therefore reported, returns the type's default.
     pub(super) fn read<T: Default>(
         &mut self,
         path: &str,
@@ -278,7 +278,7 @@ impl Effective {
         value.ok().flatten().unwrap_or_default()
     }
 
-    /// Ignores the values of these keys, so that [`Self::read`] returns the default of their type.
+    /// Ignores the values of these keys, so that [`Self::read`] returns the defaults of their types.
     pub(super) fn ignore(&mut self, paths: &[&str]) {
         for path in paths {
             if let Some(value) = self.value_mut(path) {

@@ -1,5 +1,5 @@
 //! Sets up the log, which is written to standard error as text or JSON, or to the journal. Its level can be changed at run
-//! time. If the journal reads standard error, each text line begins with a priority, such as `<4>`, not a timestamp.
+//! time. If the journal reads standard error, each text line begins with a priority such as `<4>`, not a timestamp.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};

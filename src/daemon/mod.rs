@@ -1,4 +1,4 @@
-//! Builds, runs and drains the parts of nodes and relays, and contains operator commands. Only it uses all concrete types.
+//! Builds, runs and drains the parts of nodes and relays; contains operator commands. Only `daemon` uses all concrete types.
 
 mod build;
 mod connect;

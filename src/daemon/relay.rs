@@ -93,7 +93,7 @@ impl Relay {
     }
 
     /// Resolves the names of all nodes and of the passthrough server, and keeps them up to date. Returns an error if one of
-    /// them resolves to an address of this relay. Waits only briefly, because nobody reads the sockets yet.
+    /// them resolves to an address of this relay. Waits only briefly, because the sockets are not being read yet.
     async fn follow_names(&mut self, routes: &Routes) -> anyhow::Result<()> {
         let outlets: Vec<_> = routes.nodes.iter().chain(routes.passthrough.outlet()).collect();
         let look_ups = join_all(outlets.iter().map(|outlet| outlet.look_up()));
@@ -250,7 +250,7 @@ impl RelayView {
         })
     }
 
-    /// Until stopped, logs losses and, with a register, reports the relay's state to Redis. Withdraws the report at the end.
+    /// Until stopped, logs losses and, with a register, reports the relay's state to Redis; then withdraws the report.
     async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(REPORT_INTERVAL);
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));

@@ -34,7 +34,7 @@ pub(crate) fn status(config: &Config, json: bool, watch: bool) -> anyhow::Result
     let observer = observer_of(build::operated(config)?.0, config)?;
     if watch {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            let text = "--watch requires standard input and output to be a terminal; remove it, or use --json";
+            let text = "--watch requires standard input and output to be a terminal; omit --watch, or use --json instead";
             return Err(Misused(text.to_owned()).into());
         }
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -183,7 +183,7 @@ impl Screen {
     }
 }
 
-/// Waits for input from the terminal. Fails once the terminal is gone, because crossterm would read from it forever.
+/// Waits for input from the terminal. Fails if the terminal has been closed, because crossterm would keep reading from it.
 fn has_input() -> io::Result<bool> {
     let terminal = io::stdin();
     let mut ready = [PollFd::new(&terminal, PollFlags::IN)];

@@ -19,7 +19,7 @@ pub(super) use append_only;
 
 macro_rules! despite_append_only {
     () => {
-        "although Redis has an append-only file, writes were lost; check its log to find out whether its data was deleted or restored, its host crashed, or a replica that was missing \
+        "although Redis has an append-only file, writes were lost; check the Redis log to find out whether the data was deleted or restored, the host crashed, or a replica that was missing \
          the last writes took over (with replicas, set min-replicas-to-write 1 on the master); raise store.replay_window above the number of seconds of writes that a crash can lose"
     };
 }

@@ -49,7 +49,7 @@ losses! {
     SpoolFull "spool_full" NodeDrops "events dropped" "the queue overflowed while the spool was full (input.spool_max)" =>
         "fix the store or reduce its load; raise input.spool_max";
     SpoolFailed "spool_failed" NodeDrops "events dropped" "the spool could not be written or read" =>
-        "free up or repair the disk that holds input.spool_dir";
+        "free up space on the disk that holds input.spool_dir, or repair the disk";
     Shutdown "shutdown" NodeDrops "events dropped" "the node shut down before the store had recorded them" =>
         "shut nodes down only while the store is available; raise input.drain_timeout, or set input.spool_dir";
     KernelDrops "kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
@@ -74,7 +74,7 @@ losses! {
 pub type ByCause = [u64; LossCause::ALL.len()];
 
 impl LossCause {
-    /// The causes of events being dropped by the node itself. They come first in [`Self::ALL`].
+    /// The causes for which the node itself drops events. They come first in [`Self::ALL`].
     pub const DROPPED: [Self; 4] =
         [Self::QueueFull, Self::SpoolFull, Self::SpoolFailed, Self::Shutdown];
 
@@ -84,7 +84,7 @@ impl LossCause {
         Self::ALL.into_iter().find(|cause| cause.label() == label)
     }
 
-    /// Returns whether all events lost for this cause are missing from points. Late events may be duplicates.
+    /// Returns whether events lost for this cause are certain to be missing from points. Late events may be duplicates.
     #[must_use]
     pub const fn is_certain(self) -> bool {
         !matches!(self, Self::Late)

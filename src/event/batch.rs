@@ -52,7 +52,7 @@ pub struct Occurrence {
 #[derive(Debug, Clone, Copy)]
 struct Arrived {
     timestamp: i64,
-    /// Where the user's name begins. It ends where the name of the next event begins.
+    /// Where the user's name begins. It ends where the user's name in the next event begins.
     user_start: u32,
     group: u32,
 }

@@ -64,7 +64,7 @@ impl Quotes {
     }
 
     /// Returns the end of the first line: the first `\n` outside quoted fields. A quote is ignored if it is not closed, or
-    /// not closed at the end of its field. If the datagram was truncated, an unclosed quote extends to its end.
+    /// not closed at the end of its field. In a truncated datagram, an unclosed quote extends to the end.
     fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
         let newline_from = |at: usize| {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());

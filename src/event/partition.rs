@@ -21,7 +21,7 @@ impl Partition {
 }
 
 /// How series are assigned to partitions. The assignment must be the same on every node, because a series in two partitions
-/// would be counted twice. While the partition count changes, earlier minutes have an assignment of their own.
+/// would be counted twice. While the partition count is changing, earlier minutes have their own assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     count: NonZeroU16,
@@ -42,7 +42,7 @@ impl Partitions {
     }
 
     /// Assigns the series of minutes before `from` to the partitions in `places`; an empty list means no change of the
-    /// count. Places below the count are also partitions of later minutes; the others continue from the count, without gaps.
+    /// count. Places below the count are also partitions of later minutes; the others are numbered from the count on.
     pub(crate) fn with_before(self, from: Minute, places: &[u16]) -> Self {
         let places: Arc<[_]> = places.iter().copied().map(Partition).collect();
         let before = (!places.is_empty()).then_some(Before { from, places });
@@ -85,7 +85,7 @@ impl Partitions {
         }
     }
 
-    /// Returns a partition's number in the minutes before and after a change of the count; `None` if they do not have it.
+    /// Returns a partition's number before and after a change of the count; `None` where the partition does not exist.
     pub(crate) fn parts(&self, partition: Partition) -> [Option<Partition>; 2] {
         let places = self.before.iter().flat_map(|before| before.places.iter());
         let before = (0..).zip(places).find(|(_, place)| **place == partition);
@@ -104,7 +104,7 @@ impl Partitions {
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// Returns whether lines with this tag key are rejected. Reserved are [`OVERFLOW_TAG`] and the tag keys that InfluxDB
+/// Returns whether lines with this tag key are rejected. The reserved keys are [`OVERFLOW_TAG`] and those that InfluxDB
 /// rejects: `time` (version 1), `_field` and `_measurement` (version 2), and `value`, the name of a field (version 3).
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
@@ -112,7 +112,7 @@ pub fn is_reserved(key: &[u8]) -> bool {
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
-/// Returns the overflow series, in canonical form, for the number that a partition has among the partitions of a minute.
+/// Returns a partition's overflow series, in canonical form. `partition` is its number in the minute of the series.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())

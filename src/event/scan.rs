@@ -100,7 +100,7 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 /// Fast path for the rest of a common line, from the space after its tags: one field with an unquoted ASCII user without
-/// escapes, and perhaps an all-digit timestamp. `before` is the text before the user. Returns `None` for the full parser.
+/// escapes, and perhaps an all-digit timestamp. `before` precedes the user. Returns `None` if the full parser is needed.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
@@ -117,7 +117,7 @@ pub(super) fn usual_end<'a>(
     (!user.is_empty()).then_some((user, timestamp))
 }
 
-/// Returns the field value at `start` and where it ends. For the user, `keep` is the buffer for decoding escapes.
+/// Returns the field value at `start` and where it ends. If the value is the user, `keep` is the buffer for decoding it.
 pub(super) fn scan_value(
     line: &[u8],
     start: usize,

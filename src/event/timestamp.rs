@@ -53,7 +53,7 @@ impl Precision {
         number.checked_mul(self.nanos())
     }
 
-    /// Returns the reason to reject a timestamp whose number of digits indicates a different unit (for 2001 to 2286).
+    /// Returns the reason to reject a timestamp whose number of digits indicates a different unit (years 2001 to 2286).
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),

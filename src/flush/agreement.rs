@@ -1,4 +1,4 @@
-//! [`Agreement`] tells whether this node's settings match the cluster's; [`CountsTarget`] writes to an output only if so.
+//! [`Agreement`] tells whether this node's settings match the cluster's; [`CountsTarget`] writes only if they do.
 
 use std::sync::Arc;
 use std::time::Duration;

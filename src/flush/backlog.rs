@@ -1,4 +1,4 @@
-//! [`BacklogReport`]: exports metrics of the open and unsent minutes of all nodes, and of unsent counts for removed outputs.
+//! [`BacklogReport`]: exports metrics on the open and unsent minutes of all nodes, and on unsent counts for removed outputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl BacklogReport {
         }
     }
 
-    /// Updates the metrics. Returns whether a minute is claimed for sealing or unsent (true if the store does not respond).
+    /// Updates the metrics. Returns whether any minute is being sealed or has unsent counts; true if the store is down.
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
         let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();

@@ -19,7 +19,7 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Returns how long to back off, or `None` if the output has not failed. At zero, one node may probe it with one write.
+    /// Returns how long to back off, or `None` if the last write did not fail. At zero, one node may write a probe.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         self.retry_at.map(|at| at.saturating_duration_since(now))
     }

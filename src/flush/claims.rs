@@ -64,7 +64,7 @@ impl Claims {
         }
     }
 
-    /// Runs the work and renews the leases of all held claims concurrently: each may hold a resource that the other needs.
+    /// Runs the work while renewing the leases of all held claims. If a renewal suspended the work, the two could deadlock.
     pub(super) async fn renewing<T>(&self, work: impl Future<Output = T>) -> T {
         alongside(work, self.lease / 3, || async {
             let claims: Vec<_> = lock(&self.held).values().cloned().collect();
@@ -182,7 +182,7 @@ impl Inbox {
     }
 
     /// Waits for claims and takes them all: recent minutes before old, new claims before lapsed. Lapsed claims are not
-    /// sorted, or the same rejected counts might come first every time. Returns nothing if the store has no lapsed claims.
+    /// sorted, or the same rejected counts might come first every time. Returns no claims if the store has no lapsed ones.
     pub(super) async fn next(&self, is_recent: impl Fn(&Claim) -> bool) -> Vec<Claim> {
         loop {
             let delivered = self.delivered.notified();

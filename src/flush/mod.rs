@@ -97,7 +97,7 @@ impl Flush {
             settings: self.settings,
             node: self.node,
             metrics: self.metrics,
-            // If the store is in this process's memory, the tasks run until they have sent everything: no other node could.
+            // If the store is in memory, the tasks run until they have sent everything, because no other node could do so.
             stop: if is_alone { finished.clone() } else { self.stop },
             finished,
         });
@@ -161,7 +161,7 @@ struct Shared {
     claims: Claims,
     /// Stops the tasks. If the store ends with the process, this is not cancelled until everything has been sent.
     stop: CancellationToken,
-    /// Cancelled once the worker will pass on no more claims.
+    /// Cancelled once the worker has passed on its last claim.
     finished: CancellationToken,
 }
 

@@ -65,7 +65,7 @@ impl PartitionStates {
         lock(&self.rollbacks).push(rollback);
     }
 
-    /// Returns the rollbacks since the last call, merged into one, and the number of affected partitions; `None` if none.
+    /// Returns the merged rollbacks since the last call and the number of affected partitions, or `None` if there were none.
     pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
         let mut rollbacks = lock(&self.rollbacks);
         let count = rollbacks.len();
@@ -97,7 +97,7 @@ impl PartitionStates {
             tracing::error!(
                 path = %file.display(),
                 %error,
-                "cannot write the list of published minutes; if this node and Redis lose their memory at the same time, \
+                "cannot write the list of published minutes; if this node restarts and Redis loses its data at the same time, \
                  points may be republished with different values; {}",
                 LossCause::SpoolFailed.remedy()
             );

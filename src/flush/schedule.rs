@@ -16,7 +16,7 @@ const LOOKS: u32 = 3;
 const ACTIVE_MIN: Duration = Duration::from_secs(10);
 /// Maximum time between two check-ins at a partition without work.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// Maximum time between check-ins at a partition whose minute is only filling up, which normally happen every third round.
+/// Maximum time between check-ins while a partition's minute is only filling up. There is normally one every third round.
 const FILLING_MAX: Duration = Duration::from_millis(2500);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,7 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Checks whether there is a new connection: the first since this node started, or one because the store has failed.
+    /// Checks whether there is a new connection: the first since this node started, or one made after the store failed.
     pub(super) fn look(&mut self, generation: u64, now: Instant, settings: &FlushSettings) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
@@ -59,7 +59,7 @@ impl Settling {
         self.hold(now + settings.grace.max(SETTLE_MIN));
     }
 
-    /// Records a forward jump of the store's clock. Minutes may look finished too early, so none is closed for that long.
+    /// Records that the store's clock jumped by `ahead`. No minute is closed for that long, since it may only look finished.
     pub(super) fn jumped(&mut self, ahead: Duration, now: Instant, settings: &FlushSettings) {
         self.hold(now + ahead.min(settings.max_hold.max(MINUTE + settings.grace)));
     }
@@ -227,7 +227,7 @@ mod tests {
         let mut asked = Vec::new();
         for second in 0..100 {
             let now = start + second * interval;
-            // It has work for half a second, and again much later.
+            // It counts as having work in the first round, and has work again much later.
             if times.is_due(false, second == 90, now, interval) {
                 asked.push(second);
             }

@@ -1,6 +1,6 @@
 //! [`Sender`]: the task that sends sealed counts to one output, independently of other outputs. A round writes all counts
 //! once, recent minutes and new claims first. Then it searches the batches that were not accepted for the offending counts.
-//! The search has a time limit, so that it does not delay the next minutes; claims of counts that it does not reach lapse.
+//! The search has a time limit, so that it does not delay the next minutes; claims for counts that it does not reach lapse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::telemetry::OutputMetrics;
 const TURN_MAX: Duration = Duration::from_secs(4);
 /// How many counts are read into memory before any of them is announced.
 const READ_FIRST_MAX: usize = 20_000;
-/// Minimum pause between checks whether all nodes know of an announcement; normally a tenth of the interval.
+/// Minimum pause between checks of whether all nodes know of an announcement. The pause is normally a tenth of the interval.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const QUARANTINE_STEP: usize = 200;
 const EXAMPLES_MAX: usize = 3;

@@ -1,5 +1,5 @@
 //! [`Witness`]: what a node remembers about a partition: the closed minutes, and those whose counts may have been written.
-//! After a rollback, the node tells the store before it claims anything, so that no published minute is counted again.
+//! After a rollback, the node reports them to the store before claiming anything, so that no published minute is recounted.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -83,7 +83,7 @@ impl Witness {
         let note = notes.find(|note| note.stamp <= answer.forgot_from);
         let mut from_ms = answer.forgot_from_ms;
         if from_ms > to_ms {
-            // The store's clock has been set back since then, so the start is computed on the current clock.
+            // The store's clock has been set back since then, so the start is computed from the elapsed time.
             let last = self.clock.map(|clock| clock.at);
             let ago_ms = note.zip(last).map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
@@ -165,7 +165,7 @@ impl Witness {
     }
 }
 
-/// Bounds on the store's clock at an instant, in ms since the epoch: it was read at some point between request and reply.
+/// Bounds on the store's clock at an instant, in ms since the epoch. The clock was read between the request and the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StoreClock {
     at: Instant,

@@ -1,6 +1,6 @@
-//! [`Worker`]: the task that claims minutes and seals their counts. On shutdown, it releases its claims so that other
-//! nodes can take them. If the store ends with the process, it instead closes all minutes that have ended and waits until all
-//! counts are sent.
+//! [`Worker`]: the task that claims minutes and seals their counts. On shutdown, it releases its claims so that other nodes
+//! can take them over. If the store ends with the process, the worker instead closes all minutes that have ended, and waits
+//! until all counts have been sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl Worker {
         tokio::time::sleep_until(until).await;
     }
 
-    /// Checks in at all due partitions and, if `agrees`, claims minutes. Returns how many, or an error if one of them fails.
+    /// Checks in at all due partitions and, if `agrees`, claims minutes. Returns the number of claims, or the last error.
     async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
         let Shared { metrics, claims: held, .. } = &*self.shared;
         let now = Instant::now();
@@ -200,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Seals all counts for a claim. Returns the claims to send them, or nothing if some could not be sealed.
+    /// Seals all counts for a claim. Returns the claims for sending them, or none if some could not be sealed.
     async fn seal(&self, claim: &Claim) -> Vec<Claim> {
         let Shared { store, settings, outputs, metrics, claims, .. } = &*self.shared;
         let request = SealRequest { series_max: COMPACT_SERIES, lease: settings.lease, outputs };
@@ -260,7 +260,7 @@ impl Worker {
         due.map(|(partition, _)| partition).collect()
     }
 
-    /// Checks in at a partition and claims its minutes, and lapsed claims to send for `wanting`; nothing if that is `None`.
+    /// Checks in at a partition. Unless `wanting` is `None`, also claims its minutes, and lapsed claims for those outputs.
     async fn ask(
         &self,
         partition: Partition,
@@ -322,7 +322,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks in and records the store's reply. Also returns whether this node reported lag.
+    /// Checks in and processes the store's reply. Returns whether this node reported lag, and the reply.
     async fn check_in(&self, partition: Partition) -> Result<(bool, News), StoreError> {
         let Shared { store, states, node, .. } = &*self.shared;
         let settings = self.settings();

@@ -36,7 +36,7 @@ use crate::telemetry::{Format, Metrics};
 
 /// Maximum number of connections, if there are enough descriptors.
 pub(crate) const CONNECTIONS_MAX: usize = 1024;
-/// Number of connections that is enough for all well-behaved clients. Operators are warned if there are fewer.
+/// Number of connections that is enough for all well-behaved clients. Operators are warned if fewer are available.
 pub(crate) const CONNECTIONS_ENOUGH: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const URI_BYTES_MAX: usize = 8 * 1024;
@@ -156,7 +156,7 @@ async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> R
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
     if bytes > URI_BYTES_MAX {
         let detail = format!(
-            "the path and query have {bytes} bytes, more than the limit of {URI_BYTES_MAX}; shorten them"
+            "the path and query are {bytes} bytes long, which exceeds the limit of {URI_BYTES_MAX}; shorten them"
         );
         return Problem::new(StatusCode::URI_TOO_LONG, detail).into_response();
     }

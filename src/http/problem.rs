@@ -45,7 +45,7 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// Creates the response for when the node or its store is temporarily unable to respond.
+    /// Creates the response to a request that the node or its store temporarily cannot serve.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
@@ -61,7 +61,7 @@ impl Problem {
         Self::new(StatusCode::GATEWAY_TIMEOUT, detail)
     }
 
-    /// Returns the complete HTTP response to bytes that are not a valid request, announcing that the connection closes.
+    /// Returns the complete HTTP response to a malformed request. Its headers say that the connection will be closed.
     pub(super) fn message(&self) -> String {
         let (status, title, body) = (self.status, &self.title, self.json());
         let bytes = body.len();

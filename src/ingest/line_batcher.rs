@@ -1,5 +1,5 @@
-//! [`LineBatcher`]: parses datagrams, and adds each event to the open batch of its partition or, if memory is full, of the
-//! disk. Events enter the ledger before their batch is sent. A batcher never blocks, and its caller passes in the time.
+//! [`LineBatcher`]: parses datagrams, and adds each event to its partition's open batch or, if memory is full, to that for
+//! the disk. Events enter the ledger before their batch is sent. A batcher never blocks, and its caller passes in the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,9 +50,9 @@ pub struct QueueLimits {
 /// How long an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
-    /// The time if a batch has many events per series, if one of its minutes ends within `most`, or if the queue fills up.
+    /// The time if a batch has many events per series, if a minute in it ends within `most`, or if the queue is half full.
     pub least: Duration,
-    /// The time otherwise. It is longer, because each command costs the store more than an event within a command.
+    /// The time otherwise. It is longer, because fewer commands with more events each cost the store less.
     pub most: Duration,
 }
 
@@ -170,7 +170,7 @@ impl LineBatcher {
         !self.is_full()
     }
 
-    /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after `lines_max` as beyond the source's rate.
+    /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after the first `lines_max` as rate-limited.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
@@ -195,7 +195,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns where there is room for an event. While older events are on disk, new events follow them to keep the order.
+    /// Returns where there is room for an event. While older events are on disk, new events go there too, to keep the order.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
@@ -308,7 +308,7 @@ impl LineBatcher {
         }
     }
 
-    /// Returns the lines rejected since the last call: the first one for each reason.
+    /// Returns the first line rejected for each reason since the last call.
     pub fn take_samples(&mut self) -> BTreeMap<Rejection, Example> {
         std::mem::take(&mut self.samples)
     }

@@ -20,7 +20,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns the timeout for reading from a socket. It is so short that no batch gets older than `linger`.
+/// Returns the timeout for reading from a socket, which is short enough that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
@@ -156,7 +156,7 @@ impl Listener {
             now = Instant::now();
         }
         self.report();
-        // Sends the batches in a loop, so that a busy recorder or hanging disk does not delay the batches for the others.
+        // Sends the batches in a loop, so that a busy recorder or a hanging disk does not delay the other batches.
         let disk_until = now + DISK_MAX;
         loop {
             self.heartbeat.beat();

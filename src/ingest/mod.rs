@@ -1,6 +1,6 @@
 //! Moves events from the sockets to the store. [`Listener`] threads read the sockets and send batches to one [`Recorder`]
 //! task per partition, through a channel. While the channel is full, the listeners' open batches grow, which makes the next
-//! transaction cheaper per event. Events beyond the limits on memory go to disk, or are dropped and counted.
+//! transaction cheaper per event. Events beyond the memory limits go to disk, or are dropped and counted.
 
 mod address;
 mod holder;
@@ -29,9 +29,9 @@ pub use recorder::{Budget, CapSettings, Recorder, RecorderSettings};
 pub(crate) use sockets::{Inherited, Opened, Sockets, inherited};
 pub(crate) use unspooler::Unspooler;
 
-/// Number of batches that fit in the channel to a recorder. One batch is then ready, and later events join an open batch.
+/// Capacity of the channel to a recorder, in batches. While one batch is waiting, later events join an open batch.
 pub const QUEUED_BATCHES: usize = 1;
-/// Minimum pause before a worker retries. It doubles with each failure, up to [`RETRY_MAX`].
+/// Minimum pause before a worker retries. The pause doubles with each failure, up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -58,7 +58,7 @@ impl<'a> From<&'a str> for Received<'a> {
 pub struct Delivery {
     /// The events, all for the recorder's partition.
     pub batch: Batch,
-    /// Notified once all events of a batch from disk have been processed. Dropped on abort, so that the events stay on disk.
+    /// For a batch from disk: notified once all its events are processed, or dropped on abort so that they stay on disk.
     pub done: Option<oneshot::Sender<()>>,
 }
 
@@ -78,7 +78,7 @@ const AHEAD_MAX: i64 = 30_000_000_000;
 pub struct ArrivalStamps(AtomicI64);
 
 impl ArrivalStamps {
-    /// Returns the next stamp in nanoseconds: `now`, or a later time that is `apart` after the previous stamp.
+    /// Returns the next stamp: `now` or, if that is later, the previous stamp plus `apart` (all in nanoseconds).
     pub fn stamp(&self, now: i64, apart: i64) -> i64 {
         let next = |last: i64| match last.saturating_add(apart) {
             next if next > now && next - now <= AHEAD_MAX => next,

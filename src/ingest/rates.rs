@@ -80,7 +80,7 @@ impl Set {
     }
 }
 
-/// Returns the key of a source: its IPv4 address, also if given in IPv6 form, or the 64 network bits of its IPv6 address.
+/// Returns the key of a source: its IPv4 address, even if mapped to IPv6, or the 64 network bits of its IPv6 address.
 fn key(source: IpAddr) -> u128 {
     const IPV4: u128 = 1 << 64;
     match source.to_canonical() {

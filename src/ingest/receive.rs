@@ -1,5 +1,5 @@
 //! [`Receiver`]: reads many datagrams with one system call, after a brief wait if they arrive in quick succession. This is
-//! the only file with unsafe code, because no crate has a batched receive that sets up its headers correctly for every call.
+//! the only file with unsafe code, because no crate offers a batched receive that sets up its headers correctly every time.
 
 #![expect(
     unsafe_code,
@@ -25,7 +25,7 @@ use crate::node::Throttle;
 
 /// Maximum number of datagrams per system call.
 const BATCH: usize = 64;
-/// The gap between datagram buffers, in bytes. Buffers a power of two apart would compete for the same cache lines.
+/// The gap between datagram buffers, in bytes. Buffers a power of two apart would compete for the same cache sets.
 const STAGGER: usize = 33 * 64;
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -37,7 +37,7 @@ const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
 /// Maximum time for which datagrams wait in the kernel so that several are read together.
 const REST_MAX: Duration = Duration::from_millis(1);
-/// Datagrams wait at most 1 ns per 3 bytes of receive buffer: even a million per second then fill only a quarter of it.
+/// Bytes of receive buffer per nanosecond of waiting, so that even a million datagrams per second fill only a quarter of it.
 const BYTES_PER_NANO: u64 = 3;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -55,14 +55,14 @@ pub struct Receiver {
     rest: Duration,
     /// When a read last returned datagrams.
     arrived: Instant,
-    /// The kernel's last drop count; `None` if it is not available, or if another receiver of the socket counts the drops.
+    /// The kernel's drop count when last read; `None` if unavailable, or if another receiver of the socket counts the drops.
     pub(super) drops_seen: Option<u32>,
     /// How many datagrams with wrong checksums the host had received when `drops_seen` was updated, if known.
     wrong_seen: Option<u64>,
     /// After a failed read: when to read the socket again, and the length of the pause before that.
     retry: Option<(Instant, Duration)>,
     logged: Throttle,
-    /// Whether the socket outlives the process, so that the next process reads it.
+    /// Whether the socket outlives the process, so that the next process can read the remaining datagrams.
     pub(crate) outlives: bool,
     is_unix: bool,
     /// The file of a Unix socket bound by this process. It is removed when the last receiver of the socket stops.
@@ -121,7 +121,7 @@ impl Receiver {
         ListenAddress::of(&self.socket)
     }
 
-    /// Waits for datagrams until the socket's read timeout, and reads them. Returns false if none arrived.
+    /// Waits for datagrams, at most for the socket's read timeout, and reads them. Returns false if none arrived.
     pub fn wait(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_WAITFORONE)
     }
@@ -149,7 +149,7 @@ impl Receiver {
         self.retry.is_some_and(|(at, _)| now < at)
     }
 
-    /// Processes the result of a read. Returns whether datagrams arrived, or `None` if it failed and a retry is scheduled.
+    /// Processes the result of a read. Returns whether datagrams arrived, or `None` if the read failed and will be retried.
     pub(crate) fn note(
         &mut self,
         read: io::Result<bool>,
@@ -199,8 +199,8 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the last read returned an end mark, which looks like an empty datagram. A Unix socket returns a mark
-    /// to a blocked read when it starts to reject senders. A real empty datagram at that moment is mistaken for the mark.
+    /// Returns whether the last read returned an end marker, which looks like an empty datagram. When a Unix socket starts
+    /// to reject senders, a blocked read returns this marker. A real empty datagram at that moment is mistaken for it.
     fn is_end(&self) -> bool {
         if !matches!(*self.lengths, [(0, _)]) {
             return false;
@@ -286,8 +286,8 @@ impl Receiver {
                 address = self.address().map(tracing::field::display),
                 datagrams = drops,
                 wrong_checksums_of_host = wrong,
-                "the kernel dropped datagrams, and this host received at least as many with bad checksums: they are \
-                 probably corrupted in transit or sent incorrectly, so a larger receive buffer does not help; check the \
+                "the kernel dropped datagrams, and this host received at least as many with wrong checksums: they were \
+                 probably corrupted in transit or sent incorrectly, so a larger receive buffer would not help; check the \
                  senders and the network hardware"
             );
         }

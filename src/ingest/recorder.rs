@@ -1,5 +1,5 @@
 //! [`Recorder`]: the task that records the batches of one partition, one at a time. Recording is idempotent, so failed
-//! attempts are retried. It exits once its channel is closed and empty; on `abort`, it spools or drops the remaining events.
+//! attempts are retried. The task exits once its channel is closed and empty; on `abort`, it spools or drops what remains.
 //! After a failure, a late reply, or a loss of data in the store, the node lags until the recorder's channel is empty.
 
 mod attempt;
@@ -43,7 +43,7 @@ pub struct RecorderSettings {
     pub precision: Precision,
     /// The caps on series and on users.
     pub caps: CapSettings,
-    /// A node that waits longer than this for a reply counts as lagging, well before other nodes close a minute.
+    /// How long a node may wait for a reply before it counts as lagging, which is well before other nodes close a minute.
     pub lagging_after: Duration,
     /// How far back a shared store may lose acknowledged events. Batches are kept for this long to re-record them.
     pub replay_window: Duration,
@@ -93,7 +93,7 @@ enum Origin {
 impl Recorder {
     /// Records batches until the channel is closed and empty.
     pub async fn run(mut self) {
-        // Near the user cap, the recorder asks the store for the number of users: a network call if the store is remote.
+        // Near the user cap, the recorder asks for the number of users. This is a network call if the store is remote.
         let users_max = self.settings.caps.users_max;
         let store = self.store.capabilities();
         let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
@@ -118,7 +118,7 @@ impl Recorder {
             }
             // What is known about a minute must expire on time, whether the recorder is busy or idle.
             state.known.expire(Instant::now());
-            // Re-recording comes before expiry: the store may have been unreachable for longer than the replay window.
+            // Re-recording comes before expiry, because the store may have been down for longer than the replay window.
             self.record_again(&mut state).await;
             let generation = self.store.generation(self.partition);
             state.replay.expire(generation, Instant::now());
@@ -249,7 +249,7 @@ impl Recorder {
         }
     }
 
-    /// Spools the events left over after an abort, or drops them if there is no spool. Events from disk stay there.
+    /// Spools the events left over after an abort, or drops them if there is no spool. Events from disk remain on disk.
     async fn leave(&self, requests: &[RecordRequest<'_>], origin: Origin) {
         let ledger = &self.node.ledger;
         let events = requests.iter().map(|request| request.occurrences.len()).sum();

@@ -22,7 +22,7 @@ pub(crate) struct Sockets<'a> {
     pub(crate) receive_buffer: u64,
     pub(crate) socket_mode: u32,
     pub(crate) read_timeout: Duration,
-    /// How many threads share each socket. With one socket per thread, all datagrams of a sender would go to one thread.
+    /// How many threads share each socket. With one socket per thread, all datagrams from a sender would go to one thread.
     pub(crate) threads: usize,
     /// Maximum length of a datagram that is read in full, in bytes.
     pub(crate) datagram_max: usize,
@@ -156,7 +156,7 @@ impl Sockets<'_> {
         Ok(drops.unwrap_or_default())
     }
 
-    /// Binds a new socket to this address. `[::]` also receives IPv4, unless `listen` has an IPv4 address with its port.
+    /// Binds a new socket to an address. `[::]` also receives IPv4, unless `listen` has an IPv4 address with the same port.
     fn bind(&self, address: &ListenAddress) -> anyhow::Result<(Socket, Option<SocketFile>)> {
         let bound = match address {
             ListenAddress::Udp(address) => self.bind_udp(*address).map(|socket| (socket, None)),
@@ -216,7 +216,7 @@ impl Sockets<'_> {
         let size = usize::try_from(size).unwrap_or_default();
         // Tries to exceed the system's limit first, which requires CAP_NET_ADMIN.
         if !is_enough && set_socket_recv_buffer_size_force(socket, size).is_err() {
-            // Without that capability, a trial socket shows what the kernel grants, which may be less than the socket has.
+            // Without that capability, a trial socket shows what the kernel grants. The socket may already have more.
             let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
             trial.set_recv_buffer_size(size)?;
             if !is_passed || buffer_bytes(&trial)? > buffer_bytes(socket)? {
@@ -237,7 +237,7 @@ impl Sockets<'_> {
     }
 }
 
-/// Returns the size of the receive buffer as requested, in bytes. The kernel reports twice the requested size.
+/// Returns the size of the receive buffer in bytes: half of what the kernel reports, because it doubles the requested size.
 fn buffer_bytes(socket: &Socket) -> io::Result<u64> {
     Ok(socket.recv_buffer_size()? as u64 / 2)
 }

@@ -45,15 +45,15 @@ struct Fetched {
 }
 
 impl Unspooler {
-    /// Runs until `stop` is cancelled. Batches already sent to recorders then wait for the store as long as the node does.
+    /// Runs until `stop` is cancelled and the recorders have recorded or abandoned every batch sent to them.
     pub(crate) async fn run(self) {
         let segments = stream::unfold((), |()| async { Some((self.fetch().await?, ())) });
-        // Batches progress while a segment is read, because they may hold channel slots that listeners are waiting for.
+        // Batches must progress while a segment is being read, because they may hold channel slots that listeners wait for.
         let recording = segments.map(|fetched| self.bring(fetched)).buffered(SEGMENTS);
         self.heartbeat.during(recording.for_each(|()| future::ready(())).boxed()).await;
     }
 
-    /// Returns the next segment once memory has room, or `None` on shutdown. Cancelling this could lose a taken segment.
+    /// Returns the next segment once memory has room, or `None` on shutdown. Not cancel safe: a taken segment could be lost.
     async fn fetch(&self) -> Option<Fetched> {
         loop {
             let room = async {
@@ -88,7 +88,7 @@ impl Unspooler {
                 Ok(loaded) => return Some(loaded.map_err(|error| error.to_string())),
                 Err(error) => error,
             };
-            // A missing file counts as gone only the second time: its directory may have been missing during the read.
+            // A missing file counts as gone only the second time, because its directory may have been missing at first.
             let gone = is_gone(path, &error);
             if gone && was_gone {
                 return Some(Err(error.to_string()));

@@ -59,7 +59,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Opens a regular file. Fails if it is a symlink, belongs to another user or has further hard links.
+/// Opens a regular file. Fails if it is a symlink, belongs to another user or has additional hard links.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // O_NONBLOCK: opening a pipe must not block.
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);

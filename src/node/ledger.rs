@@ -127,7 +127,7 @@ impl Ledger {
         totals.unwritten += events as u64;
     }
 
-    /// Counts events read from the spool as spooled again: they are still on disk. Their memory is released separately.
+    /// Counts events from the spool as spooled again, because they are still on disk. Their memory is released separately.
     pub(crate) fn stay_spooled(&self, events: usize) {
         lock(&self.0).spooled += events as u64;
     }

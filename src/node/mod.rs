@@ -70,7 +70,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartitionState {
-    /// Whether this node may have events of the partition that the store lacks, so that none of its minutes counts as idle.
+    /// Whether this node may have events that the store is missing, so that none of the partition's minutes counts as idle.
     pub(crate) lags: bool,
     /// The number of events that the store has acknowledged to this process.
     pub(crate) recorded: u64,

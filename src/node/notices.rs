@@ -1,4 +1,4 @@
-//! [`Notices`]: rejected lines and losses of a process, for its log and its status. Each cause, which is a metric label, is
+//! [`Notices`]: rejected lines and losses of a process, for its log and its status. Each cause, identified by its label, is
 //! logged immediately when it first occurs, and then at most once a minute, with the count since the last message.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(crate) struct Notices(Mutex<BTreeMap<&'static str, Notice>>);
 #[derive(Debug, Default)]
 struct Notice {
     due: Throttle,
-    /// The total when it was last logged.
+    /// The total when the cause was last logged.
     logged: u64,
     example: Option<Example>,
 }

@@ -54,7 +54,7 @@ impl Found {
         let mut run = 0_u64;
         let mut last = None;
         for (place, timestamp) in timestamps.enumerate() {
-            // Counts rounded events only up to the first one that is not rounded: a coarse clock rounds all timestamps.
+            // Counts rounded events only up to the first that is not rounded, because a coarse clock rounds all timestamps.
             all_millis = all_millis && timestamp % MILLISECOND == 0;
             all_seconds = all_seconds && all_millis && timestamp % SECOND == 0;
             found.rounded += u64::from(all_millis);

@@ -100,7 +100,7 @@ impl Sample {
         self
     }
 
-    /// Returns the number of lines that another node received within about a second; `None` if it may be a coincidence.
+    /// Returns the number of lines that both nodes received within about a second, or `None` if they may be a coincidence.
     pub(crate) fn common(&self, other: &Self) -> Option<usize> {
         let other_lines: BTreeSet<Seen> = other.lines.iter().copied().collect();
         let is_common = |&&(hash, second): &&Seen| {

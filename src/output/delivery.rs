@@ -40,7 +40,7 @@ pub(crate) trait Batch: Default + Send + Sync {
 
     fn append(&mut self, other: Self);
 
-    /// Returns a copy of an item that can be written again without any effect.
+    /// Returns a copy of an item that can be rewritten without any effect, or `None` if the batch has no such item.
     fn repeatable(&self) -> Option<Self>;
 
     /// Removes and returns the item at this index.
@@ -80,7 +80,7 @@ pub(crate) struct Delivery<'a, T: Target> {
     pub(crate) written: T::Batch,
     /// Items that were rejected on their own.
     refused: Vec<Refusal<T::Batch>>,
-    /// How many of the `refused` items, counted from the first, were rejected before a write that was accepted.
+    /// The number of leading `refused` items that are proven: the server has accepted a write since it rejected them.
     proven: usize,
     /// Items for which the server fails even if they are written alone.
     pub(crate) failing: Vec<Refusal<T::Batch>>,
@@ -116,7 +116,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         self.divide(Part { batch, depth: 0 }, &error)?;
         if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
             match self.prove().await {
-                // The server is up, so the round continues: later batches may be accepted, which proves more.
+                // The server is up, so the round continues: if a later batch is accepted, more rejections are proven.
                 Ok(()) | Err(WriteError::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -124,7 +124,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         Ok(None)
     }
 
-    /// Searches unaccepted batches for the offending items before `until`. Returns `Err` if the server accepts nothing.
+    /// Searches unaccepted batches for offending items; starts no write after `until`. Returns `Err` if nothing is accepted.
     pub(crate) async fn search(&mut self, until: Instant, shift: f64) -> Result<(), WriteError> {
         if self.unproven > 0 && !self.has_accepted {
             self.prove_by_samples(shift).await?;
@@ -153,7 +153,7 @@ impl<'a, T: Target> Delivery<'a, T> {
                 continue;
             };
             let mut result = self.divide(part, &error);
-            // A failing server may have gone down, and every further write would take as long to fail. A probe shows this.
+            // The server may have gone down, so that every further write would take as long to fail. A probe finds out.
             let is_doubtful =
                 matches!(error, WriteError::Failed(_)) || self.unproven >= UNPROVEN_MAX;
             if failure.is_none() && result.is_ok() && is_doubtful {
@@ -315,7 +315,7 @@ impl<B: Batch> Suspects<B> {
         Some(part)
     }
 
-    /// Returns the index of the first sample and the distance of at most `most` samples; `shift` (0 to 1) selects the items.
+    /// Returns the index of the first of up to `most` samples and the distance between them; `shift` (0 to 1) offsets all.
     fn samples(&self, most: usize, shift: f64) -> (usize, usize) {
         let step = self.items.div_ceil(most).max(1);
         #[expect(

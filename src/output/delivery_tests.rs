@@ -28,7 +28,7 @@ impl Batch for Numbers {
     }
 }
 
-/// A server that replies to a batch as instructed, given the number of the write.
+/// A server whose `answer` computes the reply from the number of the write and the items of the batch.
 struct Server<F> {
     answer: F,
     probe: Option<Result<(), WriteError>>,
@@ -63,7 +63,7 @@ fn fails() -> Result<(), WriteError> {
     Err(WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, "status 500")))
 }
 
-/// Accepts all items except these.
+/// Returns an `answer` that replies with `result` to a batch with any of these items, and accepts all others.
 fn except(
     numbers: &[usize],
     result: Result<(), WriteError>,
@@ -245,7 +245,7 @@ fn suspects(batches: impl IntoIterator<Item = Numbers>) -> Suspects<Numbers> {
     suspects
 }
 
-/// Takes the samples, and returns them.
+/// Removes the samples from `suspects`, and returns them in ascending order.
 fn take_samples(suspects: &mut Suspects<Numbers>, most: usize, shift: f64) -> Vec<usize> {
     let (mut place, step) = suspects.samples(most, shift);
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! Formats counts as line protocol. Series are already escaped, but any that could end its line or add fields is rejected.
+//! Formats counts as line protocol. Series are already escaped, but one that could end its line or add fields is rejected.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

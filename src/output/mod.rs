@@ -32,7 +32,7 @@ pub struct SealedCounts {
 /// tag, and a firewall or server error may be triggered by a tag's text. The writer determines that with further writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The server rejects these counts: 400, 413, 422. The remedy applies if it rejects every count.
+    /// The server rejects these counts: 400, 413, 422. The remedy applies only if the server rejects all counts.
     #[error("output rejected these counts: {}", .0.why)]
     Rejected(Diagnosis),
     /// The request got no response, or the server failed: timeout, broken connection, 408, most 5xx.
@@ -78,7 +78,7 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     /// Must be cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Writes a probe point at the start of this minute, to a measurement without counts. Writes nothing without a server.
+    /// Writes a probe point for this minute to a measurement of its own. By default (without a server), does nothing.
     async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
         Ok(())
     }

@@ -16,7 +16,7 @@ const STEP: usize = 500;
 const LIMIT: usize = 1000;
 const MESSAGE_CHARS: usize = 60;
 
-/// The reason why a command was not completed. Part of its work may have been done.
+/// The error of a command that was not completed. Part of the command's work may have been done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QuarantineError {
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub(crate) enum QuarantineError {
 }
 
 const CHANGE: &str =
-    "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
+    "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and/or --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
 
 /// A subcommand of `eds quarantine`.
@@ -50,7 +50,7 @@ pub(crate) enum Action {
     Drop(Change),
 }
 
-/// The selected counts, and the output format.
+/// Options that select counts and set the output format.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Selection {
     /// Select counts for this minute, such as 20161204:1118; may be repeated
@@ -123,7 +123,7 @@ impl Command<'_> {
                 }
                 print(step, selection.json, self.out)?;
                 match action {
-                    // Counts are printed before they are dropped, so that an interruption loses none, but may repeat some.
+                    // Prints before dropping, so that an interrupted command loses no counts, but may print some twice.
                     Action::Drop(_) => {
                         count += self.store.discard(partition, self.output, step).await?;
                     }

@@ -1,4 +1,4 @@
-//! Tests the operator's commands.
+//! Tests the `eds quarantine` commands.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::new(4).unwrap())
 }
 
-/// A store in which these series are quarantined in two minutes.
+/// Returns a store in which each of these series has a quarantined count in two different minutes.
 async fn store(series: &[&str]) -> RedisStore {
     let redis = Arc::new(LuaRedis::new(Box::new(|| 1_480_900_000_000_000), None));
     let settings = redis::Settings {
@@ -75,7 +75,7 @@ async fn store(series: &[&str]) -> RedisStore {
     store
 }
 
-/// Returns the result of an action, its output and its notes.
+/// Runs an action, and returns its result, output and notes.
 async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let output = OutputName::default();
@@ -182,7 +182,7 @@ async fn only_selected_counts_are_shown_and_changed() {
     assert!(out.contains("b=2") && out.contains("20161204:1119"), "{out}");
 }
 
-/// A writer that accepts nothing.
+/// A writer that fails as if the disk were full.
 struct Full;
 
 impl Write for Full {

@@ -30,7 +30,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 const NUMBERS: i64 = 1000;
 
 /// Creates timestamps for lines that have none. At nanosecond precision, a relay's timestamps are distinct unless its clock
-/// is set back, so two events by the same user count as two. Relays with different numbers never create the same one.
+/// is set back, so two events by the same user count as two. Relays with different numbers never create the same timestamp.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     arrivals: ArrivalStamps,
@@ -200,7 +200,7 @@ impl Forwarder {
         self.samples.entry(reason).or_insert_with(|| Example::new(source, line));
     }
 
-    /// Returns the kind of a line. Rejects passthrough lines that the server, if any, would not accept or might continue.
+    /// Returns the kind of a line. Rejects passthrough lines that a server would reject or might join with the next line.
     fn sort(&mut self, line: &[u8]) -> Kind {
         match (self.sorter.sort(line), &self.routes.passthrough) {
             (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
@@ -223,7 +223,7 @@ impl Forwarder {
             }
             _ if count == 0 => {}
             (Passthrough::Udp(outlet), None) => {
-                // An incomplete line ends its datagram, because a server might continue it on a line that did not follow it.
+                // An incomplete line ends its datagram, so that a server cannot join it with a line that did not follow it.
                 let (mut datagram, mut lines) = (0..0, 0);
                 for line in self.lines.iter() {
                     datagram.end += line.len() + 1;

@@ -18,7 +18,7 @@ use crate::node::{Throttle, lock};
 
 /// The requested size of a socket's send buffer, in bytes. The kernel grants at most `net.core.wmem_max`.
 const SEND_BUFFER: usize = 4 << 20;
-/// Maximum number of attempts to send a datagram if its send returns the error of an earlier one.
+/// Maximum number of attempts to send a datagram if the send returns an error caused by an earlier datagram.
 const TRIES_MAX: usize = 4;
 /// How long an outlet counts as down after a failure. The kernel reports an unreachable port at most once a second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ struct State {
 struct Link {
     socket: Socket,
     address: SocketAddr,
-    /// Whether the kernel splits buffers for this address.
+    /// Whether the kernel can split a buffer into datagrams for this address.
     segments: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl Outlet {
         lock(&self.state).link.clone()
     }
 
-    /// Connects to an address. If that fails or this relay listens on it, keeps the previous one and returns false.
+    /// Connects to an address. Keeps the previous one and returns false if that fails or this relay itself listens there.
     fn connect(&self, address: SocketAddr) -> bool {
         let link = if leads_to_any(&self.listens, address) {
             lock(&self.state).own_address = Some(address);
@@ -135,7 +135,7 @@ impl Outlet {
         }
     }
 
-    /// Sends a pack, and counts its lines in `events`. Returns the accepted datagrams as bits, starting with the lowest.
+    /// Sends a pack, and counts its lines in `events`. Returns the accepted datagrams as a bit mask, lowest bit first.
     pub(super) fn send(&self, pack: &Pack, events: &mut Destination) -> u64 {
         let Some(link) = self.link() else {
             events.lose(Loss::NoAddress, pack.lines());
@@ -247,7 +247,7 @@ impl Outlet {
         }
     }
 
-    /// Resolves the name, and connects to another address if the current one is failing or no longer belongs to it.
+    /// Resolves the name. Connects to a different address if the current one is failing or no longer belongs to the name.
     pub(crate) async fn look_up(&self) {
         match tokio::net::lookup_host(&self.name).await {
             Ok(found) => {
@@ -313,7 +313,7 @@ fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Returns whether UDP segmentation may have failed, e.g. due to an old kernel, a tunnel, or datagrams above the path MTU.
+/// Returns whether the error may be due to UDP segmentation, e.g. in an old kernel, in a tunnel, or above the path MTU.
 fn is_of_segmentation(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -321,8 +321,8 @@ fn is_of_segmentation(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the addresses to try in order, IPv4 first; none if the address in use works and still belongs to the name. If it
-/// is failing, the address after it comes first, and it comes last: reconnecting helps if this host's address has changed.
+/// Returns the addresses to try in order, IPv4 first; none if the address in use works and still belongs to the name. If
+/// that address is failing, the list starts after it and ends with it: reconnecting helps if this host's address changed.
 fn candidates(found: Vec<SocketAddr>, in_use: Option<SocketAddr>, works: bool) -> Vec<SocketAddr> {
     if works && in_use.is_some_and(|address| found.contains(&address)) {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! [`Pack`]: joins lines into datagrams of the same length, padded with line feeds, so that the kernel can split them
-//! (`UDP_SEGMENT`). To detect loops, each datagram starts with a comment: the number of relays that its lines have passed.
+//! [`Pack`]: joins lines into datagrams of equal length, padded with line feeds, so that the kernel can split a buffer into
+//! them (`UDP_SEGMENT`). To detect loops, each starts with a comment: the number of relays its lines have passed through.
 
 /// Maximum size of a buffer that the kernel splits: 65,535 bytes minus the IPv6 and UDP headers.
 const BYTES_MAX: usize = 65_535 - 48;
@@ -61,7 +61,7 @@ impl Pack {
         }
     }
 
-    /// Adds a line that passed `hops` relays (at most 8), and its `stamp`. Returns false if a non-empty pack has no room.
+    /// Adds a line that passed through `hops` (up to 8) relays, and its `stamp`. Returns false if a non-empty pack is full.
     pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
         if hops != self.hops && !self.is_empty() {
             if hops.max(self.hops) > HOPS_MIXED_MAX {

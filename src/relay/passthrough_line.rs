@@ -1,17 +1,17 @@
-//! [`check_passthrough_line`]: rejects lines of which a server might take the next line as a continuation, so that it would
-//! be lost silently. InfluxDB does so if the line feed follows a backslash or is inside an open quote. Lines without the form of a
+//! [`check_passthrough_line`]: rejects lines that a server might join with the next line, which would then be lost silently.
+//! InfluxDB joins lines if the line feed follows a backslash or is inside an open quote. Lines without the form of a
 //! point are also rejected, because they would delay other lines in the same request until they are found.
 
 use crate::event::Rejection;
 
-/// Returns an error if no server would accept this line, or if a server might take the next line as a continuation of it.
+/// Returns an error if no server would accept this line, or if a server might join it with the next line.
 pub fn check_passthrough_line(line: &[u8]) -> Result<(), Rejection> {
     let text = str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
     check_end(line)?;
     check_form(text)
 }
 
-/// Returns an error if a server might take the next line as a continuation of this one.
+/// Returns an error if a server might join this line with the next one.
 pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
     if memchr::memchr2(b'\\', b'"', line).is_none() {
         return Ok(());
@@ -70,7 +70,7 @@ fn check_form(line: &str) -> Result<(), Rejection> {
     }
 }
 
-/// The characters that servers skip around a line and between its parts. They skip `\r` only at the end of a line.
+/// The characters that servers skip around a line and between its parts. Servers skip `\r` only at the end of a line.
 const BLANK: [char; 3] = [' ', '\t', '\0'];
 
 /// Returns the index of the first unescaped character that is in `ends`, or the length of the text if there is none.

@@ -25,7 +25,7 @@ const COLLECTED_FOR: Duration = Duration::from_millis(100);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 /// Maximum time to search a piece for the lines at fault. The search delays all later pieces.
 const SEARCH_MAX: Duration = Duration::from_secs(4);
-/// A line is dropped once writing it on its own has failed this often, while the server accepted another line each time.
+/// A line is dropped once writing it on its own has failed this many times while the server accepted another line each time.
 const FAILURES_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Lines {
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..end - 1])
     }
 
-    /// Returns the approximate memory used, in bytes, including the line ends, a significant share if lines are short.
+    /// Returns the approximate memory used, in bytes, including the positions of line ends, which matter if lines are short.
     fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.ends)
     }

@@ -91,14 +91,14 @@ impl Directory {
             let Some(number) = number(&found) else {
                 continue;
             };
-            // The numbers of damaged segments count as well, so that a damaged new segment does not replace an old one.
+            // The numbers of damaged segments are not reused, so that renaming a new segment cannot replace an old one.
             last = last.max(number);
             if found == path_of(&path, number) {
                 let bytes = entry.metadata().map_err(failed)?.len();
                 closed.push(Segment { path: found, events: None, bytes });
             }
         }
-        // The order of the paths is that of the numbers, which all have the same length.
+        // Sorting by path sorts by number, because all numbers have the same length.
         closed.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(Self {
             bytes_max: settings.bytes_max,

@@ -21,7 +21,7 @@ use crate::telemetry::{Metrics, gauge};
 
 const ORDERS: usize = 8;
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long writes are retried without free file descriptors or memory. Then events are dropped until a write succeeds.
+/// How long writes are retried while file descriptors or memory are short. Then, events are dropped until a write succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -116,7 +116,7 @@ impl Keeper {
     fn take(&mut self) -> Option<Segment> {
         let taken = self.directory.take();
         if !self.directory.has_more() {
-            // The overflow ends even if batches are queued: the queue may never be empty if events outpace the disk.
+            // Spilling ends even if batches are queued, because the queue may never be empty if events outpace the disk.
             self.state.is_spilling.store(false, Ordering::Relaxed);
         }
         taken
@@ -151,7 +151,7 @@ impl Keeper {
         self.node.ledger.refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
-        // Notifies the unspooler even if nothing was written: without a segment, it ends spilling, so that memory is used.
+        // Notifies the unspooler even if nothing was written, because spilling ends if it finds no segment to take.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
         if lost > 0

@@ -12,7 +12,7 @@ use crate::store::{Loss, ServerSeen};
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Status {
     pub(crate) at: String,
-    /// Whether there are no findings other than notes.
+    /// Whether all findings are notes, or there are no findings.
     pub(crate) healthy: bool,
     pub(crate) is_anything_lost: Lost,
     pub(crate) findings: Vec<Diagnosis>,
@@ -113,7 +113,7 @@ pub(crate) struct OldestUnsent {
     pub(crate) why: String,
 }
 
-/// Open minutes that ended long ago, counted per partition. Recent minutes are sealed before them.
+/// Open minutes that ended long ago, counted per partition. They are sealed after recent minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct OldMinutes {
     pub(crate) waiting: u64,

@@ -34,7 +34,7 @@ struct State {
 }
 
 impl LossReporter {
-    /// Creates a reporter. `file` is where losses are kept while they are not in the store.
+    /// Creates a reporter. `file` keeps losses until they have been recorded in the store.
     pub(crate) fn new(
         record: Arc<dyn Registry>,
         losses: Arc<Losses>,
@@ -49,7 +49,7 @@ impl LossReporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the losses that an earlier process left in the file. That process must no longer be using the directory.
+    /// Reads the losses that an earlier process left in the file. That process must no longer be using the file.
     pub(super) fn inherit(&self) {
         let inherited = self.file.as_deref().map(read).unwrap_or_default();
         let mut state = self.lock();
@@ -57,7 +57,7 @@ impl LossReporter {
         state.inherited = inherited;
     }
 
-    /// Counts the increase in these totals since the last call as losses of the current minute.
+    /// Counts the increase in these totals since the last call as losses in the current minute.
     pub(crate) fn count(&self, now_nanos: i64, totals: impl IntoIterator<Item = (LossCause, u64)>) {
         let minute = Minute::of_nanos(now_nanos);
         for (cause, total) in totals {
@@ -145,7 +145,7 @@ fn read(file: &Path) -> Vec<Loss> {
         .and_then(|bytes| Ok(serde_json::from_slice::<Vec<(String, u64)>>(&bytes)?));
     let losses = parsed.unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
-            tracing::error!(path = %file.display(), %error, "cannot read the losses that an earlier process could not record; see its log for them");
+            tracing::error!(path = %file.display(), %error, "cannot read the losses that an earlier process could not record; that process has also logged them");
         }
         Vec::new()
     });

@@ -14,11 +14,11 @@ const COVERAGE_MIN: f64 = 0.99;
 const REJECTED_PERCENT_MIN: u64 = 1;
 const LAG_SECONDS_MAX: u64 = 10;
 
-/// Returns the findings about all nodes and relays. Leaves out the nodes' store errors unless the Redis servers are well.
+/// Returns the findings about all nodes and relays. Leaves out the nodes' store errors unless the Redis servers are healthy.
 pub(super) fn find(status: &Status, servers_well: bool) -> Vec<Diagnosis> {
     let live = || status.nodes.iter().filter(|node| !node.seen.silent);
     let count = |version: &str| live().filter(|node| node.process.version == version).count();
-    // The version that most nodes run. If several versions are equally common, the latest of these.
+    // The version that most nodes run or, if several versions are equally common, the latest of these.
     let versions = live().map(|node| node.process.version.as_str());
     let usual = versions.max_by_key(|version| (count(version), *version));
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn rejects_much(node: &NodeReport) -> bool {
 fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.details, Vec::new());
     let mut add = |cause, why: String| found.push(Diagnosis::new(cause, why));
-    // A problem of Redis itself affects all nodes and is a separate finding.
+    // A problem with Redis itself affects all nodes and is a separate finding.
     let store_error = report.store_error.as_ref().filter(|_| servers_well);
     for (cause, why) in [
         (Cause::NodeCannotRecord, store_error),
@@ -108,12 +108,12 @@ fn find_in_work(status: &Status, node: &NodeReport, servers_well: bool) -> Vec<D
     if report.lag_seconds > LAG_SECONDS_MAX {
         let (partitions, seconds) = (report.partitions_lagging, report.lag_seconds);
         let why = format!(
-            "for {seconds} s; events in {partitions} partitions are queued, of which {} are on disk; minutes in these partitions stay open",
+            "for {seconds} s; events in {partitions} partitions are queued ({} of them on disk), and minutes in these partitions stay open",
             spool.events
         );
         add(Cause::NodeLags, why);
     }
-    // A lagging node is not reported for its coverage, because coverage includes only recorded events.
+    // A lagging node is not reported for low coverage, because coverage includes only recorded events.
     let lags = report.lag_seconds > 0 || report.store_error.is_some();
     if let Some(share) = node.seen.coverage.filter(|share| *share < COVERAGE_MIN && !lags) {
         let why = format!(

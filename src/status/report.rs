@@ -204,7 +204,7 @@ totals! {
         sealed,
         /// Minutes that were sealed long after they ended, counted per partition.
         old_minutes_sealed,
-        /// The number of points, like the next two totals.
+        /// Points, like `quarantined` and `discarded`.
         sent,
         quarantined,
         discarded,

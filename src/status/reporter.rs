@@ -65,7 +65,7 @@ impl<T: Copy + Default> History<T> {
         (totals, elapsed.as_secs())
     }
 
-    /// Returns the rate per second at which a count has grown to its value in `totals`, rounded to a tenth.
+    /// Returns the recent growth of a count per second, rounded to a tenth. `totals` contains its current value.
     pub(crate) fn rate(&self, totals: &T, count: impl Fn(&T) -> u64) -> f64 {
         let (elapsed, before) = self.before(RATED);
         #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]

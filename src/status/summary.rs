@@ -30,7 +30,7 @@ const SURVEYED_WITHIN: Duration = Duration::from_secs(6);
 const CURRENT_FOR: Duration = Duration::from_secs(1);
 /// A minute counts as old if it is still not sealed this long after it should have closed.
 const OLD_AFTER: Duration = Duration::from_secs(300);
-/// Number of minutes over which coverage is computed. They exclude the latest, whose events are still arriving.
+/// Number of minutes over which coverage is computed. The latest minute is excluded, because its events are still arriving.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
 /// Minimum number of events for which coverage is reported. With fewer events, a node's share is not meaningful.
@@ -303,11 +303,11 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeReport], seen: &Surveyed)
     (events * open * event_bytes + kept * COUNT_BYTES) as u64
 }
 
-/// Returns the unacknowledged losses by cause, in the order of the metrics. `record` must be sorted by minute.
+/// Returns the unacknowledged losses by cause, in the order of [`LossCause::ALL`]. `record` must be sorted by minute.
 fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
     let mut causes: BTreeMap<_, CauseStatus> = BTreeMap::new();
     for loss in record.iter().filter(|loss| loss.left() > 0) {
-        // Causes from other versions come last.
+        // Causes that only other versions know come last.
         let known = LossCause::labelled(&loss.cause);
         let status = causes.entry((known.is_none(), known, &loss.cause)).or_default();
         status.cause.clone_from(&loss.cause);

@@ -106,7 +106,7 @@ fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns a table of processes. `cells` returns the cells that differ between nodes and relays, and the lines below a row.
+/// Returns a table of processes. `cells` returns the cells specific to nodes or relays, and the lines below a row.
 fn processes<R>(
     headings: [&str; 2],
     processes: &[Report<R>],

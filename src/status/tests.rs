@@ -366,7 +366,7 @@ fn the_state_of_a_node_is_reported() {
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
     let seen = Seen {
-        difference: Some(Diagnosis::new(Cause::SettingsFormat, "its keys have format 4")),
+        difference: Some(Diagnosis::new(Cause::SettingsFormat, "the keys in Redis have format 4")),
         ..Seen::default()
     };
     seen.finds("settings", Warning, &["format 4", "run a version"]);

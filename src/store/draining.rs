@@ -66,13 +66,13 @@ impl fmt::Display for OutputName {
 
 /// The maximum number of quarantined counts per output per partition.
 pub const QUARANTINE_MAX: usize = 10_000;
-/// The maximum numbers of recent and of old minutes that a request for claims examines, so as not to block the store.
+/// The maximum number of recent minutes, and also of old ones, that a claim request examines, so as not to block the store.
 pub(super) const LOOKED_AT_MAX: usize = 250;
 /// How long a minute remains recent after the earliest time at which it could have been closed.
 const RECENT_FOR: Duration = Duration::from_secs(300);
 
-/// Returns how long after its end a minute is recent, which is long enough to close a minute that gets no new events. Recent
-/// minutes are sealed and sent before old ones, of which a replayed archive or a wrong clock may bring thousands.
+/// Returns how long a minute stays recent after its end: long enough to close a minute that gets no new events. Recent
+/// minutes are sealed and sent before old ones, of which a replayed archive or a wrong clock may produce thousands.
 pub(crate) fn recent_for(grace: Duration) -> Duration {
     grace.saturating_add(RECENT_FOR)
 }
@@ -116,7 +116,7 @@ pub struct Claim {
     pub token: String,
     /// The store generation in which the claim was granted.
     pub generation: u64,
-    /// Whether the claim was taken over from a claim that had lapsed.
+    /// Whether this claim was taken over after its previous holder's lease had lapsed.
     pub taken_over: bool,
 }
 
@@ -125,7 +125,7 @@ pub struct Claim {
 pub struct SealRequest<'a> {
     /// The maximum number of series to seal in this step.
     pub series_max: usize,
-    /// How long the renewed lease lasts from now.
+    /// How long the lease lasts after this step has renewed it.
     pub lease: Duration,
     /// The outputs that the counts are to be sent to.
     pub outputs: &'a [OutputName],
@@ -138,7 +138,7 @@ pub struct Compaction {
     pub sealed: u64,
     /// The total number of late events that this node found in the partition, including duplicates of sealed events.
     pub late: u64,
-    /// The number of duplicates among the events of the series; 0 if recording has already returned this number.
+    /// The number of duplicates among the events of these series; 0 if recording has already returned this number.
     pub repeated: u64,
     /// The number of series that are still open; 0 means that the claim has ended.
     pub left: u64,
@@ -205,7 +205,7 @@ pub struct CheckIn {
     pub lags: bool,
     /// How long a report of lag remains valid.
     pub lease: Duration,
-    /// How long the node counts as alive. Until then, no announcement is complete before the node has learned of it.
+    /// How long the node counts as alive. During this time, no announcement is complete until the node has learned of it.
     pub alive: Duration,
 }
 
@@ -220,7 +220,7 @@ pub struct News {
     pub sequence: u64,
     /// The minutes that have been closed since the last closing that the node knew of.
     pub closed: Vec<Minute>,
-    /// Minutes announced since the last known closing: their counts are about to be written; no output is known to have all.
+    /// Minutes announced since the last known closing: counts are about to be written; no output is known to have them all.
     pub announced: Vec<Minute>,
     /// All minutes before this one count as closed.
     pub since: Option<Minute>,

@@ -1,4 +1,4 @@
-//! The stores of open minutes and of their counts, with a trait for each role of the caller.
+//! The stores for open minutes and their counts, with a trait for each role of the caller.
 //!
 //! Recorders use [`Recording`], workers [`Draining`], queries [`CountReader`], and operators [`Survey`] and the
 //! [`Registry`]. With [`RedisStore`](redis::RedisStore), operators can also read, requeue and drop quarantined counts.
@@ -13,14 +13,14 @@
 //!                                                   ╰───────────────────────────╯
 //! ```
 //!
-//! In every state, a lapsed claim is taken over. An event is late if the counts of its series are already sealed: the minute
-//! is then claimed again, but no count changes. `tests/store_contract/life.rs` tests every transition in every state.
+//! In any state, a lapsed claim can be taken over. An event is late if the counts of its series are already sealed: its
+//! minute is claimed again, but no count changes. `tests/store_contract/life.rs` tests every transition in every state.
 //!
 //! A minute of a partition goes through these steps, each of which any node may perform:
 //!
 //! 1. [`admit`](Recording::admit) decides which series are recorded under their own names; those beyond the cap share the
 //!    overflow series. [`record`](Recording::record) adds users and events; repeating the call does not change anything.
-//! 2. [`claim`](Draining::claim) takes finished and idle minutes, and lapsed claims, each with a new token and a lease.
+//! 2. [`claim`](Draining::claim) takes minutes that are finished and idle, and lapsed claims, with a new token and a lease.
 //! 3. [`compact`](Draining::compact) seals the counts and drops the users and events. Once the last series is sealed, the
 //!    claim ends, and the node gets a claim for each output to send the counts.
 //! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not acknowledged yet.
@@ -72,7 +72,7 @@ pub enum StoreError {
     /// The store does not serve this node until an operator intervenes.
     #[error("store cannot be used: {}", .0.reason())]
     Refused(Diagnosis),
-    /// The store lost data that this node knows. The call had no effect; the node must [`attest`](Draining::attest) first.
+    /// The store has lost data. The call had no effect; the node must [`attest`](Draining::attest) first.
     #[error("the store lost data or was replaced")]
     Forgot,
     /// This node no longer holds the claim. The call had no effect.
@@ -114,7 +114,7 @@ pub struct Bucket {
 /// The properties in which stores differ from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether nodes share the store. If so, it may lose acknowledged events and is slow; if not, it ends with the process.
+    /// Whether nodes share the store, which is then slow and may lose acknowledged events. If not, it ends with the process.
     pub is_remote: bool,
     /// Whether the store detects new users itself, so that recorders need not list them.
     pub finds_new_users: bool,
@@ -133,13 +133,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Fails if the store is unavailable or not usable for this node. All other calls make their own checks as well.
     async fn check(&self) -> Result<()>;
 
-    /// Returns how the settings differ from the cluster-wide settings, or None. If they do, the node may only record events.
+    /// Returns how this node's settings differ from the cluster-wide ones, if they do; the node may then only record events.
     async fn difference(&self) -> Result<Option<Diagnosis>> {
         Ok(None)
     }
 
-    /// Returns a number that changes whenever the store may have lost acknowledged events, that is, with each connection. It
-    /// is 0 before the first connection, and for a store that never loses events.
+    /// Returns a number that changes whenever the store may have lost acknowledged events, i.e. with each new connection.
+    /// It is 0 before the first connection, and for a store that never loses events.
     fn generation(&self, _partition: Partition) -> u64 {
         0
     }
@@ -149,7 +149,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Capabilities::SHARED
     }
 
-    /// Returns how many bytes open minutes and unsent counts use in this process, and the limit; 0 if nodes share the store.
+    /// Returns how many bytes open minutes and unsent counts use in this process, and the limit; both 0 for a shared store.
     fn memory(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -159,7 +159,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         0
     }
 
-    /// Notes that no more events will be received. A store that ends with the process then closes no unfinished minutes.
+    /// Notes that no more events will be received. A store that ends with the process then leaves unfinished minutes open.
     fn stopping(&self) {}
 
     /// Returns warnings for operators about problems found by the last calls, none of which has caused a loss of events yet.
@@ -167,7 +167,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
-    /// Searches partitions that this node does not have, and adds what it finds to [`Store::warnings`]. This is slow.
+    /// Searches for leftovers in partitions that this node does not use, and adds them to [`Store::warnings`]. This is slow.
     async fn look_for_leftovers(&self) -> Result<()> {
         Ok(())
     }

@@ -18,7 +18,7 @@ pub struct SeriesCounts {
     pub cumulative: u64,
 }
 
-/// The number of events in a minute that each node has seen, by node name; processes of the same name are added up.
+/// How many events of a minute each node has seen, by node name. The numbers of processes with the same name are added up.
 pub type Coverage = BTreeMap<String, u64>;
 
 /// Returns the coverage by node name, given how many events each process (a node's name, a `#` and a number) has seen.
@@ -54,7 +54,7 @@ impl<T> Page<T> {
 /// Reads counts without changing anything. Each call is small, so that none delays recording or draining.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {
-    /// Returns the number of sealed series in each of a few hundred minutes at most. May include series not sealed yet.
+    /// Returns the number of sealed series in each of these minutes, a few hundred at most. May include unsealed series.
     async fn sealed_sizes(&self, partition: Partition, minutes: &[Minute]) -> Result<Vec<u64>>;
 
     /// Reads a page of the sealed counts of a minute. The first cursor is 0.

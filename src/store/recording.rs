@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::{Bucket, Result, SeriesCounts, Store};
 use crate::event::{Batch, Group, Minute, Occurrence, Partition};
 
-/// The approximate maximum size of a request in bytes, which delays other partitions by 0.4 s on a 1 MB/s link.
+/// The approximate maximum size of a request in bytes. Such a request delays other partitions by 0.4 s on a 1 MB/s link.
 pub const REQUEST_BYTES_MAX: usize = 384 << 10;
 
 /// Events of one series in one minute that are to be recorded.
@@ -25,7 +25,7 @@ pub struct RecordRequest<'a> {
 }
 
 impl<'a> RecordRequest<'a> {
-    /// Returns the request that records a group of a batch under its series, without new users.
+    /// Returns a request to record a group of a batch under the group's own series, without a list of new users.
     #[must_use]
     pub fn new(batch: &'a Batch, group: &'a Group) -> Self {
         Self {
@@ -61,7 +61,7 @@ pub struct Records<'a> {
     pub seen: &'a [Seen],
 }
 
-/// Requests the admission of series in a minute.
+/// A request to admit series in a minute.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmitRequest<'a> {
     /// The minute.
@@ -112,7 +112,7 @@ pub trait Recording: Store {
     /// Admits series in a minute until the cap is reached. Within a generation, each decision is final for all nodes.
     async fn admit(&self, partition: Partition, request: &AdmitRequest<'_>) -> Result<Admitted>;
 
-    /// Returns the counts of all series in an open minute, for stores whose admission does not return users of a series.
+    /// Returns the counts of all series in an open minute, for stores whose admission cannot tell the number of users.
     async fn counts(&self, _bucket: Bucket) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }

@@ -37,7 +37,7 @@ pub const LOSSES_MAX: usize = 1024;
 /// Used in place of the minute for losses that have been added up.
 const EARLIER: &str = "earlier";
 
-/// The events or datagrams of a minute that a process lost from one cause.
+/// The events or datagrams of a minute that a process lost due to one cause.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
     /// The minute; `None` if losses in several minutes have been added up.
@@ -207,7 +207,7 @@ pub trait Registry: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Adds these losses to the loss record; a repetition changes nothing. Returns false if the store has no loss record.
+    /// Adds these losses to the loss record; repeating this has no effect. Returns false if the store has no loss record.
     async fn lose(&self, _losses: &[Loss]) -> Result<bool> {
         Ok(false)
     }
@@ -224,6 +224,6 @@ pub trait Survey: Store {
     /// Returns the registry of the processes that share the store.
     fn registry(&self) -> Arc<dyn Registry>;
 
-    /// Surveys the whole store, including the coverage of these minutes and how many minutes before `old_before` wait.
+    /// Surveys the whole store, with the coverage of these minutes and how many minutes before `old_before` are waiting.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;
 }

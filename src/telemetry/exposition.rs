@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// Converts OpenMetrics text to this format. For each metric, the text must list the help, type and samples in order.
+    /// Converts OpenMetrics text to this format. For each metric, the text must list help, type and samples in this order.
     pub(super) fn convert(self, text: String) -> String {
         if self == Self::OpenMetrics {
             return text;

@@ -200,7 +200,7 @@ impl Metrics {
     }
 }
 
-/// Takes a single snapshot of the node's ledger per scrape, so that the numbers add up.
+/// Encodes the metrics kept in [`Node`]. Takes one snapshot of the ledger per scrape, so that the numbers add up.
 #[derive(Debug)]
 struct NodeCollector(Arc<Node>);
 

@@ -18,7 +18,7 @@ pub(super) struct Process {
 }
 
 impl Default for Process {
-    /// Uses the current time as the start time: `ProcSubset=pid` (systemd) hides `/proc/stat`, which has the exact time.
+    /// Uses the current time as the start time, because systemd's `ProcSubset=pid` hides the boot time (`/proc/stat`).
     fn default() -> Self {
         Self { started: SystemTime::now() }
     }

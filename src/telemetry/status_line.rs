@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::metrics::{Metrics, of_output};
 use crate::node::{Node, lock};
 
-/// Returns how fast a total has grown per second, from `before` at the start of the elapsed time to `now`.
+/// Returns the growth per second of a total that has changed from `before` to `now` in the elapsed time.
 #[must_use]
 pub fn per_second(now: u64, before: u64, elapsed: Duration) -> u128 {
     let growth = u128::from(now.saturating_sub(before));

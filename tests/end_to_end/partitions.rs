@@ -91,7 +91,7 @@ fn number_of_partitions_changes_in_a_running_cluster() {
             &mut [&mut *one],
             a_minute_after(now(clock), Duration::ZERO) - Duration::from_secs(60),
         );
-        one.says(&["settings", "apply"], 1, "the minute must be after");
+        one.says(&["settings", "apply"], 1, "change must be after");
         assert_eq!(one.get("/readyz").unwrap().status, 200);
 
         prepare(&mut [&mut *one, &mut *two], from);

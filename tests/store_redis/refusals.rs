@@ -58,7 +58,7 @@ async fn nodes_with_other_partitions() {
 async fn keys_without_a_format() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["HSET", "eds:settings", "partitions", "1"]);
-    refuses(&tcp(&server), "its keys have format 1", "format").await;
+    refuses(&tcp(&server), "the keys in Redis have format 1", "format").await;
     let fields: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
     assert_eq!(fields, ["partitions"], "no settings have been written");
 }
@@ -108,5 +108,5 @@ fn invalid_certificates_are_refused_at_once() {
     let mut settings = at(Address::Server(Endpoint::Tcp("127.0.0.1".to_owned(), 1)));
     settings.redis.tls = Some(Tls { ca: Some(b"nonsense".to_vec()), client: None });
     let words = RedisStore::new(&settings).unwrap_err().to_string();
-    assert!(words.contains("address or certificates cannot be used"), "{words}");
+    assert!(words.contains("invalid Redis address or TLS certificate"), "{words}");
 }

@@ -1,5 +1,5 @@
-//! Locks, cached reads and a thousand waiting callers: this crate, `SET NX` with polling, and no protection. One run
-//! on one Redis. Commands in scripts are counted.
+//! Compares this crate with `SET NX` and polling, and with no protection: for locks, cached reads, and a thousand callers
+//! that wait for one value. All run on the same Redis server. The numbers of commands include those that scripts run.
 //!
 //! `cargo bench -p coordination`
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark panics if anything is wrong")]
@@ -16,17 +16,17 @@ use testing::redis::RedisServer;
 use tokio::time::sleep;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often one who polls asks.
+/// The time between two polls.
 const POLL: Duration = Duration::from_millis(10);
 const LOCK_TTL: Duration = Duration::from_secs(5);
 const OPERATIONS: u32 = 2000;
-/// How many want the same lock.
+/// The number of tasks that compete for the same lock.
 const RIVALS: u32 = 16;
-/// The number of waiting callers, and the cost.
+/// The number of callers that wait for one value.
 const CALLERS: u32 = 1000;
 const COST: Duration = Duration::from_millis(200);
 
-/// A Redis with a plain connection.
+/// A Redis server with an arbiter and a plain connection.
 struct Bench {
     server: RedisServer,
     arbiter: Arc<dyn Arbiter>,
@@ -34,14 +34,14 @@ struct Bench {
 }
 
 impl Bench {
-    /// How many commands it had so far.
+    /// Returns the number of commands that the server has processed so far.
     fn commands(&self) -> u64 {
         let stats: String = self.server.query(&["INFO", "stats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Runs this many tasks, each of which measures its operations, and prints the result.
+    /// Runs operations in this many concurrent tasks, and prints their rate, durations and commands as a table row.
     async fn measure<F>(&self, row: &str, tasks: u32, operation: impl Fn() -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -66,7 +66,7 @@ impl Bench {
         println!("| {row} | {per_s:.0} | {:.2?} | {:.2?} | {commands} |", at(50), at(99));
     }
 
-    /// A thousand ask for a value that is not there.
+    /// Has [`CALLERS`] callers request a missing value at once, and prints the computations, the delay and the commands.
     async fn stampede<F>(&self, row: &str, computed: &AtomicU32, get: impl Fn() -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Takes the lock as soon as a poll finds it free.
+/// Acquires a lock with `SET NX`, polling until it is free.
 async fn set_nx(mut connection: MultiplexedConnection, key: &str) {
     loop {
         let mut command = redis::cmd("SET");
@@ -103,7 +103,7 @@ async fn read(mut connection: MultiplexedConnection, key: &str) -> Option<Vec<u8
     redis::cmd("GET").arg(key).query_async(&mut connection).await.unwrap()
 }
 
-/// Looks, computes and writes.
+/// Computes the value and writes it, without a lock.
 async fn compute(mut connection: MultiplexedConnection, computed: Arc<AtomicU32>) {
     computed.fetch_add(1, Ordering::SeqCst);
     sleep(COST).await;
@@ -189,7 +189,7 @@ async fn main() {
                 return;
             }
             set_nx(connection.clone(), "computing").await;
-            // Who had to wait looks again.
+            // Read again, because another caller may have computed the value in the meantime.
             if read(connection.clone(), "value").await.is_none() {
                 compute(connection.clone(), computed).await;
             }

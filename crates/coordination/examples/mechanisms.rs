@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     guard.release().await?;
     println!("AtomicReplace: {} friends", lists.read("user1").await?.len());
 
-    // Five concurrent requests for an expensive list. Each of them uses a different position of the list.
+    // Five concurrent requests for an expensive list. Each of them uses a different item of the list.
     let once = ComputeOnce::new(Arc::clone(&arbiter), ComputeSettings::default())?;
     let list = |_token| async {
         sleep(SECOND / 3).await;

@@ -47,7 +47,7 @@ impl Name {
     }
 }
 
-/// A request for a lock, or for the lease to compute a value. It may be repeated.
+/// A request for a lock, or for the lease to compute a value. It is safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The lock or value being claimed.
@@ -66,8 +66,8 @@ impl Claim {
     }
 }
 
-/// The number of a lease, which is greater than that of every earlier lease with the same name: the time in microseconds by
-/// the store's clock or, if that is greater, the last token plus one.
+/// The fencing token of a lease, which is greater than the token of every earlier lease with the same name. It is the time
+/// in microseconds by the store's clock or the last token plus one, whichever is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -130,7 +130,7 @@ pub enum Error {
     /// The store rejects operations until an operator fixes the cause.
     #[error("the arbiter rejected the operation: {0}")]
     Refused(String),
-    /// The lock or value did not become available within the caller's patience. A computation that is running continues.
+    /// The lock or value did not become available within the caller's patience. A running computation continues.
     #[error("timed out while waiting for the lock or value")]
     TimedOut,
     /// The lock already has [`WAITING_MAX`] waiters.
@@ -150,11 +150,11 @@ pub enum Error {
 /// The result of an operation that may fail with an [`Error`].
 pub type Answer<T> = Result<T, Error>;
 
-/// A store shared by all processes. Each operation is atomic and uses the store's clock. An operation may be repeated:
-/// unless another caller acted in the meantime, this has no further effect and returns the same reply.
+/// A store shared by all processes. Each operation is atomic and uses the store's clock. Repeating an operation has no
+/// further effect and returns the same reply, unless another caller has acted in the meantime.
 #[async_trait]
 pub trait Arbiter: Send + Sync + fmt::Debug {
-    /// Acquires a lock. If it is busy, `presence` is how long the holder keeps its place in the queue without asking again.
+    /// Acquires a lock or, if it is busy and `presence` is given, a place in the queue, which is kept for that long.
     async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking>;
 
     /// Reads a value or, if it does not exist or has the token `outdated`, acquires the lease to compute it.
@@ -196,7 +196,7 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
     /// Reads a list. Returns an empty list if it does not exist.
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>>;
 
-    /// Returns a listener for a name. With a `holder`, it is woken when this holder is the next in the queue for the lock;
+    /// Returns a listener for a name. With a `holder`, it is woken when this holder is next in the queue for the lock;
     /// without one, whenever all waiters for the value are woken.
     fn listen(&self, name: &Name, holder: Option<&str>) -> Listener;
 

@@ -185,7 +185,7 @@ impl Flight {
         begun
     }
 
-    /// Waits for at most `wait`, or until the flight is woken, gets a permit or has no callers left. Returns any permit.
+    /// Waits for at most `wait`, or until the flight is woken, gets a permit or has no callers left. Returns any new permit.
     async fn wait(
         &self,
         wait: Duration,

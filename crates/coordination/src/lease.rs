@@ -36,7 +36,7 @@ pub(super) fn is_keeper() -> bool {
     std::thread::current().name() == Some(KEEPER_NAME)
 }
 
-/// Returns how long the holder of a lease relies on it: 1% and 2 ms less than its TTL, because clocks differ.
+/// Returns how long the holder of a lease relies on it: 1% and 2 ms less than its TTL, because clocks drift.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
@@ -94,7 +94,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A held lock, or the right to compute a value. It is renewed until this is dropped.
+/// A held lock, or the right to compute a value, which is renewed until the `Lease` is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) attempt: Attempt,

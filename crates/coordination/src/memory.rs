@@ -199,7 +199,7 @@ impl MemoryArbiter {
 }
 
 impl Names {
-    /// Removes expired names, unless the last sweep was within `interval_us` of `now`, possibly after it.
+    /// Removes expired names, unless the last sweep was less than `interval_us` before or after `now`.
     fn sweep(&mut self, now: u64, interval_us: u64) {
         if now.abs_diff(self.swept_us) < interval_us {
             return;

@@ -96,7 +96,7 @@ impl Mutex {
     }
 }
 
-/// A held lock, which is released in the background when this is dropped. If the process dies, the lock lapses.
+/// A held lock, which is released in the background when the guard is dropped. If the process dies, the lock lapses.
 #[derive(Debug)]
 pub struct Guard {
     lease: Lease,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::arbiter::Error;
 
-/// The minimum time to live of a lock. Renewing a lock takes a few round trips, which must be over before it lapses.
+/// The minimum time to live of a lock. Renewing a lock takes a few round trips, which must complete before the lock lapses.
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
 /// The maximum time to live of a lock. A holder that dies may block all others for this long.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -39,8 +39,8 @@ pub struct ComputeSettings {
     pub computation_max: Duration,
     /// The maximum number of concurrent computations in this process, 64 by default. Further computations have to wait.
     pub computations_max: usize,
-    /// The factor β for early refresh: 1 is optimal if computing the value always takes about the same time, and higher
-    /// values refresh the value earlier. 0, the default, disables early refresh.
+    /// The factor β for early refresh: 1 is optimal if computing the value always takes about the same time, and a greater
+    /// factor refreshes the value earlier. 0, the default, disables early refresh.
     pub beta: f64,
 }
 

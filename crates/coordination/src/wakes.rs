@@ -54,7 +54,7 @@ impl Wakes {
     }
 }
 
-/// Wakes a caller when it should ask the [`Arbiter`](super::Arbiter) again. Can be made from a [`watch::Receiver`].
+/// Wakes a caller when it should ask the [`Arbiter`](super::Arbiter) again. Can be created from a [`watch::Receiver`].
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
@@ -81,7 +81,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((wakes, channel)) = &self.ending {
             let mut state = wakes.state();
-            // Drop the own receiver now, by replacing it, so that it is not counted.
+            // Replace this listener's receiver, which drops it, so that it is not counted below.
             self.receiver = watch::Sender::new(()).subscribe();
             if state.channels.get(channel).is_some_and(|sender| sender.receiver_count() == 0) {
                 state.channels.remove(channel);

@@ -98,7 +98,7 @@ fn the_first_refresh_is_as_early_as_the_paper_says() {
         let expected = scale * ((reads_per_s * scale).ln() + GAMMA);
         // The standard deviation of a Gumbel distribution is its scale times π/√6.
         let error = scale * std::f64::consts::PI / 6.0_f64.sqrt() / f64::from(count).sqrt();
-        eprintln!("first refresh {mean:.4} s before the expiry, by the paper {expected:.4} s");
+        eprintln!("first refresh {mean:.4} s before expiry; the paper predicts {expected:.4} s");
         assert!((mean - expected).abs() < 4.0 * error, "{mean} {expected}");
     }
 }

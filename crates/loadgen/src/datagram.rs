@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-/// Maximum length of a datagram with several lines, in bytes. With all headers, it fits in a 1500-byte Ethernet packet.
+/// Maximum length of a datagram with several lines, in bytes. With all headers, it fits in the 1500-byte Ethernet MTU.
 pub(super) const BYTES_MAX: usize = 1_400;
 /// Maximum length of a line that fits in a datagram, in bytes (UDP over IPv4).
 pub(super) const LINE_BYTES_MAX: usize = 65_507;

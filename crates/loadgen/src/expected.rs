@@ -1,5 +1,5 @@
 //! Computes the exact counts that the service must write for the lines that were sent. This module keeps all events, sorts
-//! them, and compares neighbours. It accepts only the short form without escapes.
+//! them, and compares neighbours. It accepts only lines in the short form, without escapes.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Adds the event in a line to the open datagram. Ignores comments. Returns an error if a line is not supported.
+    /// Adds the event in a line to the open datagram. Ignores comments. Returns an error if the line is not supported.
     pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.trim_ascii_start().first() == Some(&b'#') {

@@ -17,8 +17,8 @@ const LOAD: &str = "Synthetic load";
 /// Every address gets a copy of each datagram. UDP does not report what arrived, so a datagram that did not fit in the
 /// receive buffer counts as sent; lower --rate to avoid this. A full Unix socket blocks the sender.
 ///
-/// Copies to an address on which no process is listening count as refused if the network reports the refusal. For an
-/// address on this host, it always does. Events refused by every address are left out of the expected counts.
+/// Copies to an address on which no process is listening count as refused if the network reports the refusal. Refusals
+/// by addresses on this host are always reported. Events refused by every address are left out of the expected counts.
 ///
 /// Exit code 0: all copies were sent; 1: some could not be sent or were refused; 130 or 143: stopped by Ctrl-C or
 /// SIGTERM; the summary and the expected counts cover the events sent before that.

@@ -42,7 +42,7 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Sends for one second with a clock that oversleeps, and returns the number of events.
+    /// Simulates one second of sending in which every sleep is too long by `oversleep`. Returns the number of events sent.
     fn sent_in_a_second(rate: u64, oversleep: Duration) -> usize {
         let start = Instant::now();
         let (mut now, mut events) = (start, 0);

@@ -30,7 +30,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns whether no copy failed or is known to have been refused.
+    /// Returns true if no copy failed and none is known to have been refused.
     #[must_use]
     pub const fn is_well(&self) -> bool {
         self.copies_failed == 0 && self.copies_refused.is_empty()

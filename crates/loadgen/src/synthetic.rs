@@ -111,8 +111,8 @@ impl Synthetic {
         }
     }
 
-    /// Returns the next event with `now_nanos` as its timestamp, or with a later timestamp if a previous event is not
-    /// earlier than that. A repeat has the timestamp of the event that it repeats. The plan must not be shuffled.
+    /// Returns the next event. Its timestamp is `now_nanos` or, if a previous event is not earlier, the newest timestamp so
+    /// far plus 1. A repeat has the timestamp of the event that it repeats. The plan must not be shuffled.
     pub(super) fn next_at(&mut self, now_nanos: i64) -> Option<Event> {
         let distance = self.repeat_distance(self.sent);
         let event = self.next()?;

@@ -194,7 +194,7 @@ mod tests {
         let node = UnixDatagram::bind(&path).unwrap();
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
         let (mut sent, looks) = (0, std::cell::Cell::new(0));
-        // `send` checks twice whether to stop, then fails.
+        // Let `send` wait twice. At its third check, it must stop and fail.
         let is_stopped = || looks.replace(looks.get() + 1) >= 2;
         let failed = loop {
             match target.send(b"x", is_stopped) {

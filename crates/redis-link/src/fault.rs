@@ -150,7 +150,7 @@ impl Fault {
         let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
         let has_ended = error.is_connection_dropped() && !error.is_connection_refusal();
         let kind = match error.kind() {
-            // The crate's message only shows the unexpected byte, which does not help.
+            // The message of the `redis` crate shows only the unexpected byte, which does not help.
             ErrorKind::Parse => {
                 return Self::new(FaultKind::NotRedis, "the response is not from a Redis server");
             }
@@ -163,7 +163,7 @@ impl Fault {
         Self { kind, ..fault }
     }
 
-    /// Returns the same fault, as a fault of this server.
+    /// Returns this fault, attributed to the given server.
     #[must_use]
     pub fn at(self, server: &impl fmt::Display) -> Self {
         Self { server: server.to_string(), ..self }

@@ -1,5 +1,5 @@
-//! [`Flight`] limits the bytes in flight on a connection, so that on a slow link, no command times out behind the ones sent
-//! before. The limit, called the room, is at most the number of bytes that a link as slow as [`SLOWEST_LINK`] carries in a
+//! [`Flight`] limits the bytes in flight on a connection, so that on a slow link, no command times out behind those sent
+//! before it. The limit, called the room, is at most what a link as slow as [`SLOWEST_LINK`] carries in a
 //! third of the timeout. A reply that takes longer than that halves the room, and fast replies enlarge it again. Commands of
 //! at least [`SMALL`] bytes wait for room in order of arrival, without a timeout.
 
@@ -45,7 +45,7 @@ impl Flight {
     }
 
     /// Halves the room after a slow reply, and enlarges it by a quarter after a fast one. `room` is the room when the
-    /// command was sent. If it has changed since, it is left alone, so commands in flight together change it once.
+    /// command was sent. If the room has changed since, it stays as it is, so concurrent commands change it once.
     fn learn(&self, room: usize, bytes: usize, took: Duration) {
         let new = if took > self.slow {
             (room / 2).max(self.most / ROOM_MIN_SHARE)

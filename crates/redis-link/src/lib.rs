@@ -197,7 +197,7 @@ impl Redis {
         }
     }
 
-    /// Requests the map of servers again before the next command, because it may be outdated. A single server has no map.
+    /// Marks the map of servers as outdated, so that the next command requests it again. A single server has no map.
     pub fn suspect(&self) {
         if self.settings.address.server().is_none() {
             self.is_stale.store(true, Ordering::Release);
@@ -214,7 +214,7 @@ impl Redis {
         self.settings.address.to_string()
     }
 
-    /// Returns a client for the known server with this number, modulo their count, for connections not bound to a slot.
+    /// Returns a client for connections that are not bound to a slot, to server `number` modulo the number of known servers.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
         let any = self.server(0).await?;
         let servers = self.servers();

@@ -1,7 +1,7 @@
 //! A [`Link`] holds a [`Connection`] to a Redis server and replaces it when it is lost. If permitted, the command that
 //! noticed the loss is then resent over the new connection. There is a timeout for connecting, for each reply, and for data
-//! that the peer does not acknowledge. Only one caller connects. The others wait for its first attempt; if that fails, they
-//! fail immediately while one caller at a time retries after increasing pauses.
+//! that the peer does not acknowledge. Only one caller at a time connects. The others wait for the first attempt; if it
+//! fails, they fail immediately while one caller at a time retries after increasing pauses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,8 +186,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns whether to resend the command that failed with this error, after replacing the connection. Returns false if
-    /// the connection is not lost or cannot be replaced, or if the command has been resent already or must not be.
+    /// Replaces the connection after this error, and returns whether to resend the command that failed. Returns false if the
+    /// connection is not lost or cannot be replaced, or if the command has been resent already or must not be.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {
         let is_lost = ends_connection(error) && error.is_connection_dropped();
         let Some(link) = self.repeats_by.take() else {

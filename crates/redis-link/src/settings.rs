@@ -143,7 +143,7 @@ pub struct Tls {
 
 /// The error for settings that cannot be used, such as an invalid certificate.
 #[derive(Debug, thiserror::Error)]
-#[error("the Redis address or certificates cannot be used: {0}")]
+#[error("invalid Redis address or TLS certificate: {0}")]
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {

@@ -14,7 +14,7 @@ pub(crate) const LAST_SLOT: u16 = 16383;
 pub(crate) type Slots<S> = Vec<(RangeInclusive<u16>, S)>;
 
 /// Queries the sentinels or cluster nodes one after another, and returns the first slot map received. Each call starts with
-/// a different one, selected by `times`, because an isolated node returns an outdated map.
+/// a different server, selected by `times`, because an isolated node returns an outdated map.
 pub(crate) async fn find(
     settings: &Settings,
     times: usize,

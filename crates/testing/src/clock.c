@@ -1,4 +1,4 @@
-/* The wall clock that a test sets for nodes and servers. It is loaded into them before the C library; clock.rs sets the clock.
+/* Replaces the wall clock of nodes and servers, which load this library before the C library. clock.rs sets the replacement.
  *
  * These functions allocate nothing, so they may be called at any time and from any thread. Clocks that measure durations are not
  * changed. The time comes from the C library, which needs no system call, because a process under measurement reads the clock

@@ -32,7 +32,7 @@ pub fn client() -> reqwest::Client {
     builder.build().unwrap()
 }
 
-/// Returns a builder of a client for tests without a Tokio runtime.
+/// Returns a builder for the client of a test without a Tokio runtime.
 pub fn blocking() -> ClientBuilder {
     install_provider();
     Client::builder()

@@ -224,8 +224,8 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
             taken: false,
             confirmed: false,
         });
-        // Choose the mode under the same lock as adding the write: once a test sees the write, a change of the mode affects
-        // it.
+        // Choose the mode under the lock under which the write is added, so that a mode set by a test that has seen the
+        // write applies only to later writes.
         (state.writes.len() - 1, state.draw_mode())
     };
     let (taken, answer) = exchange(shared, &request, client, mode);

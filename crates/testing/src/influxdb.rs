@@ -12,7 +12,7 @@ use crate::ports::Server;
 pub const ADMIN: &str = "admin";
 pub const ADMIN_PASSWORD: &str = "correct horse";
 
-/// A running InfluxDB 1.x server, which is empty at the start.
+/// A running InfluxDB 1.x server, which starts without data.
 #[derive(Debug)]
 pub struct InfluxServer {
     server: Server,

@@ -7,7 +7,7 @@ use loadgen::Plan;
 
 /// The number of nanoseconds in a minute.
 pub const MINUTE_NS: i64 = 60_000_000_000;
-/// The minute from which loads are counted, 2016-12-04T18:38:00Z, in nanoseconds since the epoch.
+/// The start of minute 0 of a load, 2016-12-04T18:38:00Z, in nanoseconds since the epoch.
 pub const SEED_MINUTE_NS: i64 = 1_480_876_680_000_000_000;
 
 /// Returns a seed for this run, and prints it. To reproduce a failure, set the environment variable `EDS_TEST_SEED` to the

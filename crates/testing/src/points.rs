@@ -19,7 +19,7 @@ pub struct Point {
 /// All numbers in a database.
 pub type Points = BTreeMap<Point, u64>;
 
-/// Computes the points that are expected for the lines that reached at least one node. It uses [`loadgen`], which shares no
+/// Computes the points that are expected for the lines that reached at least one node. Uses [`loadgen`], which shares no
 /// code with the service, and parses only the simple lines that the tests send, without escapes and quotes.
 #[derive(Debug, Default)]
 pub struct Expected(loadgen::Expected);

@@ -27,7 +27,7 @@ pub fn free_port() -> u16 {
     loop {
         let port = rand::random_range(PORTS);
         let open = File::options().create(true).append(true).open(locks.join(port.to_string()));
-        // The file belongs to another user, or another process has locked it.
+        // Opening the file fails if another user has created it.
         let Ok(lock) = open else { continue };
         let address = (Ipv4Addr::LOCALHOST, port);
         let is_free = || TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();

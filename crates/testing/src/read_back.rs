@@ -85,7 +85,7 @@ fn insert(
         let value = value.as_str().expect("a tag is a string");
         (key, value)
     });
-    // If only other series have a tag, its value is empty.
+    // For a tag that only other series have, InfluxDB returns an empty value.
     let there = tags.filter(|(_, value)| !value.is_empty());
     let tags: Vec<_> = there.map(|(key, value)| format!("{key}={value}")).collect();
     let point =

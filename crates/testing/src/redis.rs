@@ -1,6 +1,6 @@
 //! Runs a real Redis server on a free port and in a directory of its own, until [`RedisServer`] is dropped. The server can
 //! be stopped, killed and started again on the same port and with the same data. The environment variable `EDS_TEST_REDIS`
-//! contains the program to run, for example the path of `valkey-server`.
+//! specifies the program to run, for example the path of `valkey-server`.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub fn program() -> OsString {
 pub struct RedisServer {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    /// The user for the queries of the test in the form `name:password@`, or an empty string for the default user.
+    /// The user that runs the test's queries, in the form `name:password@`, or an empty string for the default user.
     asker: String,
     address: SocketAddr,
     directory: TempDir,
@@ -126,7 +126,7 @@ impl RedisServer {
         patient(Address::Server(self.address.into()))
     }
 
-    /// Returns the path of the Unix socket at which the server listens as well.
+    /// Returns the path of the Unix socket on which the server also listens.
     pub fn unix_socket(&self) -> String {
         self.directory.path().join("redis.sock").display().to_string()
     }
@@ -181,8 +181,8 @@ impl RedisServer {
         child.wait().expect("a child can be waited for");
     }
 
-    /// Starts the server, also again after [`Self::stop`] or [`Self::kill`], with the same port and directory. Waits until
-    /// it is ready.
+    /// Starts the server, or restarts it on the same port and in the same directory after [`Self::stop`] or [`Self::kill`].
+    /// Waits until it is ready.
     pub fn restart(&mut self) {
         self.relaunch();
         self.wait_ready();

@@ -11,7 +11,7 @@ use crate::redis::RedisServer;
 /// The slots of each master.
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
-/// The maximum time until the cluster is complete. On a machine under load, it takes long until all servers know each other.
+/// The maximum time until the cluster is complete. On a busy machine, it can take long until all servers know each other.
 const WHOLE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -192,7 +192,7 @@ impl RedisCluster {
         self.end_move_among(slot, from, to, [3 - to - from]);
     }
 
-    /// Like [`Self::end_move`], but with these other masters, to which the new owner is announced as well.
+    /// Like [`Self::end_move`], but announces the new owner to `to`, `from` and only these other masters.
     pub fn end_move_among(
         &self,
         slot: u16,

@@ -43,12 +43,12 @@ struct Trigger {
     action: Action,
 }
 
-/// Decides what happens to commands and replies. Called on the threads of their connection. A call may block, which also
-/// delays everything that follows on the connection.
+/// Decides what happens to commands and replies. The methods are called on the threads of the connection. A call may block,
+/// which also delays everything that follows on the connection.
 pub trait Watcher: Send + Sync {
     /// Called for each command before it is forwarded.
     fn command(&self, connection: u64, command: &[u8]) -> Then;
-    /// Called for each read of replies before it is forwarded: a whole reply, part of a long reply, or several replies.
+    /// Called for each chunk of replies before it is forwarded: a whole reply, part of a long reply, or several replies.
     fn answer(&self, connection: u64, answer: &[u8]) -> Then;
 }
 
@@ -76,7 +76,7 @@ impl RedisProxy {
         Self::start_with(redis, Shared::default())
     }
 
-    /// Starts a proxy with a watcher that decides about every command and reply.
+    /// Starts a proxy with a watcher that decides what happens to every command and reply.
     pub fn watched(redis: SocketAddr, watcher: Arc<dyn Watcher>) -> Self {
         let shared = Shared { watcher: Some(watcher), ..Shared::default() };
         Self::start_with(redis, shared)
@@ -127,7 +127,7 @@ impl RedisProxy {
         }
     }
 
-    /// Swallows all further replies, or forwards replies again, on connections of which none has been swallowed.
+    /// Swallows all further replies if `mute` is true. Otherwise, forwards replies again on connections that missed none.
     pub fn mute(&self, mute: bool) {
         self.shared.mute.store(mute, Ordering::SeqCst);
     }

@@ -15,7 +15,7 @@ pub const NAME: &str = "counts";
 
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
-/// The maximum time until the sentinels know each other, for which they publish messages on the master every two seconds.
+/// The maximum time until the sentinels have found each other through the messages that each publishes every two seconds.
 const ACQUAINTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

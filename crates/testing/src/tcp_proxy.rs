@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How the proxy forwards bytes. A change takes effect immediately, also for open connections.
+/// How the proxy forwards bytes. A change takes effect immediately, including on open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
     /// Bytes are forwarded as fast as they arrive.
@@ -30,7 +30,7 @@ const PASSED_AT_ONCE: usize = 4 << 10;
 
 #[derive(Debug)]
 struct Shared {
-    /// The traffic, the server, and how often connections have been cut so far.
+    /// The traffic, the server, and how many times connections have been cut so far.
     state: Mutex<(Traffic, SocketAddr, u64)>,
     /// For requests and for responses, the time until which the simulated link is busy with the bytes forwarded so far.
     busy_until: [Mutex<Instant>; 2],

@@ -12,8 +12,8 @@ pub struct UdpSocketState {
     pub drops: u64,
 }
 
-/// How often to read the kernel's table. It is read in pieces, so a socket may be missing if others before it are opened or
-/// closed meanwhile.
+/// The maximum number of times the kernel's socket table is read to find a socket. The kernel returns the table in pieces,
+/// so a socket may be missing if sockets before it are opened or closed in the meantime.
 const LOOKS: usize = 10;
 
 /// Returns the state of the socket at this port of 127.0.0.1, or None if there is none.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::http;
 use crate::ports::Server;
 
-/// A running `VictoriaMetrics` server, which is empty at the start.
+/// A running `VictoriaMetrics` server, which starts without data.
 #[derive(Debug)]
 pub struct VictoriaMetrics {
     server: Server,

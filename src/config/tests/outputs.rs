@@ -67,7 +67,7 @@ self_metrics = "999ms"
 => FILE:5: output.self_metrics: is shorter than a second; use 1s or more, or 0s to disable it
 [output]
 probe_measurement = "unique_user_event"
-=> FILE:2: output.probe_measurement: is a measurement of counts; choose a measurement that is not used for anything else
+=> FILE:2: output.probe_measurement: is a measurement that contains counts; choose a measurement that is not used for anything else
 [output]
 probe_measurement = "a b"
 => FILE:2: output.probe_measurement: "a b" is not a valid name; use 1 to 64 of A-Z a-z 0-9 . _ -

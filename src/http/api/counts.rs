@@ -74,7 +74,7 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// Returns, for each series, the maximum of the unique counts, which may share users, and the sum of the others.
+    /// Returns, for each series, the highest unique count in any minute and the sum of its cumulative counts.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {

@@ -1,5 +1,5 @@
-//! Computes the share of a minute's counted events that each node saw. A minute is included once it has been counted in
-//! every partition and as long as its counts are kept. Late events count as seen, but are not in the counts.
+//! Computes the share of a minute's counted events that each node saw. A minute is included once every partition has counted
+//! it, for as long as its counts are kept. Late events count as seen, but are not in the counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::store::{Bucket, Coverage};
 
 impl Source<'_> {
-    /// Returns the coverage of the closed minutes in the range. Each lists every node that saw an event in any of them.
+    /// Returns the coverage of closed minutes in the range. Each minute lists all nodes that saw an event in any of them.
     pub(super) async fn coverage(&self, range: Range) -> Result<Vec<Value>, Problem> {
         let mut counted: BTreeMap<(usize, Minute), u64> = BTreeMap::new();
         self.sealed(range, |partition, minute, found| {
@@ -56,7 +56,7 @@ impl Source<'_> {
         Ok(minutes.collect())
     }
 
-    /// Returns which of these minutes are or may be open in a partition: an open minute has sets of uncounted events.
+    /// Returns which of these minutes are, or may be, open in a partition. An open minute has sets of uncounted events.
     async fn open_of(
         &self,
         partition: Partition,

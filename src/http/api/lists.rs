@@ -1,6 +1,6 @@
-//! [`Lists`]: keeps lists in a fixed number of slots, no matter how many different lists are requested. A list's parameters
-//! determine its slot. If a different list occupies the slot, this list is kept on this node only, or is computed for each
-//! request. Each list is also kept under its ID in one of two slots. Every value begins with its list's label.
+//! [`Lists`]: keeps lists in a fixed number of slots, however many lists are requested. A list's parameters determine its
+//! slot. If a different list occupies the slot, this list is kept on this node only, or is computed for each request. Each
+//! list is also kept under its ID in one of two slots. Every value begins with a label that identifies its list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
 /// The time after which another node takes over if the computing node dies.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for a computation. Afterwards, the computation continues, so that a later request can use it.
+/// How long a request waits for a computation, which continues afterwards so that later requests can use the list.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// Maximum duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
@@ -44,7 +44,7 @@ pub(super) struct Found {
 
 #[derive(Serialize, Deserialize)]
 struct Failure {
-    /// The hash of the list's parameters, by which requests for a different list in the same slot ignore the failure.
+    /// The hash of the list's parameters, so that requests for a different list in the same slot can ignore the failure.
     key_hash: u64,
     problem: Problem,
 }
@@ -65,7 +65,7 @@ impl Lists {
         Ok(Self { whole, by_position, kept: once(KEPT_TTL, 0.0)?, shared })
     }
 
-    /// Returns the list in a value; `None` if the value has a different label. The ID is `id` or, by default, the token.
+    /// Returns the list in a value, or `None` if its label differs. The list's ID is `id`, or the token by default.
     fn found(&self, value: &Computed, label: &str, id: Option<&str>) -> Option<Found> {
         let list = value.bytes().strip_prefix(label.as_bytes())?.strip_prefix(b"\n")?;
         Some(Found {
@@ -100,7 +100,7 @@ impl Lists {
         Ok(None)
     }
 
-    /// Returns the current list for the parameters in `key`, computing it if needed; `None` if its slot is occupied.
+    /// Returns the current list for the parameters in `key`, computing it if needed; `None` if another list has its slot.
     pub(super) async fn get<F>(
         &self,
         key: &str,
@@ -130,7 +130,7 @@ impl Lists {
         }
     }
 
-    /// Keeps a list under its ID: in the first of its two slots if it is free, or else in the second, replacing any list.
+    /// Keeps a list under its ID: in the first of two slots if that is free, or else in the second, replacing its list.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));

@@ -10,7 +10,7 @@ fn lists() -> Lists {
     Lists::new(&(Arc::new(MemoryArbiter::default()) as _), true).unwrap()
 }
 
-/// Returns two keys with the same slot.
+/// Returns two keys that map to the same slot.
 fn neighbours(lists: &Lists) -> (String, String) {
     let key = |number: u64| format!("top:unique:{number}:5:{{}}");
     let slot = |number| lists.place(&key(number), true).1;

@@ -36,7 +36,7 @@ use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// Maximum length of a window in minutes. It is shorter if counts are kept for less time or there are many partitions.
+/// Maximum length of a window in minutes. The limit is lower if counts are kept for less time or there are many partitions.
 const WINDOW_MAX: i64 = 1440;
 /// Maximum length of a window in minutes, multiplied by the number of partitions.
 const PLACES_MAX: i64 = 200_000;

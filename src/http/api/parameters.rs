@@ -90,7 +90,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Parses the query string of a URI. Names in `allowed` are parameters, all others tags. `window_max` is in minutes.
+    /// Parses the query string of a URI. Names in `allowed` are parameters; all others are tags. `window_max` is in minutes.
     pub(super) fn read(
         uri: &Uri,
         allowed: &[&'static str],
@@ -99,7 +99,7 @@ impl Parameters {
         let bytes = uri.query().map_or(0, str::len);
         if bytes > QUERY_BYTES_MAX {
             let detail = format!(
-                "the query has {bytes} bytes, more than the limit of {QUERY_BYTES_MAX}; shorten it"
+                "the query is {bytes} bytes long, which exceeds the limit of {QUERY_BYTES_MAX}; shorten it"
             );
             return Err(Problem::too_much(detail));
         }
@@ -130,7 +130,7 @@ impl Parameters {
             (filter.len(), filter.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>());
         if tags > TAGS_MAX || bytes > TAGS_BYTES_MAX {
             let detail = format!(
-                "the query has {tags} tags with {bytes} bytes, but the limits are {TAGS_MAX} tags and {TAGS_BYTES_MAX} bytes; use fewer tags"
+                "the query has {tags} tags ({bytes} bytes in total), but the limits are {TAGS_MAX} tags and {TAGS_BYTES_MAX} bytes; use fewer tags"
             );
             return Err(Problem::too_much(detail));
         }
@@ -185,7 +185,7 @@ impl Parameters {
         let (minutes, most) = (range.to - range.from, self.window_max);
         if minutes > most {
             let detail = format!(
-                "the range has {minutes} minutes, more than the limit of {most}; use a shorter range"
+                "the range spans {minutes} minutes, which exceeds the limit of {most}; use a shorter range"
             );
             return Err(Problem::parameter("from", detail));
         }

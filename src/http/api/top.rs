@@ -1,5 +1,5 @@
-//! Lists of the series with the highest counts, each of which is computed once for all nodes. A client that requests single
-//! positions gets them from the same list while it is current, and by the list's ID for up to [`KEPT_TTL`].
+//! Lists of the series with the highest counts. Each list is computed once for all nodes. A client that requests single
+//! positions gets them from the same list while that list is current, or for up to [`KEPT_TTL`] if it passes the list's ID.
 
 use std::sync::Arc;
 use std::time::Duration;

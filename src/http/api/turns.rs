@@ -1,4 +1,4 @@
-//! [`Turns`]: lets only one request on all nodes read counts at a time, so that queries use a limited share of Redis's CPU.
+//! [`Turns`]: lets only one request across all nodes read counts at a time, which limits the queries' share of Redis's CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::store::{CountReader, StoreError};
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const TURN_WITHIN: Duration = Duration::from_secs(4);
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
-/// How long to pause after a reply, as a multiple of its time, so that queries use at most a quarter of Redis's CPU core.
+/// How long to pause after a reply, as a multiple of the time it took, so that queries use at most a quarter of Redis's CPU.
 const RESTS: u64 = 3;
 /// Maximum pause after a reply, in microseconds. A reply that would call for a longer pause was delayed by the network.
 const REST_MAX_US: u64 = 2000;

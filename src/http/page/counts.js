@@ -6,8 +6,7 @@ import { byId, clockSeconds, count, html, say, seriesName, show, table } from ".
 import { minutesOf, plot } from "./plot.js";
 
 const EVERY = 5000;
-// The node runs one query at a time, so that other clients have to wait. The page therefore uses at most a tenth of the
-// time.
+// Only one query runs at a time, and other clients have to wait for it. The page therefore uses at most a tenth of the time.
 const RESTS = 9;
 const WITHIN = 20000;
 const SERIES_SHOWN_MAX = 500;

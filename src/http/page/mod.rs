@@ -1,4 +1,4 @@
-//! The status page at `/`. Its files are embedded in the binary. It may send requests only to the node itself.
+//! The status page at `/`, whose files are embedded in the binary. The page may send requests only to the node itself.
 
 use std::sync::LazyLock;
 

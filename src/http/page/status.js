@@ -65,7 +65,7 @@ function pipeline({ nodes, outputs, partitions, is_anything_lost: lost }) {
 }
 
 const clockOff = (row) => (isNumber(row.clock_offset_ms) ? `${count(row.clock_offset_ms)} ms` : "–");
-/// Returns a column of numbers. A cell is highlighted if its number, or the number from `mark`, is above 0.
+/// Returns a column of numbers. A cell is highlighted if `mark`, by default `value`, returns a number above 0.
 const marked = (title, value, kind, show = count, mark = value) =>
   [title, (row) => show(value(row)), (row) => (mark(row) > 0 ? `number ${kind}` : "number")];
 const total = (title, name, kind) => marked(title, (process) => process.totals?.[name], kind);

@@ -18,13 +18,13 @@ pub(super) struct Bounds {
     event_bytes: usize,
 }
 
-/// The bounds for a store that has recorders list the new users. A transaction of this size blocks the store for a few ms.
+/// The bounds for a store that needs a list of the new users. A transaction of this size blocks the store for a few ms.
 pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
 /// The bounds for a store that finds new users itself.
 pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
 
 impl Bounds {
-    /// Returns a request's size in bytes, given that of its events. Repeated series names add at most that size again.
+    /// Returns the size of a request with `events` bytes of events. Repeated series names add at most that many bytes again.
     fn request_bytes(&self, series: &str, events: usize) -> usize {
         let again = (self.user_times * series.len()).min(events);
         series.len() + again + events
@@ -38,7 +38,7 @@ struct Open<'a> {
     bytes: usize,
 }
 
-/// Splits a batch into transactions, and returns the requests of each. Only transactions of one event may exceed `bounds`.
+/// Splits a batch into transactions, and returns the requests of each. Only a transaction of one event may exceed `bounds`.
 pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<RecordRequest<'a>>> {
     let request = |group: &'a Group, occurrences: &'a [Occurrence]| RecordRequest {
         occurrences,
@@ -80,7 +80,7 @@ pub(super) enum Outcome {
 }
 
 impl Recorder {
-    /// Attempts to record `requests` in one transaction, after removing events that are too old or of users beyond the cap.
+    /// Attempts to record `requests` in one transaction. Removes events that are too old or have a user beyond the cap.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
@@ -137,7 +137,7 @@ impl Recorder {
     }
 
     /// Determines which series the store admits, and redirects requests for other series to the overflow series. Sorts
-    /// requests for the same overflow series next to each other, so that they become one command.
+    /// the requests so that those for the same overflow series are adjacent and become one command.
     async fn admit<'a>(
         &'a self,
         known: &mut Known,

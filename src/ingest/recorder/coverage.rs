@@ -41,7 +41,7 @@ impl Coverage {
         }
     }
 
-    /// Returns the totals to send with these requests, and their number of distinct events, or 0 if recorded `before`.
+    /// Returns the totals to send with these requests, and how many distinct events they contain (0 if recorded `before`).
     pub(super) fn with(
         &self,
         recordings: &[RecordRequest<'_>],

@@ -20,16 +20,16 @@ use crate::store::{
     Admission, AdmitRequest, Admitted, Bucket, RecordRequest, Recording, StoreError,
 };
 
-/// Maximum number of known series, as a multiple of the cap: two minutes may receive events at the same time.
+/// Maximum number of known series, as a multiple of the cap, because two minutes may receive events at the same time.
 const FULL_MINUTES: usize = 2;
-/// The time that a minute stays in the cache after its last events.
+/// How long a minute stays in the cache after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// Maximum number of series per query. A query of this size blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
 /// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
-/// A node may add one eighth of a series' remaining room for users without asking the store. Each additional node can
-/// therefore raise the excess by at most an eighth of the cap, even if it restarts.
+/// A node may use one eighth of a series' remaining room for users without asking the store. Each additional node can
+/// therefore increase the excess by at most an eighth of the cap, even if it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;
@@ -63,7 +63,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct KnownMinute {
     series: HashMap<u128, KnownSeries>,
-    /// Maximum number of users per series at the first query about the minute, for replies without the number of users.
+    /// Upper bound on the users of any series at the first query about the minute. Used if a reply has no number of users.
     users_before: Option<u64>,
     users: KnownUsers,
     last_used: Instant,
@@ -169,7 +169,7 @@ impl Known {
         known.and_then(|known| known.series.get(&self.hash(series))) == Some(&KnownSeries::Refused)
     }
 
-    /// Asks the store which of these series it admits, unless known already. Marks their minutes as last used at `now`.
+    /// Asks the store which of these series it admits, skipping those already known. Marks their minutes as used at `now`.
     pub(super) async fn ask<'a>(
         &mut self,
         store: &dyn Recording,
@@ -263,8 +263,8 @@ impl Known {
         Ok(())
     }
 
-    /// Learns the maximum number of users that series had before the first query about this minute: the number of events
-    /// that had arrived or, if that is near the cap and the reply has no numbers of users, a number counted by the store.
+    /// Computes how many users a series may have had before the first query about this minute: at most the number of events
+    /// that had arrived. If that is near the cap and the reply has no numbers of users, asks the store to count them.
     async fn learn_users_before(
         &mut self,
         store: &dyn Recording,
@@ -292,7 +292,7 @@ impl Known {
         Ok(())
     }
 
-    /// Marks a series in a known minute as admitted, with `users` or, if that is `None`, the maximum from the first query.
+    /// Marks a series in a known minute as admitted, with `users` or, if that is `None`, the bound from the first query.
     fn admitted(&mut self, minute: Minute, series: &str, users: Option<u64>) {
         let (hash, users_max) = (self.hash(series), self.caps.users_max);
         let admitted = |users: u64| {
@@ -339,7 +339,7 @@ impl Known {
         Ok(further[room..].iter().copied().collect())
     }
 
-    /// Sets the users of each request that the store may be missing, once each, unless the store finds new users itself.
+    /// Lists in each request the distinct users that the store may be missing, unless the store finds new users itself.
     pub(super) fn set_new_users(&mut self, requests: &mut [RecordRequest<'_>]) {
         self.new_users.clear();
         if self.budget.is_none() {
@@ -385,7 +385,7 @@ impl Known {
         }
     }
 
-    /// Adds a user if memory allows, after dropping users of the least recently used minutes, except those used at `now`.
+    /// Adds a user and returns true if memory allows. Makes room by dropping users of minutes last used before `now`.
     fn insert(&mut self, minute: Minute, user: u128, now: Instant) -> bool {
         loop {
             let Some(known) = self.minutes.get_mut(&minute) else {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::event::Batch;
 
-/// Maximum memory per known user, in bytes: a table takes 17 bytes per slot, and uses only 7 in 16 right after growing.
+/// Maximum memory per known user, in bytes: a table takes 17 bytes per slot, and only 7 of 16 are full after it has grown.
 const USER_BYTES_MAX: usize = 40;
 
 /// A memory limit in bytes, shared by all recorders of a node.
@@ -74,7 +74,7 @@ impl Replay {
     }
 
     /// Keeps a batch that has just been recorded. Returns false if memory is so short that batches had to be dropped early.
-    /// Does not drop old batches, because this batch may have waited for a store that has lost the earlier batches.
+    /// Does not expire old batches, because this batch may have waited for a store that has lost the earlier batches.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
         if self.window.is_zero() {
             return true;
@@ -106,7 +106,7 @@ impl Replay {
         self.batches.len()
     }
 
-    /// Removes and returns the first batch that another generation acknowledged, or `None` if there is none.
+    /// Removes and returns the first batch that a different generation acknowledged, or `None` if there is none.
     pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Kept> {
         let at = self.batches.iter().position(|kept| kept.generation != generation)?;
         self.batches.remove(at)

@@ -8,7 +8,7 @@
 //! | 408, other 5xx except 501 and 505 | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to check |
 //!
-//! A different web server may answer with a page and status 200, which is treated as a misconfiguration to lose no counts.
+//! A page with status 200 comes from some other web server. It is treated as a misconfiguration so that no counts are lost.
 //!
 //! The message is never used to decide, because it may quote sender-controlled text. It only helps to find the key to check.
 
@@ -31,7 +31,7 @@ pub(super) enum Dialect {
     V2,
 }
 
-/// Phrases (in lower case) in responses to requests that are wrong whatever counts they contain, and the cause of each.
+/// Lower-case phrases in messages that show that the request itself is wrong, whatever its counts, and the cause of each.
 const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("database is required", Cause::OutputNoDatabase),
     ("please provide either orgid or org", Cause::OutputNoOrg),
@@ -118,7 +118,7 @@ pub(super) fn unanswered(
 pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
-        // Digits that do not fit represent a very long time.
+        // A number that is too large for a `u64` means a very long time.
         Duration::from_secs(value.parse().unwrap_or(u64::MAX))
     } else {
         let date = DateTime::parse_from_rfc2822(value).ok()?.with_timezone(&Utc);

@@ -1,4 +1,4 @@
-//! [`LineWriter`]: sends requests to the v1 API, and to either API over `https://` or below a path.
+//! [`LineWriter`]: the client for the v1 API, and for the v2 API over `https://` or with a path in the URL.
 
 use std::error::Error;
 use std::time::SystemTime;
@@ -100,7 +100,7 @@ impl LineWriter {
     }
 }
 
-/// Returns the certificates in a PEM file, or why there are none.
+/// Parses the certificates in a PEM file. Returns the reason as `Err` if they are malformed or the file contains none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
     if certificates.is_empty() {

@@ -22,7 +22,7 @@ use crate::text::chain;
 
 /// Timeout for connecting, unless the timeout for the whole request is shorter.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// Idle connections are closed before the server's own timeout (60 s or more) could cut off a request.
+/// How long idle connections are kept: less than the server's own timeout (60 s or more), which could cut off a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"));
 

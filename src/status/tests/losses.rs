@@ -12,7 +12,7 @@ fn loss_is_a_finding_until_acknowledged() {
             "spool_failed",
             "node-drops",
             Critical,
-            ["disk that holds input.spool_dir", "free up or repair the disk"],
+            ["disk that holds input.spool_dir", "or repair the disk"],
         ),
         ("shutdown", "node-drops", Critical, ["shut down before", "input.drain_timeout"]),
         ("kernel_drops", "kernel-drops", Critical, ["buffer was full", "input.receive_buffer"]),

@@ -8,7 +8,7 @@ use crate::store::StoreError;
 /// The oldest major version of Redis with script flags, which allow minutes to be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// Servers that use the Redis protocol but have unsuitable scripts: a field in the INFO reply, the name and the reason.
+/// Servers that use the Redis protocol but lack what the scripts need: a field of the INFO reply, the name and the reason.
 const UNFIT: [(&str, &str, &str); 2] = [
     (
         "mvcc_depth",

@@ -40,9 +40,9 @@ const PINNED: [(&str, u64); 24] = [
 ];
 
 const EXPLAINED: &str = "
-This is part of the format that nodes share in Redis, and it differs from the hash in PINNED.
+These parts of the format that nodes share in Redis no longer match their hashes in PINNED.
 
-Nodes of the previous version may work beside nodes of this version, on the same minutes. Check the change script by script:
+Nodes of the previous version may work alongside this version on the same minutes. Check the change script by script:
 does everything that one version writes mean the same to the other, whichever of them runs first? To test this, run
 scripts/upgrade-from COMMIT.
 - If so, the format is the same: update the hash in PINNED, and explain in the commit why the two versions may be mixed.

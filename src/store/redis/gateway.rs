@@ -206,7 +206,7 @@ impl Gateway {
     pub(super) fn warnings(&self) -> Vec<Diagnosis> {
         let servers = self.redis.servers().into_iter();
         let forgetting = servers.filter(|server| server.forgets()).map(|server| {
-            let why = "a restart would lose all writes since its last snapshot";
+            let why = "a restart would lose all writes since the last snapshot";
             Diagnosis::new(Cause::RedisForgets, why).at(server)
         });
         forgetting.chain(self.outdated_from(Minute::MAX)).collect()
@@ -246,7 +246,7 @@ impl Gateway {
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
-        // A server below its limit may still have rejected a write, because a large batch needs memory as well.
+        // A server below its limit may still have rejected a write, because a large batch itself takes memory.
         match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
@@ -342,7 +342,7 @@ impl Gateway {
         })
     }
 
-    /// Fails unless this node agrees with the cluster-wide settings, compared again when a different server may hold them. A
+    /// Fails unless this node agrees with the cluster-wide settings. Compares again when a different server may hold them. A
     /// node that has agreed before does not wait for that server, and only has to agree on how events are stored.
     async fn agree(&self) -> Result<()> {
         let slot = slot(self.agreement.key.as_bytes());

@@ -17,7 +17,7 @@ use crate::store::{
 
 pub(super) const SEALING: &str = include_str!("sealing.lua");
 
-/// How a layout stores open minutes. Methods have the contracts of the store's methods with the same names, unless noted.
+/// How a layout stores open minutes. Unless noted, each method has the contract of the store's method with the same name.
 #[async_trait]
 pub(super) trait OpenMinutes: Debug + Send + Sync {
     /// Returns the name of a key of the minute that has members as long as there is something to seal.
@@ -26,7 +26,7 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
     /// Returns the key prefix of the minute's sets of users, or None if there are no such sets.
     fn user_sets(&self) -> Option<&'static str>;
 
-    /// Empty by default, because admission has returned the number of users of each series.
+    /// Returns an empty list by default, because admission has already returned the number of users of each series.
     async fn counts(&self, _at: At<'_>) -> Result<Vec<SeriesCounts>> {
         Ok(Vec::new())
     }
@@ -35,7 +35,7 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64>;
 
-    /// Implements [`Draining::compact`](crate::store::Draining::compact). The claim is never one to send.
+    /// Implements [`Draining::compact`](crate::store::Draining::compact). The claim is always one to seal.
     async fn seal(
         &self,
         at: At<'_>,

@@ -77,7 +77,7 @@ pub struct Settings {
     pub retention: Duration,
     /// The maximum number of sent counts that are kept, over all partitions. If there are more, they expire sooner.
     pub counts_max: u64,
-    /// This node's name. Two nodes with the same name do not harm each other.
+    /// This node's name. Two nodes with the same name do not interfere with each other.
     pub node: String,
 }
 

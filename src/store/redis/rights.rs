@@ -1,4 +1,4 @@
-//! Finds the permissions that the Redis user is missing, with a harmless transaction of every command that a node needs.
+//! Finds the permissions that the Redis user is missing, using a harmless transaction with every command a node needs.
 
 use ::redis::{Pipeline, RedisError, cmd};
 use redis_link::Connection;
@@ -68,7 +68,7 @@ mod tests {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
         let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));
-        // Commands that nodes use whenever they connect or run a script, so that they need not be tried.
+        // Every connection and every script call uses these commands, so they do not have to be tried.
         let apart =
             ["auth", "multi", "exec", "evalsha", "publish", "psubscribe", "info", "ping", "select"];
         for right in granted.filter(|right| !apart.contains(right)) {

@@ -23,7 +23,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Assembles a script from texts: shared functions, and last the script itself, with its flags in the first line.
+    /// Assembles a script from texts: first any shared functions, then the script itself, with its flags in the first line.
     pub(super) fn new(
         file: &'static str,
         texts: &[&str],

@@ -76,7 +76,7 @@ local function end_step(sealed, late, left)
       granted[#granted + 1] = output
     end
   end
-  -- An earlier step may have been done by a node with different outputs. A node that has them takes the claims over.
+  -- An earlier step may have been done by a node with different outputs. A node that has those takes the claims over.
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
     if lacks(output) then
       redis.call('ZADD', claims .. ':' .. output, 0, name)

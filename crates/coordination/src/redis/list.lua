@@ -1,7 +1,7 @@
 -- Replaces a list and its time to live atomically. A large list is sent in pieces, which become visible together.
 --
--- KEYS  list       LIST    the items that are read
---       writer     STRING  the greatest token that replaced the list
+-- KEYS  list       LIST    the items that readers get
+--       writer     STRING  the greatest token with which the list was replaced
 --       staged     LIST    the items from this writer that are not visible yet
 --       committed  STRING  set for a while after the staged items became the list
 -- ARGV  the operation (`stage` adds a piece; `replace` adds the last piece and makes all pieces visible), the number of
@@ -11,7 +11,7 @@
 local list, writer, staged, committed = unpack(KEYS)
 local operation = ARGV[1]
 
--- Appends the arguments from `first` on to a list, a thousand at a time, because Lua can unpack only about 8000 at once.
+-- Appends all arguments from number `first` to a list, a thousand at a time, because Lua can unpack only about 8000 at once.
 local function push(key, first)
   for from = first, #ARGV, 1000 do
     redis.call('RPUSH', key, unpack(ARGV, from, math.min(from + 999, #ARGV)))

@@ -84,7 +84,7 @@ impl RedisArbiter {
         Self::new(Settings { timeouts, ..settings }, prefix)
     }
 
-    /// Returns a key of a name. All keys of a name have the same hash tag, so that they map to the same Redis Cluster slot.
+    /// Returns the key of this kind for a name. All keys of a name share a hash tag, so they map to the same cluster slot.
     fn key(&self, name: &Name, kind: &str) -> String {
         format!("{{{}:{}}}:{kind}", self.prefix, name.as_str())
     }
@@ -129,7 +129,7 @@ impl RedisArbiter {
         redis_link::slot(self.key(name, "").as_bytes())
     }
 
-    /// Runs a script or a command on the server that owns this slot. A script's text is sent only if the server lacks it.
+    /// Runs a script or a command on the server that owns this slot. A script is sent only if it is not cached there.
     async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<T> {
         let request = Arc::new(request);
         let send = || {
@@ -206,7 +206,7 @@ impl Arbiter for RedisArbiter {
         self.run(&ENDS, name, "invalidate", None::<u64>).await
     }
 
-    /// Sends a large list in pieces, staged under a key unique to this call. Sending the last one renames that key.
+    /// Sends a large list in pieces, staged under a key unique to this call, which the script for the last piece renames.
     async fn replace(
         &self,
         name: &Name,

@@ -5,8 +5,8 @@
 --       queue    ZSET  waiter -> arrival
 --       present  ZSET  waiter -> time until which it keeps its place
 --       entry    HASH  value, token, cost, written, expires; error, error_expires
--- ARGV  the operation, the channel that wakes all waiters (followed by `:` and a waiter: only this one), the arguments of
---       the operation
+-- ARGV  the operation, the channel that wakes all waiters (with `:` and a waiter appended, it wakes only that waiter), the
+--       arguments of the operation
 --
 -- Times are in microseconds. Lua adds numeric strings as numbers, but compares them as strings. A reply that is a table
 -- consists of its kind, a value or message, and a list of numbers.

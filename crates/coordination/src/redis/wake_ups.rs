@@ -1,4 +1,4 @@
-//! The task that receives the wake-ups for all names with one key prefix over a dedicated connection. If it is lost, the
+//! The task that receives the wake-ups for all names with one key prefix over a dedicated connection. After losing it, the
 //! task connects to the next server, subscribes again and wakes every listener, in case it missed wake-ups.
 
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! Runs random schedules with faults. Operations are late, lost, or executed twice; holders continue after their lease;
-//! callers time out; computations fail or panic. Virtual time makes a run reproducible from its seed.
+//! Runs random schedules with faults. Operations are late, lost, or executed twice; holders continue after their lease
+//! has lapsed; callers time out; computations fail or panic. Virtual time makes a run reproducible from its seed.
 //!
 //! Invariants: Every holder of a lock except the newest has been told of its loss. Computations do not overlap. No caller
 //! gets the result of a computation that began before an invalidation. Tokens grow, so a store that compares them rejects
@@ -57,7 +57,7 @@ struct Seen {
     /// The running computations that have not been invalidated, and the number of running invalidations.
     computing: Vec<Token>,
     invalidating: u32,
-    /// Computations with smaller tokens may have been invalidated.
+    /// Computations whose tokens are smaller than this may have been invalidated.
     valid_from: u64,
     /// The greatest token of a computation that has begun.
     began: Option<Token>,
@@ -154,7 +154,7 @@ impl Schedule {
         }
     }
 
-    /// Acts as a holder that dies, which has the lock or a place in the queue and never calls again.
+    /// Acts as a client that dies while it holds a lease or has a place in the queue, and never calls again.
     async fn die(self, arbiter: Arc<Faulty>) {
         sleep(self.span(6.0)).await;
         let claim = |name| Claim::new(name, LOCK_TTL);
@@ -173,7 +173,7 @@ impl Schedule {
             let mut seen = self.seen();
             if seen.invalidating == 0 && token.0 >= seen.valid_from {
                 let others = &seen.computing;
-                assert!(others.is_empty(), "{token} beside {others:?}");
+                assert!(others.is_empty(), "{token} ran at the same time as {others:?}");
                 seen.computing.push(token);
             }
             seen.began = seen.began.max(Some(token));
@@ -181,9 +181,9 @@ impl Schedule {
         let running = Running(self.clone(), token);
         sleep(self.span(2.5)).await;
         if self.has_faults.load(Ordering::SeqCst) {
-            assert!(!self.chance(0.1), "as it was to be");
+            assert!(!self.chance(0.1), "injected failure");
             if self.chance(0.1) {
-                return Err("as it was to be".to_owned());
+                return Err("injected failure".to_owned());
             }
         }
         drop(running);
@@ -220,7 +220,7 @@ impl Schedule {
                     assert_eq!(computed.bytes(), token.to_string().as_bytes());
                 }
                 Ok(Err(Error::Failed(message))) => {
-                    assert!(message.contains("as it was to be"), "{message}");
+                    assert!(message.contains("injected failure"), "{message}");
                 }
                 _ => {}
             }
@@ -292,7 +292,7 @@ fn faults_never_allow_two_holders_or_computations() {
     let report = take_hook();
     set_hook(Box::new(move |panic| {
         let message = panic.payload().downcast_ref::<&str>();
-        if message.is_none_or(|message| !message.contains("as it was to be")) {
+        if message.is_none_or(|message| !message.contains("injected failure")) {
             report(panic);
         }
     }));

@@ -18,7 +18,7 @@ use crate::reference::Key;
 use crate::site::TIMEOUTS;
 
 const PREFIX: &str = "model";
-/// The initial time of the clocks, before all schedules.
+/// The initial time of the clock, which is earlier than the start of any schedule.
 const BEGIN_US: i64 = 1_699_999_000_000_000;
 const TICK: Duration = Duration::from_millis(20);
 const MASTER: &str = "locks";

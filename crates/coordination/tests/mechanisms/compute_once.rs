@@ -178,7 +178,7 @@ async fn another_process_computes_after_a_death(site: Site) {
     assert!(asked.elapsed() >= lock_ttl);
 }
 
-/// The computation takes three times as long as its lease without renewal.
+/// The computation takes three times as long as its lease would last without renewal.
 async fn a_long_computation_keeps_its_right(site: Site) {
     let nodes = [(); 2].map(|()| node(&site, settings(900, 60_000)));
     let begun = Arc::new(Notify::new());
@@ -210,7 +210,7 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     let (newer, token) = begin(&*arbiter, &name, long).await;
     assert!(token > stale_token);
     let value = |value: &'static [u8]| Ok((value, short));
-    // The stale result is refused both while the newer computation is running and after it has published its value.
+    // The stale result is rejected both while the newer computation is running and after it has published its value.
     for _ in 0..2 {
         assert!(!arbiter.publish(&stale, value(b"stale"), long).await.unwrap());
         assert!(!arbiter.publish(&stale, Err("stale"), long).await.unwrap());

@@ -1,5 +1,5 @@
-//! Replays the proposals of the four documents on a real Redis server until they fail, and the same steps with this crate.
-//! Each client has its own connection.
+//! Shows on a real Redis server how the proposals of the four documents in `docs/guarantees.md` fail, and replays the same
+//! steps with this crate. Each client has its own connection.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::site::{Place, Site, begin, lock};
 fn server(site: &Site) -> &RedisServer {
     match &site.place {
         Place::Redis(server) => server,
-        _ => panic!("not on a single Redis"),
+        _ => panic!("not a single Redis server"),
     }
 }
 
@@ -41,7 +41,7 @@ fn setnx_after_del_grants_the_lock_twice() {
     let c1_has_it: bool = c1.set_nx(&lock, NOW + TIMEOUT).unwrap();
     c2.del::<_, ()>(&lock).unwrap();
     let c2_has_it: bool = c2.set_nx(&lock, NOW + TIMEOUT).unwrap();
-    assert!(c1_has_it && c2_has_it, "the race of the document");
+    assert!(c1_has_it && c2_has_it, "the race that the document describes");
 }
 
 /// GETSET: C5 is faster than C4, which backs off after overwriting the time of C5. When C3 resumes and deletes the lock,
@@ -158,7 +158,7 @@ fn circular_list_pushed_twice_returns_two_lists_in_turn() {
     assert_eq!([read(), read(), read(), read()], ["new", "old", "new", "old"]);
 }
 
-/// With `ComputeOnce`, the late value is refused, and all callers read the newer value.
+/// With `ComputeOnce`, the late value is rejected, and all callers read the newer value.
 #[tokio::test]
 async fn compute_once_keeps_one_list() {
     let site = Site::redis();

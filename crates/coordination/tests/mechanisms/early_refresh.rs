@@ -53,7 +53,7 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
     });
     let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     let count_of = |origin| answers.iter().filter(|answer| answer.origin == origin).count();
-    // No caller waited, including the one whose read started the computation.
+    // No caller waited, not even the one whose read started the computation.
     assert_eq!((count_of(Origin::Awaited), count_of(Origin::Computed)), (0, 0));
     assert!(count_of(Origin::Refreshing) >= 1);
     while nodes[1].get("a", PATIENCE, compute.clone()).await.unwrap().bytes() == b"0" {

@@ -21,7 +21,7 @@ fn evict(site: &Site, key: &str) {
     assert_eq!(evicted, 1, "{key}");
 }
 
-/// One client holds the lock, one has died in the queue, and one waits, when a key of the lock is evicted.
+/// A key of the lock is evicted while one client holds the lock and a dead client has a place in the queue.
 async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
     for key in ["lock", "queue", "present"] {
         let arbiter = site.arbiter();
@@ -56,7 +56,7 @@ async fn evicting_redis_is_refused() {
     let error = arbiter.peek(&Name::of_value("a").unwrap()).await.unwrap_err();
     assert!(matches!(&error, Error::Refused(reason) if reason.contains("noeviction")), "{error}");
     server.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    // The arbiter reads the key again when it reconnects.
+    // The arbiter checks the eviction policy again when it reconnects.
     let mutex = Mutex::new(Arc::new(arbiter), "a", LONG).unwrap();
     while mutex.acquire(PATIENCE).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;

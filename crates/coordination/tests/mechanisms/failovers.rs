@@ -1,4 +1,4 @@
-//! Tests that tokens grow even if a master dies with confirmed writes, and that they protect resources that compare them.
+//! Tests that tokens grow even if a failover loses acknowledged writes, and that they protect resources that compare them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Resource {
     }
 }
 
-/// A master grants the lock and dies before the replicas have received it. The next master grants the lock again.
+/// A master grants the lock and dies before the replicas have received this write. The next master grants the lock again.
 async fn tokens_protect_a_store_from_two_holders(
     url: &str,
     cut: impl FnOnce(),

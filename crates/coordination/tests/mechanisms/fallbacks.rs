@@ -1,4 +1,4 @@
-//! Tests what happens if Redis has forgotten scripts, is out of memory, or loses connections.
+//! Tests what happens if Redis has lost its scripts, is out of memory, or drops connections.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -169,7 +169,7 @@ async fn holder_without_redis_learns_of_the_loss() {
     let guard = mutex.acquire(PATIENCE).await.unwrap();
     server.stop();
     let lost = tokio::time::timeout(PATIENCE, guard.lost().cancelled());
-    lost.await.expect("told");
+    lost.await.expect("the holder learns of the loss");
 }
 
 /// The holder measures its lease from before the request, so it learns of the loss before the lock can be granted again.

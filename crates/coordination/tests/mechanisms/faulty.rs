@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub(crate) struct Fate {
     /// The delay before the operation is executed.
     pub(crate) there: Duration,
-    /// How often the operation is executed.
+    /// How many times the operation is executed.
     pub(crate) times: usize,
     /// The delay of the response.
     pub(crate) back: Duration,
@@ -81,7 +81,7 @@ macro_rules! operations {
             $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, Error> {
                 let fate = (self.fates)(stringify!($name));
                 pass(fate.there).await;
-                let mut answer = Err(Error::Unavailable("no answer".to_owned()));
+                let mut answer = Err(Error::Unavailable("no reply".to_owned()));
                 for _ in 0..fate.times {
                     answer = self.inner.$name($($argument),*).await;
                 }
@@ -90,7 +90,7 @@ macro_rules! operations {
                 if fate.is_answered {
                     return answer;
                 }
-                Err(Error::Unavailable("no answer".to_owned()))
+                Err(Error::Unavailable("no reply".to_owned()))
             })*
 
             fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {

@@ -70,7 +70,7 @@ fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
     for answer in asking.join().unwrap() {
         assert_eq!(answer.unwrap().unwrap().bytes(), b"value");
     }
-    assert_eq!(computations.iter().count(), 0, "more computations");
+    assert_eq!(computations.iter().count(), 0, "more than one computation");
 }
 
 macro_rules! blocking {

@@ -22,7 +22,7 @@ fn node(site: &Site) -> ComputeOnce {
     ComputeOnce::new(site.arbiter(), ComputeSettings::default()).unwrap()
 }
 
-/// Computations that return the number of the call. Each of them waits for a permit.
+/// A computation that returns the number of its call, counted from 0. Each call waits for a permit.
 #[derive(Clone)]
 struct Numbers {
     calls: Arc<AtomicU32>,
@@ -113,7 +113,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
     assert_eq!(calls.calls.load(Ordering::SeqCst), 1);
 }
 
-/// The computation may have read its data before the change that caused the invalidation.
+/// The computation may have read its data before the change that caused the invalidation, so it must be repeated.
 async fn a_computation_during_invalidation_is_repeated(site: Site) {
     let nodes = [(); 2].map(|()| node(&site));
     let numbers = Numbers::new(0);

@@ -1,5 +1,5 @@
 //! Runs random operations with a controlled clock in memory, on a Redis server, on a Redis Cluster, and behind Sentinel. The
-//! answers must be exactly the same as those from the model. Leases, places and values expire, and keys are evicted.
+//! replies must be identical to those of the model. Leases, places and values expire, and keys are evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ struct Step {
     bytes: Vec<u8>,
 }
 
-/// Returns one of a few even durations, so that an operation may be run at the exact time at which something expires.
+/// Returns one of a few round durations, so that an operation may be run at the exact time at which something expires.
 fn even_ms(random: &mut SmallRng) -> Duration {
     Duration::from_millis(*[2, 10, 20, 20, 50, 100, 400].choose(random).unwrap())
 }
@@ -54,7 +54,7 @@ impl Step {
         }
     }
 
-    /// Runs the operation. Returns a description of the answer, and the token if one was granted.
+    /// Runs the operation. Returns a description of the reply, and the token if a lease was granted.
     async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
         let Self { claim, bytes, .. } = self;
         let Claim { name, ttl, .. } = claim;

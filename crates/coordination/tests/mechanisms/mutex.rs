@@ -178,7 +178,7 @@ async fn a_waiter_that_times_out_wakes_the_next(site: Site) {
         guard.release().await.unwrap();
     };
     let (third, ()) = tokio::join!(third.acquire(PATIENCE), releasing);
-    // Dropping a guard releases the lock, too.
+    // Dropping a guard also releases the lock.
     let releasing = async {
         arbiter.answered("lock", 2).await;
         drop(third);
@@ -206,7 +206,7 @@ async fn loss_is_signalled(site: Site) {
         std::future::pending::<()>().await;
     });
     let ended = tokio::time::timeout(PATIENCE, work).await;
-    assert_eq!(ended.expect("told"), Err(LockLost));
+    assert_eq!(ended.expect("the holder learns of the loss"), Err(LockLost));
     assert!(!guard.renew().await.unwrap());
     assert!(!guard.release().await.unwrap());
 }

@@ -139,7 +139,7 @@ fn one_computation_for_a_thousand_requests(site: &Site, setup: &str) {
     assert!(median_all < 500_000, "{median_all} µs");
 }
 
-/// If the computing process is killed, a different process finishes within the duration of the lease plus one second.
+/// If the computing process is killed, a different one finishes the work within the duration of the lease plus one second.
 fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     let _alone = alone();
     let key = "killed".to_owned();
@@ -154,7 +154,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, setup: &str) {
     for other in &others {
         assert_eq!(other.told.recv().unwrap(), Told::Ready);
     }
-    // The lease is renewed, because this is longer than its duration.
+    // Sleep for longer than the lease lasts, so that it has to be renewed.
     std::thread::sleep(Duration::from_millis(1500));
     for other in &others {
         assert!(other.told.try_recv().is_err(), "computed while another process was alive");

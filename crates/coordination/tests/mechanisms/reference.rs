@@ -1,6 +1,6 @@
 //! A reference model with the simplest implementation of each operation of an arbiter.
 //!
-//! The model is an [`Arbiter`], so that it can be called like the others. Its time is a field.
+//! The model is an [`Arbiter`], so that it can be called like the others. Tests set its time through a field.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! The three places that clients can share: memory, a server, or a cluster. Concurrent tests share servers, with prefixes.
+//! The three places that clients can share: memory, a server, or a cluster. Tests share servers under separate key prefixes.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Site {
         }
     }
 
-    /// Returns an arbiter with separate connections, as a new node would use.
+    /// Returns an arbiter with its own connections, like that of a new node.
     pub(crate) fn arbiter(&self) -> Arc<dyn Arbiter> {
         match &self.place {
             Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
@@ -101,7 +101,7 @@ impl Site {
     }
 }
 
-/// Acquires the lease to compute, which must be free.
+/// Acquires the lease to compute a value. Panics if the lease is not free.
 pub(crate) async fn begin(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> (Claim, Token) {
     let claim = Claim::new(name.clone(), ttl);
     match arbiter.begin(&claim, None).await.unwrap() {

@@ -37,7 +37,7 @@ pub(crate) enum Work {
     Stampede { key: String, requests: u32, over_ms: u64 },
     /// Begins a computation that never ends.
     Hang { key: String },
-    /// Sends the requests for positions of each list that one of three processes has to send.
+    /// Sends this process's share of the requests for the five positions of each list.
     Positions { seed: u64, rounds: u64, process: u32 },
     /// Reads a key at a constant rate.
     Hot { key: String, reads_per_s: u32, seconds: u32 },
@@ -64,7 +64,7 @@ pub(crate) enum Told {
     },
     Reads {
         reads: u32,
-        /// When the first computation of these reads was answered, which means that its value had been published.
+        /// When the first read that computed a value returned. That value had been published by then.
         first_us: Option<u64>,
         missed_at_us: Vec<u64>,
         refreshes: u32,
@@ -83,7 +83,7 @@ fn tell(told: &Told) {
     println!("\n@{}", serde_json::to_string(told).unwrap());
 }
 
-/// Does nothing unless started by [`processes`](crate::processes).
+/// Runs a job if [`processes`](crate::processes) started this process. Otherwise, does nothing.
 #[test]
 fn process() {
     let Ok(job) = std::env::var(JOB) else {
@@ -209,7 +209,7 @@ async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32)
 async fn list(once: &ComputeOnce, round: u64) -> Computed {
     let compute = |_| async {
         sleep(Duration::from_millis(3)).await;
-        // The list has five different items, which are different for each computation.
+        // The five items differ from each other and, with high probability, from those of other computations.
         let first = rand::random::<u32>();
         Fresh::json(&[0, 1, 2, 3, 4].map(|n| (u64::from(first) + n).to_string()))
     };

@@ -42,7 +42,7 @@ pub struct Entry {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Keyspace(pub BTreeMap<Bytes, Entry>, i64);
 
-/// A type of value whose key is removed together with the last element.
+/// A collection type. A key with such a value is removed together with its last element.
 pub trait Kind: Default {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
@@ -380,8 +380,8 @@ impl Keyspace {
     }
 }
 
-/// Returns some of these items from a cursor on, and the next cursor. The items are in the order of their hashes, so that an
-/// item that stays there is found whichever others are added or removed.
+/// Returns the next items from a cursor on, and the next cursor. The items are ordered by hash, so that a full scan finds
+/// every item that is present throughout the scan, even if other items are added or removed.
 fn scan<'a>(
     all: impl Iterator<Item = &'a Bytes>,
     args: &[Bytes],

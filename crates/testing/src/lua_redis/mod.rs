@@ -43,7 +43,7 @@ pub struct LuaRedis {
 pub struct Held {
     pub id: u64,
     pub node: usize,
-    /// The number of its connection.
+    /// The number of the connection on which the command arrived.
     pub connection: u64,
     /// The commands of a transaction, or a single command.
     pub commands: Vec<Vec<Bytes>>,
@@ -129,7 +129,7 @@ impl LuaRedis {
     }
 
     /// Releases a held command: executes it if `executes` is true, and otherwise drops it. Returns the reply, if any. If
-    /// `answers` is false, the connection breaks instead of getting the reply.
+    /// `answers` is false, the connection breaks instead of delivering the reply.
     pub fn release(&self, held: &Held, executes: bool, answers: bool) -> Option<Reply> {
         Self::lock(&self.held).retain(|other| other.connection != held.connection);
         let mut line = Self::lock(&held.line);

@@ -166,7 +166,7 @@ fn the_message_is_found() {
 
 #[test]
 fn retry_after_is_seconds_or_a_date() {
-    // The example date in RFC 9110, 30 seconds earlier.
+    // This is 30 seconds before the example date in RFC 9110.
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 30);
     let seconds = |n| Some(Duration::from_secs(n));
     for (value, expected) in [

@@ -2,7 +2,7 @@
 -- Marks the counts of the given series as written to an output. Once the output has all counts of the minute, ends the
 -- claim. Returns 1 if the claim has ended, 0 if counts are still missing, and nothing if the claim is not held.
 --
--- Once one output has all counts, the minute is closed, because its points are final, unless something is left to seal.
+-- Once one output has all counts and nothing is left to seal, the minute is closed, because its points are final.
 if redis.call('HGET', own_tokens, name) ~= token then
   return false
 end

@@ -1,13 +1,13 @@
 #!lua
--- Decides which of the given series are recorded under their own names in a minute, once and for all nodes. Returns the
+-- Decides, once for all nodes, which of the given series are recorded under their own names in a minute. Returns the
 -- arrivals of the minute, then the number of users of the overflow series and of each series: -1 if it is rejected, -2 if
 -- only its log can tell. Returns nothing if the minute is divided into a different number of partitions.
 --
--- `user_sets` is the key prefix of any sets of users. If no node records, `counts` is kept for `kept_ms` after the minute.
+-- `user_sets` is the key prefix of any sets of users. If no events follow, `counts` expires `kept_ms` after the minute.
 --
 -- A series is admitted if it has a field in `counts`, whose value is empty until the series is counted. The number of fields
--- never shrinks. The first rejected series adds the overflow series, after which the minute stays full. Recording keeps
--- `counts` (PERSIST). Fails while Redis is over its memory limit, because admission is the first step of recording.
+-- never shrinks. The first rejection adds the overflow series, after which the minute stays full. Recording keeps `counts`
+-- (PERSIST). This script fails while Redis is over its memory limit, because admission is the first step of recording.
 --
 -- The sets are read before the first write: if that fails (in a migrating slot), `counts` must not be left without a TTL.
 
@@ -20,7 +20,7 @@ if fence then
   end
 end
 
--- Without sets, the number of users is known only for a new series: none. An older series has at most one user per arrival.
+-- Without sets, only a new series has a known number of users: none. An older series has at most one user per arrival.
 local function users_of(series, is_known)
   if user_sets == '' then
     return is_known and -2 or 0

@@ -3,8 +3,8 @@
 -- `known_since` (empty: unknown). No other store has `new_epoch`. `is_announced` is 1 if the minutes are only announced.
 -- Returns {epoch, the node's stamp, the last stamp before which Redis has lost nothing (0: it has nothing), its time in ms}.
 --
--- An epoch lasts until Redis loses something. It ends when a node's stamp in Redis is older than the one it knows, and the
--- new epoch tells all other nodes. Stamps are numbers rather than times: a clock that is set back must not hide a loss.
+-- An epoch ends when Redis loses something, i.e. has an older stamp for a node than the node itself knows. The new epoch
+-- tells all other nodes. Stamps are numbers rather than times, because a clock that is set back must not hide a loss.
 local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'since', 'forgot_from', 'forgot_from_ms', 'clock')
 local epoch, since = known[1], tonumber(known[3])
 local forgot_from, forgot_from_ms = known[4] or '0', known[5] or '0'

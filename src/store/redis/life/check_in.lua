@@ -25,7 +25,7 @@ if forgot(own) then
   -- The node must attest first.
   return false
 end
--- If the clock was set back, brings all deadlines forward by the same amount, which the clock would otherwise extend.
+-- If the clock was set back, brings all deadlines forward by the same amount, so that no lease is extended.
 local back = tonumber(known[1] or now) - now
 if back > tonumber(tolerance_ms) then
   local function set_back(key)
@@ -73,7 +73,7 @@ for i = 1, #news, 2 do
   list[#list + 1] = tonumber(news[i])
 end
 
--- Returns whether claim.lua would find claims or expired lag reports. Avoids most calls of claim.lua while a minute fills.
+-- Returns whether claim.lua may have something to do. This avoids most calls of claim.lua while a minute fills.
 local function is_due()
   local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
   if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims, lagging) > 0 then

@@ -57,7 +57,7 @@ for i = REST, is_expected and #ARGV or 0, 2 do
   take_over(claims .. ':' .. ARGV[i], ARGV[i + 1], ARGV[i])
 end
 
--- Claims finished minutes, up to `most` in total, and notes since when others are idle. No minute is lower if `is_lowest`.
+-- Claims finished minutes, up to `most` in total, and notes since when others are idle. If `is_lowest`, no minute is lower.
 local finished = 0
 local function claim_finished(looked, most, is_lowest)
   if #looked == 0 or finished >= most then
@@ -113,7 +113,7 @@ claim_finished(
   redis.call('ZRANGE', minutes, last_over, first_recent, 'BYSCORE', 'REV', 'LIMIT', 0, looked_max, 'WITHSCORES'),
   finished_max, false)
 
--- Then the lowest minutes, which may never finish. So if there are too many, a quarter of the claims goes to random others.
+-- Then the lowest minutes, which may never finish. If there are too many, a quarter of the claims go to random others.
 local old = redis.call('ZCOUNT', minutes, '-inf', '(' .. first_recent)
 local most = math.min(finished_max, finished + old_max)
 if old > looked_max then

@@ -222,7 +222,7 @@ impl Draining for RedisStore {
 }
 
 impl RedisStore {
-    /// Returns whether any of these partitions, all on one server, has work, i.e. keys: Redis deletes keys that are empty.
+    /// Returns whether any of these partitions, all on one server, has work, i.e. a non-empty key. Redis deletes empty keys.
     async fn has_work(&self, partitions: &[Partition], outputs: &[OutputName]) -> Result<bool> {
         let Some(&first) = partitions.first() else {
             return Ok(false);

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Moves counts that an output has rejected from its `unsent` to its quarantine. Each count is given by series and server's
+-- Moves rejected counts from an output's `unsent` to its quarantine. Each count is given by its series and the server's
 -- message. Returns 1 for each count that was kept and 0 if the quarantine was full, or nothing if the claim is not held.
 if redis.call('HGET', own_tokens, name) ~= token then
   return false

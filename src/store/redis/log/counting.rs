@@ -20,7 +20,7 @@ const UNTRIED_BYTES: usize = 64 << 10;
 pub(super) type Length = (String, u64);
 
 impl ReadBudget {
-    /// Reads the next frames of a log, or returns None if none is left. Missing frames are an error unless the log `may_go`.
+    /// Reads the next frames of a log, or returns None if none are left. Missing frames are an error unless `may_go` is set.
     pub(super) async fn read(
         &mut self,
         at: At<'_>,
@@ -52,7 +52,7 @@ impl ReadBudget {
     }
 }
 
-/// The size of reads, which grows from one frame as long as replies are fast, because a timeout closes the connection.
+/// The size of reads. It starts at one frame and grows while replies are fast, because a timeout would close the connection.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     bytes: usize,
@@ -278,7 +278,7 @@ impl Tally {
     }
 }
 
-/// Returns by how many items a list's capacity has to grow for `more` items: at least by a quarter, to grow rarely.
+/// Returns how far a list's capacity must grow to fit `more` items: 0, or at least a quarter so that lists grow rarely.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {
@@ -303,13 +303,13 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// In any amount of memory, the counts are the same as with sets.
+        /// However little memory may be used, the counts are the same as with sets.
         #[test]
         fn passes_change_no_count(
             parts in prop::collection::vec((0..3_u32, prop::option::of(1..4_u64), prop::collection::vec((0..30_u64, 0..30_u64), 0..40)), 0..12),
             held_max in 4..200_usize,
         ) {
-            // Both logs have each part, with different series numbers.
+            // Both logs contain every part, but they number the series differently.
             let logs: Vec<Vec<Vec<u8>>> = [0, 100].map(|shift| {
                 parts.iter().map(|(series, from, events)| {
                     let mut frame = Frame::default();

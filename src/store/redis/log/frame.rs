@@ -10,14 +10,14 @@
 //! frame   = version entries entry… parts…
 //! entry   = number length series           a series that the log has not named before
 //! part    = number from events event…
-//! from    = %x00 / %x01 fingerprint        of the series that the events came with, if it is a different one
+//! from    = %x00 / %x01 fingerprint        of the original series of the events, if it is a different one
 //! event   = user time                      time: nanoseconds since the start of the minute
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
 /// The maximum size of a frame in bytes, unless one series name is longer. Two frames fit in a Redis list node (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
-/// The maximum size of a frame's header, and of a part and its entry excluding the name and the events, in bytes.
+/// The maximum total size of a frame's header, a part and its entry, excluding the name and the events, in bytes.
 const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
@@ -34,8 +34,8 @@ const TIME_BYTES: usize = 5;
 const EVENT_BYTES: usize = size_of::<u64>() + TIME_BYTES;
 
 impl Event {
-    /// Returns the fingerprint of the event within its series. `from` is the fingerprint of the series that the event came
-    /// with (0: the same series). Different events of the same user and the same `from` always have different fingerprints.
+    /// Returns the fingerprint of the event within its series. `from` is the fingerprint of the event's original series (0:
+    /// the same series). Different events of the same user and the same `from` always have different fingerprints.
     pub(super) const fn fingerprint(self, from: u64) -> u64 {
         self.user ^ from ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -85,7 +85,7 @@ impl Frame {
         self.dictionary.extend_from_slice(series.as_bytes());
     }
 
-    /// Adds events of the series with this number. `from` is the fingerprint of the series they came with, if different.
+    /// Adds events of the series with this number. `from` is the fingerprint of their original series, if different.
     pub(super) fn add(
         &mut self,
         number: u32,
@@ -118,7 +118,7 @@ impl Frame {
 pub(super) enum Piece<'a> {
     /// The number of a series, and its name.
     Entry(u64, &'a str),
-    /// The number of a series, the fingerprint of the series that its events came with (0: the same series), and the events.
+    /// The number of a series, the fingerprint of the events' original series (0: the same series), and the events.
     Part(u64, u64, Events<'a>),
 }
 

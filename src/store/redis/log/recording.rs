@@ -124,7 +124,7 @@ impl Logs {
 }
 
 impl Log {
-    /// Returns frames with these events, and remembers the numbers of the series that the frames name.
+    /// Encodes these events as frames, and remembers the numbers that the frames assign to series.
     fn frames(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut frame = Frame::default();

@@ -1,9 +1,9 @@
-//! The `sets` layout: two sets per series and minute, for its users and its events.
+//! The `sets` layout: two sets per series per minute, for users and for events.
 //!
 //! Recording is one transaction with many members per command. A script would take Redis about a quarter longer for the same
 //! work. The transaction registers the minute (`minutes`), so that every set will be found by a claim. It also cancels the
-//! expiry of the minute's counts (`PERSIST`), because a late event must find them. The same `counts` tell which series are
-//! admitted. The caller reads them beforehand over the same connection, so the result holds for its recordings.
+//! expiry of the minute's counts (`PERSIST`), because a late event must find them. The same `counts` show which series are
+//! admitted. The caller reads them beforehand over the same connection, so they still apply when the events are recorded.
 //!
 //! If a long name would dominate the transaction, `record.lua` adds the events, so that the name is sent only once.
 //!
@@ -69,7 +69,7 @@ impl OpenMinutes for Sets {
         let record = async |connection: &mut Connection| {
             let added = recorded.query_async::<Vec<u64>>(connection).await;
             match added {
-                // The other commands took effect, so after the repetition, new events would be counted as duplicates.
+                // The other commands have taken effect, so repeating them reports new events as duplicates.
                 Err(error) if lacks_script(&error) => {
                     RECORD.script.load_async(connection).await?;
                     recorded.exec_async(connection).await.map(|()| None)
@@ -124,7 +124,7 @@ impl OpenMinutes for Sets {
     }
 }
 
-/// Builds the transaction that records. Its replies are the numbers of new events in each series.
+/// Builds the transaction that records these events. Its replies add up to the number of new events.
 pub(super) fn pipeline(place: Place<'_>, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();

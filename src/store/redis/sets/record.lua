@@ -1,5 +1,5 @@
 #!lua
--- Adds users and events to the sets for their series, sending each name only once. Returns the number of new events.
+-- Adds users and events to the sets for their series, so that each name is sent only once. Returns the number of new events.
 --
 -- The arguments are, for each series, its name, the number of its users, the number of its events, its users and its events.
 -- The keys of the sets are not in KEYS, since that would send the names again; they have the same hash tag.

@@ -1,9 +1,9 @@
 //! The cluster-wide settings: configuration keys that must have the same value on all nodes, and are stored in Redis.
 //!
-//! The first node writes its values, and each later node compares its own. If a difference affects how events are stored, the
-//! node cannot use Redis. Any other difference keeps the node from closing minutes and sending, but not from recording.
+//! The first node writes its values, and each later node compares its own. If a difference affects how events are stored,
+//! the node cannot use Redis. Any other difference keeps it from closing minutes and sending counts, but not from recording.
 //!
-//! A change to the partition count takes effect at the start of a future minute. A node unaware of it works until then.
+//! A change to the partition count takes effect at the start of a future minute. Until then, outdated nodes still work.
 
 mod repartition;
 
@@ -63,7 +63,7 @@ pub(super) struct Agreement {
     has_logs: bool,
     /// The fingerprint key of the `log` layout, once known. If Redis loses the key, any node that knows it writes it again.
     fingerprint_key: Mutex<Option<Key>>,
-    /// A time that is longer than the age of any event that is accepted.
+    /// A duration that exceeds the age of any accepted event.
     retention: Duration,
 }
 
@@ -200,7 +200,7 @@ fn unreadable(shared: &Shared) -> Option<String> {
     let readable = if first == last { first.to_string() } else { format!("{first} to {last}") };
     let by = shared.get(FORMAT_BY).map_or("an unknown version", String::as_str);
     (!is_read).then(|| {
-        format!("its keys have format {format}, written by {by}, but this version, {}, reads format {readable}", crate::BUILD)
+        format!("the keys in Redis have format {format}, written by {by}, but this version, {}, reads format {readable}", crate::BUILD)
     })
 }
 

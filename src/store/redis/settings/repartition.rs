@@ -6,7 +6,7 @@
 //! minute has events, all settings are changed at once. A change that is interrupted leaves `dividing` in the settings.
 //! Running the command again continues the change; running it with the nodes' configuration reverts it.
 //!
-//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former count, which no node checks. The
+//! Leftovers are open minutes, unsent counts and quarantines in partitions of a former division, which no node checks. The
 //! names of these partitions cannot be derived from the current settings, so all keys are scanned, in small steps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const DIVIDING: &str = "dividing";
 /// The minimum time from the command to the change, in addition to how far ahead events may be.
 const LEAD: Duration = Duration::from_secs(10);
 
-/// After a scan step, a node pauses for this many times its duration, so that a scan uses a twentieth of a Redis core.
+/// A node pauses after each scan step for this many times the step's duration, so a scan uses a twentieth of a Redis core.
 pub(in crate::store::redis) const RESTS: u32 = 20;
 /// The number of keys per scan step, so that a step blocks Redis for only a fraction of a ms.
 const SCANNED_AT_ONCE: usize = 1000;
@@ -50,7 +50,7 @@ pub enum ChangeError {
     /// The change is not possible, or not at this time.
     #[error("{0}. Nothing was changed")]
     Refused(String),
-    /// The call to the store failed.
+    /// A call to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -136,7 +136,7 @@ impl RedisStore {
                 if until > now().epoch_minutes() {
                     let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
                     return refused(format!(
-                        "events for earlier minutes are accepted until {}; keep both keys until then",
+                        "events for earlier minutes are accepted until {}; keep store.partitions_before and store.partitions_from until then",
                         written(until)
                     ));
                 }
@@ -170,7 +170,7 @@ impl RedisStore {
             let soonest = chrono::Utc::now() + max_future + LEAD;
             if !nodes.is_empty() && soonest.timestamp() > from.epoch_minutes() * 60 {
                 return refused(format!(
-                    "{} nodes are running and may have events up to input.max_future ahead, so the minute must be after {}",
+                    "{} nodes are running and may already have events up to input.max_future ahead, so the minute of the change must be after {}",
                     nodes.len(),
                     soonest.format("%FT%TZ")
                 ));
@@ -211,7 +211,7 @@ impl RedisStore {
         let nodes = self.register.reports().await?;
         if let Some(first) = nodes.first() {
             return refused(format!(
-                "{} nodes are running, the first is {}; stop sending to them, wait until `eds status` shows no open minutes, stop \
+                "{} nodes are running, the first is {}; stop sending events to them, wait until `eds status` shows no open minutes, stop \
                  all nodes, and run this command again (the report of a killed node expires after {} s)",
                 nodes.len(),
                 first.name,
@@ -268,7 +268,7 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// Describes what is left of minutes before this one in the partitions with these tags. Returns None if nothing is left.
+    /// Describes the leftovers of minutes earlier than `before` in the partitions with these tags, if there are any.
     async fn left_of(
         &self,
         tags: impl IntoIterator<Item = String>,

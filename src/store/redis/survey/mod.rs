@@ -129,7 +129,7 @@ impl Register {
         self.see(&server, command).await
     }
 
-    /// Replaces the last report under this name, or removes it if `report` is empty. Returns the last report.
+    /// Replaces the previous report under this name, or removes it if `report` is empty. Returns the previous report.
     async fn put(&self, report: &str) -> Result<Option<String>> {
         let name = self.identity.rsplit_once('#').map_or(&*self.identity, |(name, _)| name);
         let node = format!("{}:{name}", self.all);
@@ -178,7 +178,7 @@ impl Registry for Register {
         &self.identity
     }
 
-    /// Two live processes with one name keep finding each other's reports. A report found at the start does not count.
+    /// Two live processes with the same name keep finding each other's reports. A report found at startup does not count.
     async fn report(&self, report: &str) -> Result<bool> {
         // Includes the version, since a change of the cluster-wide settings is rejected while any node does not support it.
         let before = self.put(&format!("{} {}\n{report}", self.identity, crate::VERSION)).await?;

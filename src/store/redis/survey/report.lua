@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Stores a node's report, or removes it if it is empty. Works even when memory is short, because it replaces the previous
--- report. Returns the previous report, which may be from a different process with the same name.
+-- Stores a node's report, or removes the old one if `report` is empty. Works even when memory is short, because the new
+-- report replaces the old one. Returns the old report, which may be from a different process with the same name.
 local before = redis.call('GET', node)
 local _, now = clock()
 if report == '' then
