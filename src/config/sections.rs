@@ -117,7 +117,7 @@ sections! {
         each drain_timeout: Span Duration = kinds::span("0s to 10m"), "20s", "maximum time on shutdown to record queued events and to send data held only in memory";
     }
     Store "store." {
-        each url: Url Option<redis_link::Settings> = servers::store_url("memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name"), "memory:", "URL of the store for minutes; a relay reports its state to this store, unless the URL is memory:";
+        each url: Url Option<redis_link::Settings> = servers::store_url("memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name"), "memory:", "URL of the store of unsent minutes; a relay also reports its state there, unless the URL is memory:";
         each prefix: Text String = kinds::name("1 to 32 of A-Z a-z 0-9 . _ -"), "eds", "prefix of all keys in Redis";
         alike partitions: Integer u16 = kinds::count("1 to 1024"), "32", "number of partitions into which series are divided";
         alike partitions_before: Integer u16 = kinds::count("0 to 1024"), "0", "previous number of partitions, while the number is being changed; 0 means no change";
@@ -180,7 +180,7 @@ sections! {
     }
     #[derive(Debug, Clone)]
     Http "http." {
-        each listen: Text Option<SocketAddr> = kinds::address, "127.0.0.1:8095", "TCP address of the HTTP server for the status page, health, metrics and queries; if empty, HTTP is disabled";
+        each listen: Text Option<SocketAddr> = kinds::address, "127.0.0.1:8095", "TCP address of the HTTP server (status page, health, metrics, queries); if empty, HTTP is disabled";
         each hosts: List Vec<String> = kinds::host_names, "", "host names accepted in HTTP requests, besides IP addresses, localhost and the name of this host";
     }
     #[derive(Debug, Clone)]

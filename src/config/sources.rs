@@ -28,7 +28,7 @@ pub struct Flags {
     /// Addresses to receive events on, comma-separated or repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Store for minutes: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or redis+sentinel://…
+    /// URL of the store: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or redis+sentinel://…
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
     /// Destination of the counts: stdout:, http://… or https://…; replaces all configured outputs

@@ -80,7 +80,7 @@ causes! {
         RedisIsSentinel => "this server is a Sentinel; use redis+sentinel://host:port/name in store.url",
         RedisMasterName => "set the name at the end of store.url to one listed by `SENTINEL MASTERS`",
         RedisDatabase => "check the database number at the end of store.url, and `databases` in redis.conf";
-    RedisReadOnly "redis-read-only" Critical "rejects writes" => "act on the error message; the nodes queue events until Redis accepts writes";
+    RedisReadOnly "redis-read-only" Critical "rejects writes" => "resolve the reported error; the nodes queue events until Redis accepts writes";
     RedisReplica "redis-read-only" Critical "rejects writes because it is a replica" =>
         "set store.url to the master or its Sentinels (redis+sentinel://…), or promote this server with `REPLICAOF NO ONE`";
     RedisTooFewReplicas "redis-read-only" Critical "rejects writes because it has fewer replicas than min-replicas-to-write" =>
@@ -109,11 +109,11 @@ causes! {
     Stalled "stalled" Critical "is stalled" =>
         "check that its log output is being read, because a full pipe or a stopped terminal blocks threads that log; otherwise, restart it, and report the problem together with its log";
     NodeCannotRecord "node-cannot-record" Critical "cannot use the store, so it queues events" =>
-        "act on the error message; check the network between this node and Redis",
+        "resolve the reported error; check the network between this node and Redis",
         MemoryFull => "raise store.memory_max, or use Redis",
         MemoryCrowded => "raise store.partitions, or use Redis";
     NodeSettings "node-settings" Critical "does not close minutes or send counts, because its settings differ from the cluster-wide settings" =>
-        "act on the error message; `eds settings show` on that host prints the differences";
+        "resolve the reported error; `eds settings show` on that host prints the differences";
     NodeDrops "node-drops" Critical "lost events that it had received" => ACKNOWLEDGE;
     KernelDrops "kernel-drops" Critical "lost datagrams that the kernel dropped" => ACKNOWLEDGE;
     SocketFails "socket-fails" Critical "cannot read from a socket; lines sent to that socket are lost" =>
@@ -158,7 +158,7 @@ causes! {
         "start the server, or check passthrough.url and the network; the relay sends queued lines once the server is available";
     RelayRejects "relay-rejects" Warning "rejects lines" =>
         "change the senders to write lines in the format described in docs/input.md; eds_relay_lines_rejected_total shows the reasons";
-    RelayDiscards "relay-discards" Warning "discards lines that are not events, because passthrough.url is none:" =>
+    RelayDiscards "relay-discards" Warning "discards lines that are not events, because passthrough.url is \"none:\"" =>
         "set passthrough.url to the server for these lines, or change the senders to send them there directly";
 
     NoNode "no-node" Critical "no node is reporting" =>
@@ -185,7 +185,7 @@ causes! {
         OutputOrg => "check output.org",
         OutputNoWrite2 => "check output.url and output.api; the server has no /api/v2/write endpoint",
         OutputMoved => "set output.url to the final address; eds does not follow redirects",
-        NotInfluxDb => "check output.url and output.api; InfluxDB does not respond to writes like this",
+        NotInfluxDb => "check output.url and output.api; the response is not one that InfluxDB sends",
         OutputBug => "report this bug; eds wrote a line that its own parser considers invalid",
         OutputCertificate => "check the server's certificate, the host in output.url, and output.ca_file",
         OutputNotTls => "check output.url; https:// requires a TLS server, but the response is not TLS";

@@ -49,7 +49,7 @@ static TAGS_END: Stops = stops(b"\\ \n");
 static KEY_ENDS: Stops = stops(b"\\=, \n");
 static VALUE_ENDS: Stops = stops(b"\\, \n");
 
-/// Finds line ends in a datagram, taking quotes into account.
+/// Finds line endings in a datagram, taking quotes into account.
 struct Quotes {
     any: bool,
     /// Number of bytes in the datagram before the current line.

@@ -74,7 +74,7 @@ rejections! {
     UserEmpty => "user_empty", "the user is empty",
         "have the sender set the user";
     UserTooLong => "user_too_long", "the user is longer than input.max_user",
-        "shorten the user, or raise input.max_user on all nodes";
+        "have the sender use a shorter user name, or raise input.max_user on all nodes";
     TimestampInvalid => "timestamp_invalid", "the timestamp is not an integer, or is out of range for nanoseconds since 1970",
         "have the sender end the line with a single integer, in the unit set by input.timestamp_precision";
     TimestampInSeconds => "timestamp_in_s", "the timestamp looks like seconds, but input.timestamp_precision is a different unit",

@@ -50,7 +50,7 @@ pub(super) struct Rollback {
     pub(super) to_ms: i64,
     /// Maximum number of events that this process may have recorded in that time range.
     pub(super) events: u64,
-    /// The minutes that were still announced at that time. Some of their counts may never reach an output.
+    /// The minutes that were still announced when the rollback was detected. Some of their counts may never reach an output.
     pub(super) unconfirmed: BTreeSet<Minute>,
 }
 

@@ -421,8 +421,8 @@ impl Worker {
             from = time_text(rollback.from_ms),
             to = time_text(rollback.to_ms),
             events = rollback.events,
-            "the store lost acknowledged writes in this time range, and this node can no longer re-record its own events among them; \
-             published minutes keep their values; `eds loss` lists the affected minutes"
+            "the store lost acknowledged writes in this time range, possibly including events from this node \
+             that it can no longer re-record; published minutes keep their values; `eds loss` lists the affected minutes"
         );
     }
 

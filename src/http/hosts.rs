@@ -25,7 +25,7 @@ impl Hosts {
         let mut named = request.headers().get_all(header::HOST).iter();
         let host = named.next();
         if named.next().is_some() {
-            return Err(malformed("the request has several Host headers"));
+            return Err(malformed("the request has more than one Host header"));
         }
         if let Some(host) = host {
             let authority = Authority::try_from(host.as_bytes());

@@ -158,7 +158,7 @@ impl LineBatcher {
         self
     }
 
-    /// Makes this batcher accept events beyond the limits, for sockets that are read only while there is room.
+    /// Makes this batcher accept events beyond the limits, for sockets that are not read while there is no room.
     pub(crate) const fn taking_all(mut self) -> Self {
         self.takes_all = true;
         self

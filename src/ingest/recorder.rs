@@ -144,7 +144,7 @@ impl Recorder {
         }
     }
 
-    /// Re-records the kept batches that the store's current generation has not acknowledged. The node lags meanwhile.
+    /// Re-records batches not acknowledged by the store's current generation. The node counts as lagging until this is done.
     async fn record_again(&self, state: &mut State) {
         let mut batches = 0;
         while !self.abort.is_cancelled() {

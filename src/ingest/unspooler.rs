@@ -100,7 +100,7 @@ impl Unspooler {
                     segment = %path.display(),
                     %error,
                     "cannot read spooled events; retrying, and no events have been lost yet: make the file readable or, \
-                     if that is impossible, move it away; its events will then be counted as lost"
+                     if that is impossible, move it elsewhere; its events will then be counted as lost"
                 );
             }
             tokio::select! {
@@ -110,7 +110,7 @@ impl Unspooler {
         }
     }
 
-    /// Reads a segment, and enters its events in the ledger. Returns `None` if the node is stopping.
+    /// Reads a segment and enters its events in the ledger. Returns `None` if the node is stopping.
     async fn load(&self, segment: Segment) -> Option<Fetched> {
         let (loaded, unreadable) = match self.read(&segment.path).await? {
             Ok(loaded) => (loaded, None),

@@ -65,7 +65,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let refused = |reason: &str| {
         let path = path.display();
-        Err(io::Error::other(format!("{path} {reason}; move it away")))
+        Err(io::Error::other(format!("{path} {reason}; move it elsewhere")))
     };
     let file = match options.open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
@@ -113,7 +113,7 @@ mod tests {
             ["target", "link", "hard"].map(|name| directory.path().join(name));
         fs::write(&target, "kept").unwrap();
         symlink(&target, &link).unwrap();
-        assert_refused(open_lock(&link), "is a symlink; move it away");
+        assert_refused(open_lock(&link), "is a symlink; move it elsewhere");
         assert_refused(read(&link), "is a symlink");
         assert_refused(create(&link), "exists");
         fs::hard_link(&target, &hard).unwrap();

@@ -27,9 +27,9 @@ const CONCURRENT: usize = 6;
 const UNPROVEN_MAX: usize = 16;
 /// Maximum number of items written individually as samples after the server has rejected the probe.
 const SAMPLES_MAX: usize = 64;
-/// How many parts a part is split into.
+/// Number of smaller parts that a part is split into.
 const WAYS: usize = 4;
-/// Maximum number of items that a round searches. The others are left for a later round.
+/// Maximum number of items that a round searches through. The others are left for a later round.
 const ITEMS_MAX: usize = 100_000;
 
 /// Items written in one request.
@@ -40,7 +40,7 @@ pub(crate) trait Batch: Default + Send + Sync {
 
     fn append(&mut self, other: Self);
 
-    /// Returns a copy of an item that can be rewritten without any effect, or `None` if the batch has no such item.
+    /// Returns a copy of an item that can safely be written again, or `None` if the batch has no such item.
     fn repeatable(&self) -> Option<Self>;
 
     /// Removes and returns the item at this index.
@@ -72,7 +72,7 @@ pub(crate) struct Refusal<B> {
 #[derive(Debug)]
 pub(crate) struct Delivery<'a, T: Target> {
     target: &'a T,
-    /// The repeatable item that was last accepted, in this round or an earlier one.
+    /// The last accepted item, from this or an earlier round, that can safely be written again.
     pub(crate) last: Option<T::Batch>,
     is_last_refused: bool,
     suspects: Suspects<T::Batch>,
@@ -172,7 +172,7 @@ impl<'a, T: Target> Delivery<'a, T> {
         &self.refused[..self.proven]
     }
 
-    /// Returns whether every item has been searched.
+    /// Returns whether the search has covered every item.
     pub(crate) fn is_complete(&self) -> bool {
         self.suspects.parts.is_empty() && !self.suspects.are_incomplete
     }

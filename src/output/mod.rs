@@ -46,8 +46,8 @@ pub enum WriteError {
         /// The pause requested by the server (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server seems to reject all writes until the configuration is fixed: 401, 403, 404, an invalid certificate.
-    #[error("output rejects this configuration: {}", .0.reason())]
+    /// An error that will likely recur until the configuration is fixed: a status of 401, 403 or 404, or a bad certificate.
+    #[error("output is misconfigured: {}", .0.reason())]
     Misconfigured(Diagnosis),
 }
 

@@ -41,7 +41,7 @@ struct State {
     /// `None` until an address is known.
     link: Option<Arc<Link>>,
     failed_at: Option<Instant>,
-    /// The last failure that a different address might fix.
+    /// The time of the last failure that a different address might fix.
     address_failed_at: Option<Instant>,
     own_address: Option<SocketAddr>,
     log_due: Throttle,

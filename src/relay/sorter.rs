@@ -61,7 +61,7 @@ impl Sorter {
         Self { parser: Parser::new(grammar), rules }
     }
 
-    /// Returns the kind of a line, which must be passed without its line end.
+    /// Returns the kind of a line. The line must not include its line ending.
     pub fn sort(&mut self, line: &[u8]) -> Kind {
         let selects = |rule: &EventRule, key: &[u8], value: &[u8]| {
             rule.key == key && rule.value.as_ref().is_none_or(|expected| expected == value)

@@ -30,7 +30,7 @@ const FAILURES_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
-    /// The lines, including their line ends.
+    /// The lines, including their line endings.
     pub(super) bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -62,7 +62,7 @@ impl Lines {
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..end - 1])
     }
 
-    /// Returns the approximate memory used, in bytes, including the positions of line ends, which matter if lines are short.
+    /// Returns the approximate memory used, in bytes, including the positions of line endings: they matter for short lines.
     fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.ends)
     }
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn lines_are_split_at_their_ends() {
-        // A line with a line end inside a quoted field.
+        // A line with a line ending inside a quoted field.
         let mut first = lines(&["a=\"\n\"", "b", "c"]);
         let mut b = first.split_off(1);
         let c = b.split_off(1);

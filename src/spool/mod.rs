@@ -1,6 +1,6 @@
 //! Keeps events on disk if there is no room in memory while the store is unavailable. A `Keeper` is a thread that owns the
 //! directory; other threads use a [`Spool`]. A segment is deleted once all its events have been recorded. The keeper never
-//! waits for the store, and exits when the last [`Spool`] has been dropped and all orders have been executed and synced.
+//! waits for the store. It exits once the last [`Spool`] has been dropped, all commands have run, and their writes are synced.
 
 mod directory;
 pub mod segment;
@@ -19,7 +19,7 @@ use crate::event::Batch;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::{Metrics, gauge};
 
-const ORDERS: usize = 8;
+const COMMANDS: usize = 8;
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// How long writes are retried while file descriptors or memory are short. Then, events are dropped until a write succeeds.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Keeper {
     directory: Directory,
-    orders: mpsc::Receiver<Order>,
+    commands: mpsc::Receiver<Command>,
     state: Arc<State>,
     node: Arc<Node>,
     metrics: Arc<Metrics>,
@@ -39,10 +39,10 @@ pub(crate) struct Keeper {
     short_since: Option<Instant>,
 }
 
-/// A handle to the spool, which sends orders to the keeper.
+/// A handle to the spool, which sends commands to the keeper.
 #[derive(Debug, Clone)]
 pub struct Spool {
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<Command>,
     state: Arc<State>,
 }
 
@@ -53,7 +53,7 @@ struct State {
     arrived: Notify,
 }
 
-type Order = Box<dyn FnOnce(&mut Keeper) + Send>;
+type Command = Box<dyn FnOnce(&mut Keeper) + Send>;
 
 impl Keeper {
     /// Opens the directory. Returns its keeper and a handle to it. Fails if another process is using the directory.
@@ -70,12 +70,12 @@ impl Keeper {
                 "found events spooled by an earlier process; recording them"
             );
         }
-        let (sender, orders) = mpsc::channel(ORDERS);
+        let (sender, commands) = mpsc::channel(COMMANDS);
         let state = Arc::<State>::default();
-        let spool = Spool { orders: sender, state: Arc::clone(&state) };
+        let spool = Spool { commands: sender, state: Arc::clone(&state) };
         let keeper = Self {
             directory,
-            orders,
+            commands,
             state,
             heartbeat: node.progress.watch("the spool keeper"),
             node,
@@ -87,19 +87,19 @@ impl Keeper {
         Ok((keeper, spool))
     }
 
-    /// Executes orders until all handles are dropped. Blocks, so call it with `spawn_blocking`.
+    /// Runs commands until all handles are dropped. Blocks, so call it with `spawn_blocking`.
     pub(crate) fn run(mut self) {
         let runtime = Handle::current();
         let mut synced = Instant::now();
         loop {
             self.heartbeat.beat();
-            let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
-            let order = runtime.block_on(next);
+            let next = tokio::time::timeout(SYNC_INTERVAL, self.commands.recv());
+            let command = runtime.block_on(next);
             // The watchdog ignores this thread while it uses the disk: a restart would lose the events in memory.
             self.heartbeat.rest();
-            match order {
-                Ok(Some(order)) => {
-                    order(&mut self);
+            match command {
+                Ok(Some(command)) => {
+                    command(&mut self);
                     self.report_state();
                 }
                 Ok(None) => break,
@@ -186,20 +186,20 @@ impl Spool {
     }
 
     pub(crate) fn try_reserve(&self) -> Option<Place<'_>> {
-        self.orders.try_reserve().ok().map(Place)
+        self.commands.try_reserve().ok().map(Place)
     }
 
     /// Waits for a slot in the keeper's queue. Returns `None` if the keeper has exited.
     pub(crate) async fn reserve(&self) -> Option<Place<'_>> {
-        self.orders.reserve().await.ok().map(Place)
+        self.commands.reserve().await.ok().map(Place)
     }
 
     /// Takes the oldest segment; returns `None` if there is none. Spilling ends when the last segment is taken.
     pub(crate) async fn take(&self) -> Option<Segment> {
         let (answer, taken) = oneshot::channel();
         // The receiver is dropped only when the node exits; the next process then takes the segment.
-        let order: Order = Box::new(|keeper| drop(answer.send(keeper.take())));
-        self.orders.send(order).await.ok()?;
+        let command: Command = Box::new(|keeper| drop(answer.send(keeper.take())));
+        self.commands.send(command).await.ok()?;
         taken.await.ok()?
     }
 
@@ -211,13 +211,13 @@ impl Spool {
     /// Deletes a segment whose events have been recorded, or renames it if `keep` is set because part of it is unreadable.
     pub(crate) async fn done(&self, segment: Segment, keep: bool) {
         // If the keeper has exited, the next process re-records the segment, which does not change any counts.
-        let _ = self.orders.send(Box::new(move |keeper| keeper.done(&segment, keep))).await;
+        let _ = self.commands.send(Box::new(move |keeper| keeper.done(&segment, keep))).await;
     }
 }
 
 /// A reserved slot in the keeper's queue.
 #[derive(Debug)]
-pub(crate) struct Place<'a>(mpsc::Permit<'a, Order>);
+pub(crate) struct Place<'a>(mpsc::Permit<'a, Command>);
 
 impl Place<'_> {
     /// Sends a batch to the keeper, which writes it to disk. The ledger must already count its events as spooled.

@@ -1,4 +1,4 @@
-//! [`Status`]: the response from `/api/v1/status` and `eds status --json`, whose fields `docs/openapi.json` describes.
+//! [`Status`]: the body of `/api/v1/status` and the output of `eds status --json`. `docs/openapi.json` documents its fields.
 
 use std::time::Duration;
 

@@ -188,7 +188,7 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
         return vec!["backlog  unknown while Redis is not responding".to_owned()];
     };
     let mut texts = vec![format!(
-        "{} open, {} being sealed, {} unsent (minutes, each counted in up to {} partitions)",
+        "{} open, {} being sealed, {} unsent (a minute counts once for each of up to {} partitions)",
         minutes.open, minutes.claimed, minutes.unsent, status.partitions.count
     )];
     if let Some(old) = &status.partitions.old {

@@ -339,8 +339,8 @@ pub trait Draining: Store {
     /// output has all counts, which ends the claim. Once all outputs have all counts, the counts get a time to live.
     async fn acknowledge(&self, claim: &Claim, series: &[&str], lease: Duration) -> Result<bool>;
 
-    /// Moves counts that the claim's output has rejected to the output's quarantine. For each of them, `refused` contains
-    /// the series and the server's message. Returns for each of them whether there was room; if not, the counts are dropped.
+    /// Quarantines counts that the claim's output has rejected. For each count, `refused` contains its series and the
+    /// server's message. Returns, for each count, whether there was room for it; if not, it is dropped.
     async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)]) -> Result<Vec<bool>>;
 
     /// Sets the deadlines of claims of one partition and purpose to `lease` from now. Returns how many are still held.

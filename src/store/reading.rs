@@ -69,7 +69,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     /// Reads a page of a minute's open series. The first cursor is 0.
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>>;
 
-    /// Returns the current counts of these series, a few hundred at most. Omits series that are sealed or have no events.
+    /// Returns the current counts of these series (at most a few hundred). Omits series that are sealed or have no events.
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 
     /// Returns why queries are rejected to reserve memory for events, or None if they are not. Checks once a second at most.

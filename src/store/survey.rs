@@ -170,7 +170,7 @@ impl Surveyed {
         }
     }
 
-    /// Returns the result for a store that has neither servers nor other processes.
+    /// Returns the survey of a store that has no servers and is not shared with other processes.
     pub(super) const fn empty() -> Self {
         Self {
             servers: Vec::new(),

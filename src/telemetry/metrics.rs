@@ -107,7 +107,7 @@ metrics! {
         queue_max_bytes: Gauge, "Maximum memory used by queued events (`input.queue_bytes`)";
         record_failures: Counter, "Failed attempts to record a batch, which are retried";
         record_seconds: Histogram = latency(), "Time from the first attempt to record a batch until the store acknowledged it, in seconds";
-        dedup_hits: Counter, "Events recorded without listing their user as new, because the store already had the user";
+        dedup_hits: Counter, "Recorded events whose user was not sent to the store because the store already had it";
         events_repeated: Counter,
             "Recorded events that the store already had: duplicates from other nodes and relays, identical events, and retries after a lost response";
         events_seen: Counter,

@@ -160,7 +160,7 @@ fn load_all(
 fn check_file(text: &[u8], directory: &Path) {
     let text = String::from_utf8_lossy(text);
     match load(&text, [], directory) {
-        // An error may be located at the end of the file, after the last line end.
+        // An error may be located at the end of the file, after the last line ending.
         Err(errors) => check_errors(&errors, 1 + text.matches('\n').count()),
         Ok((config, effective)) => check_effective(&config, &effective, directory),
     }

@@ -180,7 +180,7 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
     /// Reads a value; None if it does not exist. Never creates a key, so this works even if the store is full.
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>>;
 
-    /// Removes the value or error and ends the lease to compute the value. Returns whether any of the three existed.
+    /// Removes the value or error and ends the lease for computing the value. Returns whether any of the three existed.
     async fn invalidate(&self, name: &Name) -> Answer<bool>;
 
     /// Replaces a list and its time to live. Readers see either the whole old list or the whole new one. Returns false and

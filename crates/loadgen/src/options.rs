@@ -122,7 +122,7 @@ fn share(text: &str) -> Result<f64, &'static str> {
 fn repeat(text: &str) -> Result<f64, &'static str> {
     let share = share(text)?;
     if share > REPEAT_SHARE_MAX {
-        return Err("at most 0.9 of the events can be repeats");
+        return Err("expected a number from 0 to 0.9, for example 0.01");
     }
     Ok(share)
 }

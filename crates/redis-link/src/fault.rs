@@ -50,7 +50,7 @@ pub enum FaultKind {
     /// The Redis user does not have permission for a command.
     Rights,
     ServerCertificate,
-    /// The server requires a client certificate, or rejected the client certificate.
+    /// The server requires a client certificate, or rejected the one that was sent.
     ClientCertificate,
     /// The server closed a TLS connection immediately, without an alert, and may require a client certificate.
     ClientCertificateMissing,
@@ -64,7 +64,7 @@ pub enum FaultKind {
     Unreachable,
     /// Configured as a cluster, but the server is not in cluster mode.
     NoCluster,
-    /// The server is in cluster mode, but was not configured as a cluster.
+    /// Not configured as a cluster, but the server is in cluster mode.
     IsCluster,
     NoSentinel,
     IsSentinel,

@@ -102,7 +102,8 @@ impl fmt::Display for Address {
             Self::Server(endpoint) => write!(f, "Redis at {endpoint}"),
             Self::Cluster(nodes) => write!(f, "the Redis Cluster at {}", list(nodes)),
             Self::Sentinel(sentinels, name) => {
-                write!(f, "the Redis master {name} behind the sentinels {}", list(sentinels))
+                let sentinels = list(sentinels);
+                write!(f, "the Redis master {name} monitored by the sentinels at {sentinels}")
             }
         }
     }

@@ -142,7 +142,7 @@ impl Lists {
             self.kept.get(&slot, PATIENCE, compute).await
         };
         if let Err(error) = kept.await {
-            tracing::warn!(%error, "cannot keep a list under its ID, so requests with this ID will fail");
+            tracing::warn!(%error, id, "cannot store a list under its ID; requests for that ID will fail");
         }
     }
 }

@@ -29,7 +29,7 @@ const SERIES_ASKED: usize = 1000;
 /// Maximum number of concurrent queries, which are mostly for different minutes.
 const MINUTES_AT_ONCE: usize = 16;
 /// A node may use one eighth of a series' remaining room for users without asking the store. Each additional node can
-/// therefore increase the excess by at most an eighth of the cap, even if it restarts.
+/// therefore raise the number of users above the cap by at most an eighth of the cap, even if it restarts.
 const USERS_UNASKED_SHARE: u64 = 8;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE_BYTES: usize = 96;

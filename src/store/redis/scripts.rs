@@ -86,13 +86,13 @@ macro_rules! scripts {
                     Source::new($file, texts, keys, placed, &[$(stringify!($arg)),*])
                 });
 
-            #[allow(non_camel_case_types, reason = "each field has a type with the same name")]
+            #[allow(non_camel_case_types, reason = "each type parameter is named after its field")]
             pub(in crate::store::redis) struct $call<$($given,)* $($arg),*> {
                 $(pub(in crate::store::redis) $given: $given,)*
                 $(pub(in crate::store::redis) $arg: $arg,)*
             }
 
-            #[allow(non_camel_case_types, reason = "each field has a type with the same name")]
+            #[allow(non_camel_case_types, reason = "each type parameter is named after its field")]
             impl<$($given: redis::ToRedisArgs,)* $($arg: redis::ToRedisArgs),*>
                 $call<$($given,)* $($arg),*>
             {

@@ -72,7 +72,7 @@ fn single_node_names_its_missing_right() {
     asker.set_environment("EDS_STORE__PASSWORD", "admin");
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
     let remedy = Remedy::of(&asker, "node-cannot-record", &["node one", "hgetall"]);
-    remedy.says(&["act on the error message"]);
+    remedy.says(&["resolve the reported error"]);
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
     wait_gone(&asker, "node-cannot-record");
 }
@@ -212,7 +212,7 @@ fn rollback_remedy_sets_only_missing_options() {
         let remedy = Remedy::of(&node, "forgotten", &["events lost by Redis"]);
         assert_eq!(remedy.text.contains("appendonly"), !has_aof, "{remedy:?}");
         if has_aof {
-            remedy.says(&["check its log"]);
+            remedy.says(&["check the Redis log"]);
         } else {
             remedy.run_at("CONFIG SET appendonly", &site.redis);
         }

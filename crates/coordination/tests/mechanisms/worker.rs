@@ -79,7 +79,7 @@ pub(crate) fn now_us() -> u64 {
 }
 
 fn tell(told: &Told) {
-    // Begin with a line end, because the test harness may have printed an incomplete line.
+    // Begin with a line ending, because the test harness may have printed an incomplete line.
     println!("\n@{}", serde_json::to_string(told).unwrap());
 }
 

@@ -255,7 +255,7 @@ async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
 }
 
 impl Logs {
-    /// Returns recent counts of a minute, sorted by series.
+    /// Returns a minute's counts, sorted by series. They may be cached and slightly out of date.
     async fn look_at(&self, at: At<'_>) -> Result<Arc<Vec<SeriesCounts>>> {
         let look = {
             let mut looks = lock(&self.looks);

@@ -23,7 +23,7 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
 
-/// The formats of keys and scripts that this version can read; it writes the last of them.
+/// The formats of keys and scripts that this version can read; it writes the newest.
 pub const FORMATS: RangeInclusive<u32> = 4..=4;
 const FORMAT: &str = "format";
 /// The settings field with the version that wrote the format.
@@ -268,7 +268,7 @@ impl Division {
     }
 }
 
-/// Returns the start of a minute in the format of the configuration.
+/// Returns the start of a minute in the format used in the configuration.
 fn written(minute: Minute) -> String {
     let at = DateTime::from_timestamp_nanos(minute.start_nanos());
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
