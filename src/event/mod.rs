@@ -7,6 +7,7 @@ mod line;
 mod minute;
 mod partition;
 mod rejection;
+mod rollup;
 mod scan;
 mod timestamp;
 
@@ -14,10 +15,11 @@ pub use batch::{Batch, Group, Hint, Occurrence, OpenBatch};
 pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use partition::{
-    OVERFLOW_TAG, OverflowSeries, Partition, Partitions, is_reserved, overflow_series,
+    OVERFLOW_TAG, OverflowSeries, Partition, Partitions, Period, is_reserved, overflow_series,
     series_fingerprint,
 };
 pub use rejection::Rejection;
+pub use rollup::{ESTIMATE_ERROR, Every, Quality, Rollup, RollupLimits, TagFilter, Tags};
 pub use scan::tags;
 pub(crate) use scan::{escape, head};
 pub use timestamp::{Precision, Window};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use super::Minute;
+use super::{Minute, Rollup};
 
 /// The number of a partition, which is less than [`Partitions::count`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,7 @@ impl Partition {
 pub struct Partitions {
     count: NonZeroU16,
     before: Option<Before>,
+    rollups: Arc<[Rollup]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +38,8 @@ struct Before {
 impl Partitions {
     /// Assigns the series of every minute to this many partitions.
     #[must_use]
-    pub const fn new(count: NonZeroU16) -> Self {
-        Self { count, before: None }
+    pub fn new(count: NonZeroU16) -> Self {
+        Self { count, before: None, rollups: Arc::default() }
     }
 
     /// Assigns the series of minutes before `from` to the partitions in `places`; an empty list means no change of the
@@ -95,9 +96,59 @@ impl Partitions {
         ]
     }
 
-    /// Returns every partition, in order.
+    /// Returns every partition of series, in order.
     pub fn iter(&self) -> impl Iterator<Item = Partition> + use<> {
         (0..self.count()).map(Partition)
+    }
+
+    /// Adds a partition for the windows of each of these rollups.
+    #[must_use]
+    pub fn with_rollups(self, rollups: Vec<Rollup>) -> Self {
+        Self { rollups: rollups.into(), ..self }
+    }
+
+    /// Returns the rollups, each with the partition of its windows.
+    pub fn rollups(&self) -> impl Iterator<Item = (Partition, &Rollup)> {
+        (self.count()..).map(Partition).zip(&*self.rollups)
+    }
+
+    /// Returns the rollup whose windows are in this partition, or `None` if it is a partition of series.
+    #[must_use]
+    pub fn rollup(&self, partition: Partition) -> Option<&Rollup> {
+        let place = partition.0.checked_sub(self.count())?;
+        self.rollups.get(usize::from(place))
+    }
+
+    /// Returns the period that counts of a minute in this partition are for.
+    #[must_use]
+    pub fn period(&self, partition: Partition, minute: Minute) -> Period {
+        match self.rollup(partition) {
+            None => minute.into(),
+            Some(rollup) => {
+                Period { start: rollup.every.window(minute)[0], suffix: Arc::clone(&rollup.suffix) }
+            }
+        }
+    }
+
+    /// Returns every partition of series, and then those of windows.
+    pub fn all(&self) -> impl Iterator<Item = Partition> + use<> {
+        let windows: Vec<_> = self.rollups().map(|(partition, _)| partition).collect();
+        self.iter().chain(windows)
+    }
+}
+
+/// The minute or window that counts are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Period {
+    /// The first minute.
+    pub start: Minute,
+    /// What is appended to the names of the measurements; empty for a minute.
+    pub suffix: Arc<str>,
+}
+
+impl From<Minute> for Period {
+    fn from(start: Minute) -> Self {
+        Self { start, suffix: Arc::default() }
     }
 }
 

@@ -203,11 +203,19 @@ pub fn tags(series: &str) -> Vec<(String, String)> {
         decode(raw.unwrap_or_default(), &mut text, is_special);
         String::from_utf8_lossy(&text).into_owned()
     };
-    let all = series.as_bytes().split(is_unescaped(b',')).map(|tag| {
-        let mut parts = tag.splitn(2, is_unescaped(b'='));
+    let all = escaped_tags(series).map(|tag| {
+        let mut parts = tag.as_bytes().splitn(2, is_unescaped(b'='));
         (decoded(parts.next()), decoded(parts.next()))
     });
-    if series.is_empty() { Vec::new() } else { all.collect() }
+    all.collect()
+}
+
+/// Returns the tags of a canonical series as they are written in it, in order.
+pub(super) fn escaped_tags(series: &str) -> impl Iterator<Item = &str> {
+    let mut is_end = is_unescaped(b',');
+    let all =
+        series.split(move |character| u8::try_from(character).is_ok_and(|byte| is_end(&byte)));
+    all.filter(|_| !series.is_empty())
 }
 
 /// Returns a predicate over successive bytes that matches `end` unless a backslash precedes it.
