@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use chrono::DateTime;
+use chrono_tz::Tz;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing::Level;
 
-use crate::event::Minute;
+use crate::event::{Minute, TagFilter};
 use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 use crate::relay::EventRule;
@@ -295,6 +296,26 @@ pub(super) fn host_names(text: &str, _: &str) -> Result<Vec<String>, String> {
 }
 
 /// Parses the rules that select which lines are events. An empty list selects every line that a node would count.
+pub(super) fn tags(text: &str, allowed: &str) -> Result<Vec<String>, String> {
+    list(text, |_| true, |item| tag(item, allowed))
+}
+
+pub(super) fn tag_filters(text: &str, _: &str) -> Result<Vec<TagFilter>, String> {
+    let parse = |item: &str| found(item, TagFilter::new(item), "is not a tag; use TAG=VALUE");
+    list(text, |_| true, parse)
+}
+
+/// Parses the name of a time zone. The result is always `Some`; it is an `Option` because `Tz` has no default value.
+pub(super) fn time_zone(text: &str, _: &str) -> Result<Option<Tz>, String> {
+    let otherwise =
+        "is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\"";
+    found(text, text.parse().ok().map(Some), otherwise)
+}
+
+pub(super) fn optional_name(text: &str, allowed: &str) -> Result<Option<String>, String> {
+    if text.is_empty() { Ok(None) } else { name(text, allowed).map(Some) }
+}
+
 pub(super) fn event_rules(text: &str, _: &str) -> Result<Vec<EventRule>, String> {
     let hint = "use MEASUREMENT, TAG= or TAG=VALUE";
     let parse = |item: &str| item.parse().map_err(|wrong| format!("{item:?} {wrong}; {hint}"));

@@ -7,6 +7,7 @@ mod kinds;
 mod node;
 mod output;
 mod relay;
+mod rollup;
 mod sections;
 mod servers;
 mod sources;

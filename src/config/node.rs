@@ -8,11 +8,12 @@ use humantime::format_duration;
 use redis_link::{Address, Endpoint, Timeouts};
 
 use super::output::{self, Output, Target};
+use super::rollup;
 use super::sections::{self, Flush, Http, Input, Log, Top};
 use super::servers::{self, exposed_host, is_loopback};
 use super::sources::host_name;
 use super::values::Effective;
-use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
+use crate::event::{LineLimits, LineRules, Partitions, Rollup, Window, is_reserved};
 use crate::flush::FlushSettings;
 use crate::ingest::{
     BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
@@ -77,7 +78,7 @@ const TO_SEND: [&str; 6] = [
 /// Like [`build`], but for operator commands, which do not need the keys in [`TO_SEND`].
 pub(super) fn build_to_look(values: &mut Effective) -> Config {
     for output in 0..values.outputs() {
-        values.output = output;
+        values.index = output;
         values.ignore(&TO_SEND);
     }
     build(values)
@@ -88,13 +89,16 @@ pub(super) fn build(values: &mut Effective) -> Config {
     let (input, mut http) = (Input::read(values), Http::read(values));
     let store = sections::Store::read(values);
     let Flush { interval, grace, max_hold, lease } = Flush::read(values);
-    let flush = FlushSettings { interval, grace, max_hold, lease };
+    let window_hold = input.max_age.max(max_hold);
+    let flush = FlushSettings { interval, grace, max_hold, window_hold, lease };
     check(values, &input, &store, &flush);
     let retention = input.max_age.saturating_mul(RETENTION_AGES);
     let window = Window::new(input.max_age, input.max_future);
     let replay_window = store.replay_window;
-    let (store, partitions) = build_store(values, store, &node, retention);
     let outputs = output::read(values);
+    let rollups = rollup::read(values, &outputs);
+    let alike_rollups: Vec<_> = rollups.iter().map(ToString::to_string).collect();
+    let (store, partitions) = build_store(values, store, rollups, &node, retention);
     http.hosts.extend(host_name());
     let limits = LineLimits {
         line: input.max_line,
@@ -138,7 +142,9 @@ pub(super) fn build(values: &mut Effective) -> Config {
         outputs,
         http,
         log: Log::read(values),
-        alike: values.alike().chain([(OUTPUTS, alike_outputs.join("; "))]).collect(),
+        alike: (values.alike())
+            .chain([(OUTPUTS, alike_outputs.join("; ")), ("rollups", alike_rollups.join("; "))])
+            .collect(),
     }
 }
 
@@ -154,6 +160,7 @@ pub(super) fn line_rules(input: &Input, limits: LineLimits) -> LineRules {
 fn build_store(
     values: &mut Effective,
     keys: sections::Store,
+    rollups: Vec<Rollup>,
     node: &str,
     retention: Duration,
 ) -> (Store, Partitions) {
@@ -172,7 +179,7 @@ fn build_store(
     let count = NonZeroU16::new(keys.partitions).unwrap_or(NonZeroU16::MIN);
     // An in-memory store starts empty, so it has no minutes with the previous number of partitions.
     let before = before.zip(keys.partitions_from).filter(|_| keys.url.is_some());
-    let partitions = redis::partitions(&keys.prefix, count, before);
+    let partitions = redis::partitions(&keys.prefix, count, before).with_rollups(rollups);
     let (bytes_max, counts_max) = (keys.memory_max, keys.counts_max);
     let timeouts = Timeouts { connect: keys.connect_timeout, response: keys.response_timeout };
     let store = match servers::redis(values, keys.url, timeouts) {
@@ -265,7 +272,7 @@ impl Config {
         &self,
         Timeouts { connect, response }: Timeouts,
     ) -> impl Iterator<Item = String> {
-        let FlushSettings { interval, grace, max_hold, lease } = self.flush;
+        let FlushSettings { interval, grace, max_hold, lease, .. } = self.flush;
         let window = self.recorder.replay_window;
         let noticed = connect + response + STORE_LOOK;
         let kept = connect + 2 * response + interval;

@@ -49,7 +49,7 @@ impl Output {
 pub(super) fn read(values: &mut Effective) -> Vec<Output> {
     let mut outputs: Vec<Output> = Vec::new();
     for place in 0..values.outputs() {
-        values.output = place;
+        values.index = place;
         let keys = sections::Output::read(values);
         let is_new = outputs.iter().all(|other| other.name != keys.name);
         let is_of_counts =
@@ -60,6 +60,11 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
                 &["output.name"][..],
                 is_new,
                 "is also the name of a different output; use unique names",
+            ),
+            (
+                &["output.name"],
+                keys.name != OutputName::rollup(),
+                "is reserved for the rollups; use a different name",
             ),
             (
                 &["output.name"],
@@ -92,7 +97,7 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
             target: target(values, keys),
         });
     }
-    values.output = 0;
+    values.index = 0;
     outputs
 }
 

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono_tz::Tz;
 use reqwest::Url;
 use tracing::Level;
 
@@ -15,7 +16,7 @@ use super::kinds::{self, ApiVersion, LogFormat};
 use super::servers;
 use super::values::Program::{self, Node, Relay as RelayProgram};
 use super::values::{Effective, Form, Key};
-use crate::event::{Minute, Precision};
+use crate::event::{Minute, Precision, TagFilter};
 use crate::ingest::ListenAddress;
 use crate::relay::{EventRule, PassthroughSettings};
 use crate::store::OutputName;
@@ -158,6 +159,18 @@ sections! {
         own batch_lines: Integer usize = kinds::count("2 to 1000000"), "5000", "maximum number of points per write";
         own probe_measurement: Text String = kinds::name("1 to 64 of A-Z a-z 0-9 . _ -"), "eds_probe", "measurement of the point (value=0) used to test whether the server accepts points";
         own self_metrics: Span Duration = kinds::span("0s to 1h"), "0s", "how often this node writes its own metrics to the output; 0s means never";
+    }
+    Rollup "rollup." {
+        alike name: Text OutputName = kinds::output_name("1 to 32 of a-z 0-9 _ -"), "default", "name of the rollup, unique among the rollups";
+        alike every: Span Duration = kinds::span("1m to 7days"), "1h", "length of the windows: a divisor of a day, one day or seven days";
+        alike time_zone: Text Option<Tz> = kinds::time_zone, "UTC", "time zone of windows of whole days";
+        alike by: List Vec<String> = kinds::tags, "", "keys of the tags that distinguish groups; if empty, all tags do";
+        alike without: List Vec<String> = kinds::tags, "", "keys of the tags that do not distinguish groups";
+        alike keep: List Vec<TagFilter> = kinds::tag_filters, "", "series to count, as TAG=VALUE; if empty, all";
+        alike drop: List Vec<TagFilter> = kinds::tag_filters, "", "series not to count, as TAG=VALUE";
+        alike users_max: Integer u64 = kinds::count("1 to 1000000000"), "5000000", "maximum number of users per group and window; beyond it, the number is an estimate";
+        alike memory_max: Text u64 = kinds::size("1MiB to 1TiB"), "1GiB", "maximum memory of a window; beyond it, the largest groups are estimated";
+        alike suffix: Text Option<String> = kinds::optional_name("1 to 64 of A-Z a-z 0-9 . _ -"), "", "suffix of the measurements; if empty, an underscore and the length or, with groups, the name";
     }
     #[derive(Debug, Clone)]
     Relay "relay." {

@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::sections::KEYS;
-use super::values::{Effective, Form, Key, OUTPUT, Origin, Program, VARIABLE_PREFIX};
+use super::values::{Effective, Form, Key, OUTPUT, Origin, Program, REPEATED, VARIABLE_PREFIX};
 
 /// The flags of commands that use a node's configuration. `Debug` is not implemented, because a URL may contain a password.
 #[derive(Clone, Default, clap::Args)]
@@ -109,7 +109,7 @@ pub(super) fn gather(
         if let Some(value) = value {
             // `--output` replaces all outputs, so that a configuration can be tried out without writing to them.
             if values.is_of_several(path) {
-                values.begin_output(0);
+                values.begin(OUTPUT, 0);
             }
             values.set(path, value, Origin::Flag(flag));
         }
@@ -147,9 +147,12 @@ fn read_environment(
             continue;
         };
         if values.is_of_several(key.path) {
-            let text = "applies to a single output, but the file has several; set the key in the [[output]] sections \
-                        that need it (for a secret, its _file key)";
-            values.refuse(origin, "", text.to_owned());
+            let section = key.section();
+            let text = format!(
+                "applies to a single {section}, but the file has several; set the key in the [[{section}]] sections that need it (for \
+                 a secret, its _file key)"
+            );
+            values.refuse(origin, "", text);
         } else if let Ok(value) = value.into_string() {
             values.set(key.path, value, origin);
         } else {
@@ -235,19 +238,22 @@ impl File<'_> {
             let is_section = self.values.program.keys().any(|key| key.section() == section);
             match value.get_ref() {
                 DeValue::Table(inner) if is_section => self.section(section, inner),
-                DeValue::Array(outputs)
-                    if section == OUTPUT && is_section && !outputs.is_empty() =>
+                DeValue::Array(parts)
+                    if REPEATED.contains(&section) && is_section && !parts.is_empty() =>
                 {
-                    for (place, output) in outputs.iter().enumerate() {
-                        if let DeValue::Table(inner) = output.get_ref() {
-                            self.values.begin_output(place);
+                    let repeated = REPEATED.into_iter().find(|repeated| *repeated == section);
+                    for (index, part) in parts.iter().enumerate() {
+                        if let DeValue::Table(inner) = part.get_ref() {
+                            self.values.begin(repeated.unwrap_or(OUTPUT), index);
                             self.section(section, inner);
                         } else {
-                            let text =
-                                "is not a section; put [[output]] above the keys of each output";
-                            self.refuse(&output.span(), section, text);
+                            let text = format!(
+                                "is not a section; put [[{section}]] above the keys of each {section}"
+                            );
+                            self.refuse(&part.span(), section, text);
                         }
                     }
+                    self.values.index = 0;
                 }
                 _ if is_section => {
                     let text = format!(
@@ -264,7 +270,6 @@ impl File<'_> {
                 _ => self.entry("", name, value),
             }
         }
-        self.values.output = 0;
     }
 
     fn section(&mut self, section: &str, table: &DeTable<'_>) {

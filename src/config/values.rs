@@ -1,6 +1,7 @@
 //! The metadata of keys, and the effective value of each key as text, with its origin. A key in `[output]` has one value for
-//! each `[[output]]` in the file. After an invalid value, reading continues, so that all problems are reported at once.
+//! each `[[output]]` in the file, and likewise in `[rollup]`. After an invalid value, reading continues, so that all problems are reported at once.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -182,11 +183,14 @@ impl ConfigErrors {
 }
 
 pub(super) const OUTPUT: &str = "output";
+pub(super) const ROLLUP: &str = "rollup";
+/// The sections that a file may have several times.
+pub(super) const REPEATED: [&str; 2] = [OUTPUT, ROLLUP];
 
 struct Value {
     key: &'static Key,
-    /// The index of the `[[output]]` that contains the key; 0 for keys in all other sections.
-    output: usize,
+    /// The index of the section that contains the key, if the file may have several.
+    index: usize,
     text: String,
     origin: Origin,
     /// Whether the value is ignored, because it has been reported as invalid or is not needed.
@@ -199,10 +203,10 @@ pub struct Effective {
     pub(super) program: Program,
     /// The values of all keys. Keys that only the other program uses have their default.
     values: Vec<Value>,
-    /// The number of `[[output]]` sections; 0 if the file has a single `[output]`, or none.
-    outputs: usize,
-    /// The index of the `[[output]]` being set or read.
-    pub(super) output: usize,
+    /// The number of `[[output]]` or `[[rollup]]` sections; none if the file has a single `[output]` or `[rollup]`, or none.
+    counts: BTreeMap<&'static str, usize>,
+    /// The index of the `[[output]]` or `[[rollup]]` being set or read.
+    pub(super) index: usize,
     pub(super) file: Option<PathBuf>,
     pub(super) problems: Vec<Problem>,
 }
@@ -210,23 +214,44 @@ pub struct Effective {
 impl Effective {
     pub(super) fn new(program: Program, keys: &'static [Key]) -> Self {
         let values = defaults(program, 0, keys.iter()).collect();
-        Self { keys, program, values, outputs: 0, output: 0, file: None, problems: Vec::new() }
+        Self {
+            keys,
+            program,
+            values,
+            counts: BTreeMap::new(),
+            index: 0,
+            file: None,
+            problems: Vec::new(),
+        }
     }
 
     pub(super) fn outputs(&self) -> usize {
-        self.outputs.max(1)
+        self.count(OUTPUT).max(1)
     }
 
-    /// Begins the `[[output]]` with this index: sets its keys to their defaults, and removes all later outputs.
-    pub(super) fn begin_output(&mut self, output: usize) {
-        self.values.retain(|value| value.key.section() != OUTPUT || value.output < output);
-        let keys = self.keys.iter().filter(|key| key.section() == OUTPUT);
-        self.values.extend(defaults(self.program, output, keys));
-        (self.output, self.outputs) = (output, output + 1);
+    /// Returns the number of rollups: those in the file, or one if a key of a rollup is set elsewhere.
+    pub(super) fn rollups(&self) -> usize {
+        let is_set =
+            |value: &Value| value.key.section() == ROLLUP && value.origin != Origin::Default;
+        self.count(ROLLUP).max(usize::from(self.values.iter().any(is_set)))
+    }
+
+    fn count(&self, section: &str) -> usize {
+        self.counts.get(section).copied().unwrap_or_default()
+    }
+
+    /// Begins the section `[[section]]` with this index: sets its keys to their defaults, and removes all later ones.
+    pub(super) fn begin(&mut self, section: &'static str, index: usize) {
+        self.values.retain(|value| value.key.section() != section || value.index < index);
+        let keys = self.keys.iter().filter(|key| key.section() == section);
+        self.values.extend(defaults(self.program, index, keys));
+        self.index = index;
+        self.counts.insert(section, index + 1);
     }
 
     fn place(&self, path: &str) -> Option<usize> {
-        let is_here = |value: &Value| value.output == self.output || value.key.section() != OUTPUT;
+        let is_here =
+            |value: &Value| value.index == self.index || !REPEATED.contains(&value.key.section());
         self.values.iter().position(|value| value.key.path == path && is_here(value))
     }
 
@@ -252,7 +277,8 @@ impl Effective {
     }
 
     pub(super) fn wrong(&mut self, path: &str, text: &str) {
-        let name = self.text("output.name").to_owned();
+        let section = path.split_once('.').map_or("", |(section, _)| section);
+        let name = self.text(&format!("{section}.name")).to_owned();
         let is_of_several = self.is_of_several(path);
         let Some(value) = self.value_mut(path) else { return };
         value.is_skipped = true;
@@ -262,7 +288,8 @@ impl Effective {
     }
 
     pub(super) fn is_of_several(&self, path: &str) -> bool {
-        self.outputs > 1 && path.starts_with("output.")
+        let section = path.split_once('.').map_or("", |(section, _)| section);
+        self.count(section) > 1
     }
 
     /// Parses the value of a key. If the value is ignored, or is invalid and therefore reported, returns the type's default.
@@ -307,10 +334,11 @@ impl Effective {
         self.value(path).is_some_and(|value| matches!(value.origin, Origin::Flag(_)))
     }
 
-    /// Returns the names and values of the cluster-wide settings except the outputs. Equivalent values have the same text.
+    /// Returns the names and values of the cluster-wide settings except outputs and rollups. Equivalent values have the same
+    /// text.
     pub(super) fn alike(&self) -> impl Iterator<Item = (&'static str, String)> {
         let alike = self.values.iter().filter(|value| value.key.alike);
-        let alike = alike.filter(|value| value.key.section() != OUTPUT);
+        let alike = alike.filter(|value| !REPEATED.contains(&value.key.section()));
         alike.map(|Value { key, text, .. }| (key.path, canonical(key, text)))
     }
 
@@ -323,19 +351,22 @@ impl Effective {
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
         let mut toml = String::new();
-        let (mut section, mut output) = ("", 0);
+        let (mut section, mut index) = ("", 0);
         let mut values: Vec<_> = self.values.iter().collect();
-        // Sort by section, because the values of all outputs but the first are at the end.
+        // Sort by section, because the values of all outputs and rollups but the first are at the end.
         let place =
             |value: &&Value| self.keys.iter().position(|key| key.section() == value.key.section());
-        values.sort_by_key(|value| (place(value), value.output));
+        values.sort_by_key(|value| (place(value), value.index));
         let known = |value: &&&Value| value.key.programs.contains(&self.program);
         for value in values.iter().filter(known) {
             let key = value.key;
-            if (section, output) != (key.section(), value.output) {
-                (section, output) = (key.section(), value.output);
+            if key.section() == ROLLUP && self.rollups() == 0 {
+                continue;
+            }
+            if (section, index) != (key.section(), value.index) {
+                (section, index) = (key.section(), value.index);
                 let _ = match section {
-                    OUTPUT if self.outputs > 0 => writeln!(toml, "\n[[{OUTPUT}]]"),
+                    section if self.count(section) > 0 => writeln!(toml, "\n[[{section}]]"),
                     section => writeln!(toml, "\n[{section}]"),
                 };
             }
@@ -363,12 +394,12 @@ impl fmt::Debug for Effective {
 
 fn defaults(
     program: Program,
-    output: usize,
+    index: usize,
     keys: impl Iterator<Item = &'static Key>,
 ) -> impl Iterator<Item = Value> {
     keys.map(move |key| Value {
         key,
-        output,
+        index,
         text: key.default_in(program).to_owned(),
         origin: Origin::Default,
         is_skipped: false,

@@ -108,9 +108,14 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     config.outputs.iter().map(destination).collect()
 }
 
-pub(super) fn described(outputs: &[Destination]) -> Vec<(String, String)> {
+/// Returns the name and the destination of each output and, if there are rollups, of the claims to add minutes to windows.
+pub(super) fn described(config: &Config, outputs: &[Destination]) -> Vec<(String, String)> {
     let described = |output: &Destination| (output.name.to_string(), output.output.describe());
-    outputs.iter().map(described).collect()
+    let names: Vec<_> = config.partitions.rollups().map(|(_, rollup)| &*rollup.name).collect();
+    let windows = (!names.is_empty()).then(|| {
+        (OutputName::rollup().to_string(), format!("the windows of {}", names.join(", ")))
+    });
+    outputs.iter().map(described).chain(windows).collect()
 }
 
 pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
@@ -119,7 +124,7 @@ pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
         max_hold: config.flush.max_hold,
         linger: config.linger.most,
         retention: config.retention,
-        outputs: described(outputs),
+        outputs: described(config, outputs),
         partitions: usize::from(config.partitions.count()),
     }
 }

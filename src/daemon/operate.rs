@@ -45,12 +45,13 @@ pub(crate) fn quarantine(
 pub(crate) fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
     let dropped = dropped.map(str::parse::<OutputName>).transpose()?;
     let configured = config.outputs.iter().map(|output| output.name.clone());
+    let rollup = config.partitions.rollups().next().map(|_| OutputName::rollup());
     let configured: BTreeMap<_, _> =
-        configured.map(|name| (name, OutputBacklog::default())).collect();
+        configured.chain(rollup).map(|name| (name, OutputBacklog::default())).collect();
     operate(config, async |store, partitions| {
         store.check().await?;
         let mut backlogs = configured.clone();
-        for partition in partitions.iter() {
+        for partition in partitions.all() {
             for (name, backlog) in store.backlog(partition).await?.outputs {
                 *backlogs.entry(name).or_default() += backlog;
             }
@@ -108,7 +109,7 @@ async fn drop_output(
         .into());
     }
     let mut all = Dropped::default();
-    for partition in partitions.iter() {
+    for partition in partitions.all() {
         let Dropped { minutes, counts, quarantined } = store.drop_output(partition, name).await?;
         all.minutes += minutes;
         all.counts += counts;

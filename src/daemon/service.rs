@@ -56,7 +56,7 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let (store, sources) = build::store(config)?;
         let outputs = build::outputs(config)?;
-        let described = build::described(&outputs);
+        let described = build::described(config, &outputs);
         let described = described.iter().map(|(name, to)| format!("{name} = {to}"));
         let described = described.collect::<Vec<_>>().join(", ");
         let mut service = Self::start_parts(config, inherited, (store.clone(), sources), outputs)?;
@@ -168,7 +168,7 @@ impl Service {
             store: Arc::clone(store),
             node: Arc::clone(node),
             metrics: Arc::clone(metrics),
-            outputs: build::described(outputs),
+            outputs: build::described(config, outputs),
             queue_max: [limits.events, limits.bytes],
             spool_max,
             latest: Arc::default(),

@@ -143,14 +143,22 @@ impl Node {
 
     /// Replaces the outputs, each given by its keys, for the next launch.
     pub(crate) fn set_outputs(&mut self, outputs: &[&[(&str, &str)]]) {
+        self.set_sections("output", outputs);
+    }
+
+    /// Sets the keys of each `[[section]]`. A value that is a list or a whole number in TOML is written as such.
+    pub(crate) fn set_sections(&mut self, section: &str, sections: &[&[(&str, &str)]]) {
+        let value = |text: &str| match text.parse::<Value>() {
+            Ok(value @ (Value::Array(_) | Value::Integer(_))) => value,
+            _ => Value::String(text.to_owned()),
+        };
         let table = |keys: &&[(&str, &str)]| {
             let keys = keys.iter();
-            let keys =
-                keys.map(|(key, value)| ((*key).to_owned(), Value::String((*value).to_owned())));
+            let keys = keys.map(|(key, text)| ((*key).to_owned(), value(text)));
             Value::Table(keys.collect())
         };
-        let outputs = outputs.iter().map(table).collect();
-        self.config.insert("output".to_owned(), Value::Array(outputs));
+        let sections = sections.iter().map(table).collect();
+        self.config.insert(section.to_owned(), Value::Array(sections));
     }
 
     /// Sets the addresses on which the node receives events, for the next launch.
