@@ -44,7 +44,7 @@ impl BacklogReport {
         let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
         let now = Instant::now();
-        let asked = partitions.iter().filter(|&partition| {
+        let asked = partitions.all().filter(|&partition| {
             is_due || !states.of(partition).ask_times.is_quiet(now, settings.interval)
         });
         let answers = asked.map(async |partition| {
@@ -55,7 +55,7 @@ impl BacklogReport {
             metrics.forget_backlog();
             return true;
         };
-        self.backlogs.resize_with(partitions.count().into(), Backlog::default);
+        self.backlogs.resize_with(partitions.all().count(), Backlog::default);
         for (partition, backlog) in answers {
             self.backlogs[partition.index()] = backlog;
         }

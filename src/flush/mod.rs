@@ -5,6 +5,7 @@ mod agreement;
 mod backlog;
 mod breaker;
 mod claims;
+mod contributor;
 mod partitions;
 mod schedule;
 mod sender;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::backlog::BacklogReport;
 use self::breaker::Breaker;
 use self::claims::{Claims, Inbox};
+use self::contributor::Contributor;
 use self::partitions::PartitionStates;
 use self::sender::Sender;
 use self::worker::Worker;
@@ -47,6 +49,9 @@ pub struct FlushSettings {
     pub grace: Duration,
     /// Maximum time that a minute stays open after its end, or after its first event if that is later.
     pub max_hold: Duration,
+    /// Maximum time that a window stays open after its end, or after its first minute was added if that is later, while a node
+    /// has events that it has not recorded. Longer than for a minute, because these may be the events of an outage.
+    pub window_hold: Duration,
     /// How long a claim lasts if it is not renewed.
     pub lease: Duration,
 }
@@ -88,8 +93,11 @@ impl Flush {
     pub fn into_tasks(self) -> Result<Vec<BoxFuture<'static, ()>>, InvalidSetting> {
         let is_alone = !self.store.capabilities().is_remote;
         let finished = CancellationToken::new();
+        let outputs = self.outputs.iter().map(|output| output.name.clone());
+        let rollup = self.partitions.rollups().next().map(|_| OutputName::rollup());
+        let has_rollups = rollup.is_some();
         let shared = Arc::new(Shared {
-            outputs: self.outputs.iter().map(|output| output.name.clone()).collect(),
+            outputs: outputs.chain(rollup).collect(),
             states: PartitionStates::open(&self.partitions, self.witness_file),
             claims: Claims::new(Arc::clone(&self.store), self.settings.lease),
             store: self.store,
@@ -119,6 +127,13 @@ impl Flush {
                 destination,
             };
             tasks.push(Box::pin(sender.run(heartbeat)));
+        }
+        if has_rollups {
+            let outbox = Arc::<Inbox>::default();
+            outboxes.insert(OutputName::rollup(), Arc::clone(&outbox));
+            let heartbeat = shared.node.progress.watch("the rollups");
+            let contributor = Contributor { shared: Arc::clone(&shared), outbox };
+            tasks.push(Box::pin(contributor.run(heartbeat)));
         }
         let worker = Worker {
             heartbeat: shared.node.progress.watch("the flush worker"),
@@ -153,6 +168,7 @@ pub async fn look_for_leftovers(store: Arc<dyn Store>) {
 struct Shared {
     store: Arc<dyn Draining>,
     partitions: Partitions,
+    /// The outputs and, if there are rollups, [`OutputName::rollup`] at the end.
     outputs: Vec<OutputName>,
     settings: FlushSettings,
     node: Arc<Node>,

@@ -34,7 +34,7 @@ pub(super) struct PartitionStates {
 
 impl PartitionStates {
     pub(super) fn open(partitions: &Partitions, file: Option<PathBuf>) -> Self {
-        let count = usize::from(partitions.count());
+        let count = partitions.all().count();
         let mut past = file.as_deref().map(|file| read(file, count)).unwrap_or_default();
         past.resize_with(count, Past::default);
         let state = |past| {

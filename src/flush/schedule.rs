@@ -143,6 +143,7 @@ mod tests {
         interval: Duration::from_secs(2),
         grace: GRACE,
         max_hold: Duration::ZERO,
+        window_hold: Duration::ZERO,
         lease: Duration::ZERO,
     };
 

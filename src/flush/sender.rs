@@ -20,7 +20,7 @@ use crate::event::{Minute, Partition};
 use crate::node::{Heartbeat, lock};
 use crate::output::delivery::{Delivery, Refusal};
 use crate::output::{SealedCounts, WriteError};
-use crate::store::{Announced, Claim, Store, StoreError};
+use crate::store::{Announced, Claim, SeriesCounts, Store, StoreError};
 use crate::telemetry::OutputMetrics;
 
 /// Maximum time that a round spends on searching, and on writing old or lapsed minutes; at most a third of the lease.
@@ -171,9 +171,17 @@ impl Sender {
                 self.shared.claims.release(&group[place..], Duration::ZERO).await;
                 break;
             }
-            match self.read(claim).await {
+            match self.shared.unsent(claim).await {
                 Ok(counts) if counts.is_empty() => self.acknowledge(claim, &[]).await,
-                Ok(counts) => pending.extend(counts),
+                Ok(counts) => pending.extend(counts.into_iter().map(|unsent| SealedCounts {
+                    partition: claim.partition,
+                    minute: claim.minute,
+                    period: self.shared.partitions.period(claim.partition, claim.minute),
+                    series: unsent.series,
+                    unique: unsent.unique,
+                    cumulative: unsent.cumulative,
+                    quality: unsent.quality,
+                })),
                 Err(error) => self.shared.claim_failed(claim, &error),
             }
             if !is_announced && pending.len() >= READ_FIRST_MAX {
@@ -193,27 +201,6 @@ impl Sender {
         Ok(())
     }
 
-    /// Reads all unsent counts for a claim before any is acknowledged, because an acknowledgement would shift the next page.
-    async fn read(&self, claim: &Claim) -> Result<Vec<SealedCounts>, StoreError> {
-        let mut counts = Vec::new();
-        let mut cursor = Some(0);
-        while let Some(at) = cursor {
-            let page = self.shared.store.unsent(claim, at).await?;
-            counts.extend(page.items.into_iter().map(|unsent| SealedCounts {
-                partition: claim.partition,
-                minute: claim.minute,
-                series: unsent.series,
-                unique: unsent.unique,
-                cumulative: unsent.cumulative,
-            }));
-            cursor = page.next;
-        }
-        // Similar series go into the same batch. A series may appear on more than one page.
-        counts.sort_unstable_by(|a, b| a.series.cmp(&b.series));
-        counts.dedup_by(|a, b| a.series == b.series);
-        Ok(counts)
-    }
-
     async fn write(
         &mut self,
         delivery: &mut Delivery<'_, CountsTarget>,
@@ -230,59 +217,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Announces these claims, and returns once every live node knows of them: if the store loses a claim whose counts may
-    /// have been written, only those nodes can tell the store. Removes the counts of lost claims from `pending`.
+    /// Announces these claims. Removes the counts of lost claims from `pending`.
     async fn announce(&self, group: &[Claim], pending: &mut Vec<SealedCounts>) {
-        let claims = &self.shared.claims;
-        let calls = by_partition(group.iter().filter(|claim| claims.has(claim))).into_iter();
-        join_all(calls.map(|((_, partition), claims)| self.announce_in(partition, claims))).await;
-        self.shared.states.save().await;
-        let held = group.iter().filter(|claim| claims.has(claim));
+        self.shared.announce(group).await;
+        let held = group.iter().filter(|claim| self.shared.claims.has(claim));
         let held: BTreeSet<_> = held.map(|claim| (claim.partition, claim.minute)).collect();
         pending.retain(|counts| held.contains(&(counts.partition, counts.minute)));
-    }
-
-    async fn announce_in(&self, partition: Partition, mut claims: Vec<&Claim>) {
-        let interval = self.shared.settings.interval;
-        let pause = (interval / 10).max(PAUSE_MIN);
-        // The wait for a dead node is normally limited by the store's clock. This limit applies if that clock stops.
-        let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
-        // When the store last had everything that this node knows; `None` until the store has learned of these claims.
-        let mut known_at: Option<Instant> = None;
-        while !claims.is_empty() {
-            let asked = Instant::now();
-            let known = self.shared.states.of(partition).witness.known(asked);
-            let answer = self.shared.store.announce(&known, &claims).await;
-            // After a rollback, no node claims anything from the store for `SETTLE_MIN`. If this announcement is repeated
-            // within that time, no node has counted the minutes again, so the counts in memory are still the only ones.
-            let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);
-            match answer {
-                Ok(states) if known_at.is_none() || is_in_time => {
-                    known_at = Some(asked);
-                    let is_heard = !states.contains(&Announced::Unheard);
-                    let mut left = Vec::new();
-                    for (claim, state) in claims.into_iter().zip(states) {
-                        if state == Announced::ClaimLost {
-                            self.shared.claim_failed(claim, &StoreError::ClaimLost);
-                        } else {
-                            self.shared.states.of(partition).witness.publishes(claim.minute);
-                            left.push(claim);
-                        }
-                    }
-                    claims = left;
-                    if is_heard || waits_left == 0 {
-                        return;
-                    }
-                    waits_left -= 1;
-                }
-                Err(_) if is_in_time => {}
-                answer => {
-                    let error = answer.err().unwrap_or(StoreError::Forgot);
-                    return claims.iter().for_each(|claim| self.shared.claim_failed(claim, &error));
-                }
-            }
-            sleep(pause).await;
-        }
     }
 
     fn by_claim<'a, T>(
@@ -436,6 +376,75 @@ impl Sender {
     }
 }
 
+impl Shared {
+    /// Reads all unsent counts for a claim before any is acknowledged, because an acknowledgement would shift the next page.
+    /// Returns them sorted by series.
+    pub(super) async fn unsent(&self, claim: &Claim) -> Result<Vec<SeriesCounts>, StoreError> {
+        let mut counts = Vec::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let page = self.store.unsent(claim, at).await?;
+            counts.extend(page.items);
+            cursor = page.next;
+        }
+        // Similar series go into the same batch. A series may appear on more than one page.
+        counts.sort_unstable_by(|a, b| a.series.cmp(&b.series));
+        counts.dedup_by(|a, b| a.series == b.series);
+        Ok(counts)
+    }
+
+    /// Announces these claims, and returns once every live node knows of them: if the store loses a claim whose counts may
+    /// have been written, only those nodes can tell the store.
+    pub(super) async fn announce(&self, group: &[Claim]) {
+        let claims = by_partition(group.iter().filter(|claim| self.claims.has(claim))).into_iter();
+        join_all(claims.map(|((_, partition), claims)| self.announce_in(partition, claims))).await;
+        self.states.save().await;
+    }
+
+    async fn announce_in(&self, partition: Partition, mut claims: Vec<&Claim>) {
+        let interval = self.settings.interval;
+        let pause = (interval / 10).max(PAUSE_MIN);
+        // The wait for a dead node is normally limited by the store's clock. This limit applies if that clock stops.
+        let mut waits_left = 2 * looked_within(interval).as_millis() / pause.as_millis();
+        // When the store last had everything that this node knows; `None` until the store has learned of these claims.
+        let mut known_at: Option<Instant> = None;
+        while !claims.is_empty() {
+            let asked = Instant::now();
+            let known = self.states.of(partition).witness.known(asked);
+            let answer = self.store.announce(&known, &claims).await;
+            // After a rollback, no node claims anything from the store for `SETTLE_MIN`. If this announcement is repeated
+            // within that time, no node has counted the minutes again, so the counts in memory are still the only ones.
+            let is_in_time = known_at.is_some_and(|at| at.elapsed() < SETTLE_MIN);
+            match answer {
+                Ok(states) if known_at.is_none() || is_in_time => {
+                    known_at = Some(asked);
+                    let is_heard = !states.contains(&Announced::Unheard);
+                    let mut left = Vec::new();
+                    for (claim, state) in claims.into_iter().zip(states) {
+                        if state == Announced::ClaimLost {
+                            self.claim_failed(claim, &StoreError::ClaimLost);
+                        } else {
+                            self.states.of(partition).witness.publishes(claim.minute);
+                            left.push(claim);
+                        }
+                    }
+                    claims = left;
+                    if is_heard || waits_left == 0 {
+                        return;
+                    }
+                    waits_left -= 1;
+                }
+                Err(_) if is_in_time => {}
+                answer => {
+                    let error = answer.err().unwrap_or(StoreError::Forgot);
+                    return claims.iter().for_each(|claim| self.claim_failed(claim, &error));
+                }
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
 fn examples(refused: &[&Refusal<Vec<SealedCounts>>]) -> String {
     let examples = refused.iter().take(EXAMPLES_MAX).map(|Refusal { item, message }| {
         let SealedCounts { minute, series, unique, cumulative, .. } = &item[0];
@@ -447,6 +456,7 @@ fn examples(refused: &[&Refusal<Vec<SealedCounts>>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Quality;
 
     #[test]
     fn a_log_line_shows_a_few_of_the_counts() {
@@ -454,9 +464,11 @@ mod tests {
             item: vec![SealedCounts {
                 partition: Partition::default(),
                 minute: Minute::from_epoch_minutes(number).unwrap(),
+                period: Minute::from_epoch_minutes(number).unwrap().into(),
                 series: format!("a={number}"),
                 unique: 1,
                 cumulative: 2,
+                quality: Quality::default(),
             }],
             message: "no".to_owned(),
         });

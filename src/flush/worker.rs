@@ -74,7 +74,8 @@ impl Worker {
     fn settings(&self) -> FlushSettings {
         let mut settings = self.shared.settings;
         if self.closes_all() {
-            (settings.grace, settings.max_hold) = (Duration::ZERO, Duration::ZERO);
+            let now = Duration::ZERO;
+            (settings.grace, settings.max_hold, settings.window_hold) = (now, now, now);
         }
         settings
     }
@@ -202,8 +203,23 @@ impl Worker {
 
     /// Seals all counts for a claim. Returns the claims for sending them, or none if some could not be sealed.
     async fn seal(&self, claim: &Claim) -> Vec<Claim> {
-        let Shared { store, settings, outputs, metrics, claims, .. } = &*self.shared;
-        let request = SealRequest { series_max: COMPACT_SERIES, lease: settings.lease, outputs };
+        let Shared { store, settings, outputs, metrics, claims, partitions, .. } = &*self.shared;
+        let (mut outputs, mut is_incomplete) = (&outputs[..], false);
+        if partitions.rollup(claim.partition).is_some() {
+            let Some(has_lost) = self.settled(claim).await else {
+                claims.release(std::slice::from_ref(claim), settings.interval).await;
+                return Vec::new();
+            };
+            is_incomplete = has_lost;
+            // Windows are sent to the outputs, but not added to windows.
+            outputs = &outputs[..outputs.len() - 1];
+        }
+        let request = SealRequest {
+            series_max: COMPACT_SERIES,
+            lease: settings.lease,
+            outputs,
+            is_incomplete,
+        };
         while !self.shared.stop.is_cancelled() {
             let done = match store.compact(claim, &request).await {
                 Ok(done) => done,
@@ -229,12 +245,43 @@ impl Worker {
         Vec::new()
     }
 
+    /// Closes the minutes of a window in all partitions. Returns None unless all are closed and added to the window, and then
+    /// whether any partition has lost data since the window began.
+    async fn settled(&self, claim: &Claim) -> Option<bool> {
+        let Shared { store, partitions, states, .. } = &*self.shared;
+        let FlushSettings { grace, window_hold: max_hold, lease, .. } = self.settings();
+        let window = partitions.rollup(claim.partition)?.every.window(claim.minute);
+        let calls = partitions.iter().map(|partition| async move {
+            let request = ClaimRequest {
+                generation: 0,
+                grace,
+                max_hold,
+                lease,
+                lapsed_max: 0,
+                finished_max: 0,
+                old_max: 0,
+                known: states.of(partition).witness.known(Instant::now()),
+            };
+            store.settle(partition, window, &request).await
+        });
+        let mut answers = stream::iter(calls).buffer_unordered(CONCURRENT);
+        let mut settled = Some(false);
+        while let Some(answer) = answers.next().await {
+            let has_lost = answer.unwrap_or_else(|error| {
+                tracing::debug!(%error, "cannot close the minutes of a window; retrying");
+                None
+            });
+            settled = settled.zip(has_lost).map(|(any, lost)| any || lost);
+        }
+        settled
+    }
+
     async fn due_partitions(&self) -> Vec<Partition> {
         let Shared { store, partitions, outputs, states, node, .. } = &*self.shared;
         let settings = self.settings();
         let FlushSettings { interval, grace, .. } = settings;
         let now = Instant::now();
-        let (filling, others): (Vec<_>, Vec<_>) = partitions.iter().partition(|&partition| {
+        let (filling, others): (Vec<_>, Vec<_>) = partitions.all().partition(|&partition| {
             let mut state = states.of(partition);
             state.settling.look(store.generation(partition), now, &settings);
             state.ask_times.fills(now)
@@ -360,8 +407,11 @@ impl Worker {
         generation: u64,
         wanting: &[OutputName],
     ) -> Result<Vec<Claim>, StoreError> {
-        let Shared { store, states, claims, .. } = &*self.shared;
-        let FlushSettings { grace, max_hold, lease, .. } = self.settings();
+        let Shared { store, states, claims, partitions, .. } = &*self.shared;
+        let FlushSettings { grace, mut max_hold, window_hold, lease, .. } = self.settings();
+        if partitions.rollup(partition).is_some() {
+            max_hold = window_hold;
+        }
         let now = Instant::now();
         // No further old minutes are claimed until those already claimed have been sealed.
         let room = CLAIMS_MAX

@@ -17,8 +17,9 @@ use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
 use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
-    Announced, Attested, Backlog, Capabilities, CheckIn, ClaimRequest, Compaction, Draining, Known,
-    News, Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts, Store, Testimony,
+    Announced, Attested, Backlog, Bucket, Capabilities, CheckIn, ClaimRequest, Compaction,
+    Draining, Known, News, Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts,
+    Store, Testimony,
 };
 use crate::telemetry::{Format, Metrics};
 use coordination::memory::MemoryArbiter;
@@ -36,6 +37,7 @@ const SETTINGS: FlushSettings = FlushSettings {
     interval: Duration::from_secs(1),
     grace: Duration::from_secs(1),
     max_hold: Duration::from_secs(2),
+    window_hold: Duration::from_secs(2),
     lease: LEASE,
 };
 const START_MICROS: i64 = 1_480_876_800_000_000;
@@ -197,6 +199,33 @@ impl Draining for Slow {
         self.compacting.notify_one();
         tokio::time::sleep(self.compact_takes).await;
         self.store.compact(claim, request).await
+    }
+
+    async fn sealed_users(
+        &self,
+        claim: &Claim,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<(), StoreError> {
+        self.store.sealed_users(claim, series, take).await
+    }
+
+    async fn contribute(
+        &self,
+        window: Bucket,
+        claim: &Claim,
+        frames: &[Vec<u8>],
+    ) -> Result<bool, StoreError> {
+        self.store.contribute(window, claim, frames).await
+    }
+
+    async fn settle(
+        &self,
+        at: Partition,
+        window: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>, StoreError> {
+        self.store.settle(at, window, request).await
     }
 
     async fn unsent(&self, claim: &Claim, from: u64) -> Result<Page<SeriesCounts>, StoreError> {

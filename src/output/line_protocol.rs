@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::{Output, SealedCounts, WriteError};
 use crate::diagnosis::{Cause, Diagnosis};
+use crate::event::{ESTIMATE_ERROR, Period};
 
 /// The measurement for distinct users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
@@ -18,7 +19,9 @@ const STDOUT: &str = "standard output";
 
 /// Returns the two lines for a count, each with a newline, or why the series would break out of its line.
 pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
-    let SealedCounts { minute, series, unique, cumulative, .. } = counts;
+    let SealedCounts {
+        period: Period { start, suffix }, series, unique, cumulative, quality, ..
+    } = counts;
     let mut previous = None;
     for byte in series.bytes() {
         match byte {
@@ -37,11 +40,14 @@ pub fn lines(counts: &SealedCounts) -> Result<String, &'static str> {
         // The backslash would escape the space after the series.
         return Err("not sent: the series ends with a backslash");
     }
-    let nanos = minute.start_nanos();
+    let nanos = start.start_nanos();
     let comma = if series.is_empty() { "" } else { "," };
+    let error = if quality.is_estimated { ESTIMATE_ERROR } else { 0.0 };
+    let error = if suffix.is_empty() { String::new() } else { format!(",error={error}") };
+    let complete = if quality.is_incomplete { ",complete=false" } else { "" };
     Ok(format!(
-        "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}\n\
-         {CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}\n"
+        "{UNIQUE_MEASUREMENT}{suffix}{comma}{series} value={unique}{error}{complete} {nanos}\n\
+         {CUMULATIVE_MEASUREMENT}{suffix}{comma}{series} value={cumulative}{complete} {nanos}\n"
     ))
 }
 
@@ -88,15 +94,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::{Minute, Partition};
+    use crate::event::{Minute, Partition, Quality};
 
     fn counts(series: &str) -> SealedCounts {
         SealedCounts {
             partition: Partition::default(),
             minute: Minute::of_nanos(1_480_876_707_352_348_928),
+            period: Minute::of_nanos(1_480_876_707_352_348_928).into(),
             series: series.to_owned(),
             unique: 1,
             cumulative: 2,
+            quality: Quality::default(),
         }
     }
 
@@ -136,10 +144,10 @@ mod tests {
     #[test]
     fn the_largest_numbers_and_both_ends_of_time_are_written_whole() {
         for nanos in [i64::MIN, -1, i64::MAX] {
-            let counts =
-                SealedCounts { minute: Minute::of_nanos(nanos), unique: u64::MAX, ..counts("a=b") };
+            let period = Period::from(Minute::of_nanos(nanos));
+            let start = period.start.start_nanos();
+            let counts = SealedCounts { period, unique: u64::MAX, ..counts("a=b") };
             let text = lines(&counts).unwrap();
-            let start = counts.minute.start_nanos();
             let first = format!("unique_user_event,a=b value=18446744073709551615 {start}\n");
             assert!(text.starts_with(&first), "{text}");
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Period, Quality};
 
 /// The two counts for one series in one minute, as sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,12 +18,15 @@ use crate::event::{Minute, Partition};
 pub struct SealedCounts {
     pub partition: Partition,
     pub minute: Minute,
+    pub period: Period,
     /// The canonical tag set: sorted by key, and escaped for line protocol.
     pub series: String,
     /// Number of distinct users.
     pub unique: u64,
     /// Number of distinct events (pairs of user and timestamp).
     pub cumulative: u64,
+    /// Whether the numbers are exact and complete, as those of a minute always are.
+    pub quality: Quality,
 }
 
 /// Why a write was not acknowledged. Part of it may have been written anyway.

@@ -112,7 +112,7 @@ impl Command<'_> {
             Action::Drop(Change { selection, .. }) => (selection, Some("dropped")),
         };
         let mut count = 0;
-        for partition in self.partitions.iter() {
+        for partition in self.partitions.all() {
             let found: Vec<_> = self.read(partition, selection).await?.into_iter().collect();
             let minutes = found.chunk_by(|a, b| a.minute == b.minute);
             for step in minutes.flat_map(|minute| minute.chunks(STEP)) {
@@ -147,7 +147,7 @@ impl Command<'_> {
         let limit = limit.unwrap_or(if selection.json { usize::MAX } else { LIMIT });
         let mut first = BTreeSet::new();
         let mut total = 0;
-        for partition in self.partitions.iter() {
+        for partition in self.partitions.all() {
             let found = self.read(partition, selection).await?;
             total += found.len();
             first.extend(found);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Page, Result, SeriesCounts, Store};
+use super::{Bucket, Page, Result, SeriesCounts, Store};
 use crate::event::{Minute, Partition};
 
 /// The name of an output: short enough for keys and labels, and made of characters that need no escaping there.
@@ -28,6 +28,12 @@ pub struct OutputName(Arc<str>);
 impl OutputName {
     /// The maximum length of a name, in bytes.
     pub const BYTES_MAX: usize = 32;
+
+    /// Returns the name of the claims to add sealed minutes to windows. No configured output has it.
+    #[must_use]
+    pub fn rollup() -> Self {
+        Self("rollup".into())
+    }
 
     /// Returns the name as a string.
     #[must_use]
@@ -129,6 +135,8 @@ pub struct SealRequest<'a> {
     pub lease: Duration,
     /// The outputs that the counts are to be sent to.
     pub outputs: &'a [OutputName],
+    /// Whether these are the counts of a window that may be incomplete.
+    pub is_incomplete: bool,
 }
 
 /// The result of one step of sealing.
@@ -326,6 +334,30 @@ pub trait Draining: Store {
     /// and the events are late. After the last series, the claim ends and is replaced by claims to send. Does nothing if the
     /// generation of the store is not that of the claim, because the store may be missing recorded events.
     async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction>;
+
+    /// Passes the fingerprints of the users of sealed series to `take`, with the index of the series: once or more for each
+    /// series, possibly with duplicates. The claim is one to add the minute to windows, and none of these series has been
+    /// acknowledged.
+    async fn sealed_users(
+        &self,
+        claim: &Claim,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()>;
+
+    /// Adds the frames of a [`Union`](super::union::Union) to a window: the groups of the claim's minute. Repeating the call
+    /// changes nothing. Returns false if the window is closed.
+    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool>;
+
+    /// Closes the minutes of a window, given by its first and its last minute, in a partition of series, under the same
+    /// conditions as an idle minute. Returns None until they are closed, every other live node knows, and their users have been
+    /// added to the window; then returns whether the partition has lost data since the window began.
+    async fn settle(
+        &self,
+        partition: Partition,
+        window: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>>;
 
     /// Reads a page of a claim's unsent counts. The first cursor is 0.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>>;

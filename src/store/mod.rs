@@ -37,6 +37,7 @@ mod reading;
 mod recording;
 pub mod redis;
 mod survey;
+mod union;
 
 use async_trait::async_trait;
 
@@ -57,6 +58,7 @@ pub use self::survey::{
     LOSS_KEPT, LOSSES_MAX, Loss, REPORT_KEPT, Registry, Reported, Survey, Surveyed,
 };
 pub(crate) use self::survey::{Persistence, ServerFound, ServerSeen};
+pub use self::union::{Malformed, Union};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use super::{Bucket, Result};
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Quality};
 
 /// The counts of a series in a minute.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub struct SeriesCounts {
     pub unique: u64,
     /// The number of distinct events.
     pub cumulative: u64,
+    /// Whether the numbers are exact and complete, as those of a minute always are.
+    pub quality: Quality,
 }
 
 /// How many events of a minute each node has seen, by node name. The numbers of processes with the same name are added up.

@@ -12,9 +12,11 @@ fn counts(series: &str) -> SealedCounts {
     SealedCounts {
         partition: Partition::default(),
         minute: Minute::of_nanos(1_480_876_707_352_348_928),
+        period: (Minute::of_nanos(1_480_876_707_352_348_928)).into(),
         series: series.to_owned(),
         unique: 3,
         cumulative: 5,
+        quality: event_data_service::event::Quality::default(),
     }
 }
 

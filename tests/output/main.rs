@@ -29,7 +29,10 @@ const SEED_MINUTE_NANOS: i64 = 1_480_876_680_000_000_000;
 
 fn counts(minute: Minute, series: &str, unique: u64, cumulative: u64) -> SealedCounts {
     let partition = Partition::default();
-    SealedCounts { partition, minute, series: series.to_owned(), unique, cumulative }
+    let period = minute.into();
+    let series = series.to_owned();
+    let quality = event_data_service::event::Quality::default();
+    SealedCounts { partition, minute, period, series, unique, cumulative, quality }
 }
 
 /// Returns this many counts in the seed minute, for the series `n=0`, `n=1`, …

@@ -111,6 +111,7 @@ impl Publisher {
                 interval: Duration::from_millis(10),
                 grace: Duration::ZERO,
                 max_hold: HOUR,
+                window_hold: HOUR,
                 lease: Duration::from_secs(30),
             },
             witness_file: None,

@@ -171,7 +171,12 @@ impl Call {
             }
             Self::Compact(claim, series_max, lease, outputs) => {
                 let claim = Claim { generation: 0, ..claim.clone() };
-                let request = SealRequest { series_max: *series_max, lease: *lease, outputs };
+                let request = SealRequest {
+                    series_max: *series_max,
+                    lease: *lease,
+                    outputs,
+                    is_incomplete: false,
+                };
                 Answer::Compaction(store.compact(&claim, &request).await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),

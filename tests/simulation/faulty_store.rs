@@ -313,7 +313,7 @@ impl Draining for FaultyStore {
             return Err(StoreError::unavailable("another connection"));
         }
         // Use smaller steps than the worker requests, so that more can happen between two steps.
-        let SealRequest { series_max, lease, outputs } = *request;
+        let SealRequest { series_max, lease, outputs, .. } = *request;
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
         let mut done = answer!(self, call, Answer::Compaction(done) => done)?;
@@ -321,6 +321,33 @@ impl Draining for FaultyStore {
             to_send.generation = claim.generation;
         }
         Ok(done)
+    }
+
+    async fn sealed_users(
+        &self,
+        claim: &Claim,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<(), StoreError> {
+        self.inner.right.sealed_users(claim, series, take).await
+    }
+
+    async fn contribute(
+        &self,
+        window: Bucket,
+        claim: &Claim,
+        frames: &[Vec<u8>],
+    ) -> Result<bool, StoreError> {
+        self.inner.right.contribute(window, claim, frames).await
+    }
+
+    async fn settle(
+        &self,
+        at: Partition,
+        window: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>, StoreError> {
+        self.inner.right.settle(at, window, request).await
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {

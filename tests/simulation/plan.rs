@@ -83,6 +83,7 @@ impl Plan {
             skews: (0..nodes).map(|_| skew(dice)).collect(),
             max_age: Duration::from_nanos(max_age.unsigned_abs()),
             flush: FlushSettings {
+                window_hold: Duration::ZERO,
                 interval: dice.millis(2000, 5000),
                 grace: dice.millis(1000, 6000),
                 max_hold: dice.millis(6000, 40_000),
@@ -126,6 +127,7 @@ impl Plan {
             skews: vec![0; 2],
             max_age: Duration::from_secs(60),
             flush: FlushSettings {
+                window_hold: Duration::ZERO,
                 interval: Duration::from_secs(1),
                 grace: Duration::from_secs(1),
                 max_hold: Duration::from_secs(10),

@@ -38,8 +38,8 @@ mutants! {
     compact_without_a_token: "sets/compact.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 13, "a stale token";
     events_are_users: "sets/compact.lua", "redis.call('SCARD', of_events)" => "redis.call('SCARD', of_users)", seed 3, "the counts of";
     sets_that_stay: "sets/compact.lua", "redis.call('UNLINK', ...)" => "", seed 3, "the sets of";
-    counts_that_are_overwritten: "sealing.lua", "if is_closed or (known and known ~= '') then" => "if is_closed then", seed 2, "the compaction of";
-    a_closed_minute_that_goes_on_sealing: "sealing.lua", "if is_closed or (known" => "if (known", seed 21, "the compaction of";
+    counts_that_are_overwritten: "sealing.lua", "if is_late or (known and known ~= '') then" => "if is_late then", seed 2, "the compaction of";
+    a_closed_minute_that_goes_on_sealing: "sealing.lua", "if is_late or (known" => "if (known", seed 21, "the compaction of";
     late_events_that_are_not_told: "sealing.lua", "late = late + string.match(values[place], '%d+$')" => "", seed 1, "the compaction of";
     counts_that_nobody_sends: "sealing.lua", "redis.call('SADD', base .. 'unsent:' .. output, ...)" => "", seed 1, "the outputs that lack";
     an_output_that_is_not_listed: "sealing.lua", "redis.call('SADD', outputs, output)" => "", seed 16, "still not done";
@@ -48,12 +48,12 @@ mutants! {
     a_claim_to_seal_that_does_not_end: "sealing.lua", "redis.call('ZREM', claims, name)" => "", seed 1, "is not held by whom";
     a_step_that_does_not_renew_the_lease: "sealing.lua", "redis.call('ZADD', claims, 'XX', deadline, name)" => "", seed 1486, "although its lease lasts";
     // Logs.
-    cut_without_a_token: "log/cut.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
-    a_cut_made_anew_when_a_part_is_sealed: "log/cut.lua", "if not done or done == '0' then" => "if true then", seed 14, "the compaction of";
-    seal_without_a_token: "log/seal.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 22, "a stale token";
-    a_cut_that_stays: "log/seal.lua", "redis.call('UNLINK', cut)" => "", seed 1, "the compaction of";
-    a_log_that_stays: "log/seal.lua", "redis.call('SREM', logs, log)" => "", seed 1, "the compaction of";
-    logs_that_came_since_are_not_told: "log/seal.lua", "left = redis.call('SCARD', logs)" => "left = 0", seed 14, "the compaction of";
+    cut_without_a_token: "counted/cut.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 2, "a stale token";
+    a_cut_made_anew_when_a_part_is_sealed: "counted/cut.lua", "if not done or done == '0' then" => "if true then", seed 14, "the compaction of";
+    seal_without_a_token: "counted/seal.lua", "if redis.call('HGET', tokens, name) ~= token then" => "if false then", seed 413, "a stale token";
+    a_cut_that_stays: "counted/seal.lua", "redis.call('UNLINK', cut)" => "", seed 1, "the compaction of";
+    a_log_that_stays: "counted/seal.lua", "redis.call('SREM', logs, log)" => "", seed 1, "the compaction of";
+    logs_that_came_since_are_not_told: "counted/seal.lua", "left = redis.call('SCARD', logs)" => "left = 0", seed 14, "the compaction of";
     a_cut_log_that_takes_frames: "log/append.lua", " and redis.call('HEXISTS', cut, log_name) == 0" => "", seed 32, "the compaction of";
     a_log_of_another_length: "log/append.lua", "redis.call('LLEN', log) == tonumber(length) and " => "", seed 1, "the compaction of";
     arrivals_that_are_not_counted: "log/append.lua", "redis.call('HINCRBY', arrivals, name, events)" => "", seed 1, "although an event came";

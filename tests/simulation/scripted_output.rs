@@ -204,9 +204,11 @@ impl Output for ScriptedOutput {
         let probe = SealedCounts {
             partition: Partition::default(),
             minute,
+            period: minute.into(),
             series: PROBE.to_owned(),
             unique: 0,
             cumulative: 0,
+            quality: event_data_service::event::Quality::default(),
         };
         self.write(&[probe]).await
     }

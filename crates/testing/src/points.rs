@@ -49,7 +49,9 @@ pub fn written(body: &[u8]) -> Points {
         let parts: Vec<_> = line.split(' ').collect();
         let [key, field, time] = parts[..] else { panic!("not a point: {line:?}") };
         let (measurement, series) = key.split_once(',').expect("a point has tags");
-        let value = field.strip_prefix("value=").expect("the field is `value`");
+        // The point of a window has further fields.
+        let value = field.split(',').next().and_then(|field| field.strip_prefix("value="));
+        let value = value.expect("the first field is `value`");
         let point = Point {
             minute_start_ns: time.parse().expect("a point has a time"),
             series: series.to_owned(),

@@ -20,12 +20,24 @@ const MIXED_UP: Duration = Duration::from_secs(10);
 /// Retries if a point has several values: InfluxDB determines the tags for `GROUP BY *` before it reads the points. If the
 /// first write with a tag happens in between, its points are read without that tag, so that many series look like one.
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
-    eventually("InfluxDB keeps its series apart", MIXED_UP, || read_influxdb(server, database))
+    influxdb_with(server, database, "")
 }
 
-fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
+/// Like [`influxdb`], but returns the points of the measurements with this suffix.
+pub fn influxdb_with(server: SocketAddr, database: &str, suffix: &str) -> Points {
+    let names =
+        ["unique_user_event", "cumulative_user_event"].map(|name| format!("{name}{suffix}"));
+    let read = || read_influxdb(server, database, &names);
+    eventually("InfluxDB keeps its series apart", MIXED_UP, read)
+}
+
+fn read_influxdb(
+    server: SocketAddr,
+    database: &str,
+    measurements: &[String],
+) -> Result<Points, String> {
     let mut points = Points::new();
-    for measurement in ["unique_user_event", "cumulative_user_event"] {
+    for measurement in measurements {
         let influxql = format!("SELECT value FROM {measurement} GROUP BY *");
         let query = [("db", database), ("epoch", "ns"), ("q", &influxql)];
         let answer =

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms, series_counts,
+    Counts, MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms,
+    series_counts,
 };
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Quality};
 use crate::store::{
-    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
-    Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts, StoreError,
-    Testimony, closed_minutes, is_recent, kept_for,
+    Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest,
+    Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts,
+    StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
 };
 
 /// The approximate size of a count in bytes, excluding its series.
@@ -29,7 +30,7 @@ impl MemoryStore {
     fn end(&self, state: &mut State, partition: Partition, minute: Minute) {
         let partition = &mut state.partitions[partition.index()];
         let ended = partition.minutes.entry(minute).or_default();
-        if !ended.sets.is_empty() || !ended.unsent.is_empty() {
+        if ended.is_open() || !ended.unsent.is_empty() {
             return;
         }
         state.bytes -= std::mem::take(&mut ended.unsent_bytes);
@@ -51,6 +52,10 @@ impl State {
 }
 
 impl PartitionState {
+    fn is_closed(&self, minute: Minute) -> bool {
+        self.since.is_some_and(|since| minute < since) || self.closed.contains(&minute)
+    }
+
     /// Adds a minute to the closed minutes, and drops those before `since`, which never passes a minute with work.
     fn close(&mut self, minute: Minute, retention: Duration) {
         self.closed.insert(minute);
@@ -166,13 +171,19 @@ impl Draining for MemoryStore {
     async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction> {
         let state = &mut *self.lock();
         state.held(claim)?;
-        let SealRequest { series_max, lease, outputs } = *request;
+        let SealRequest { series_max, lease, outputs, .. } = *request;
         let until = Instant::now() + lease;
         let partition = &mut state.partitions[claim.partition.index()];
-        let is_closed = partition.since.is_some_and(|since| claim.minute < since)
-            || partition.closed.contains(&claim.minute);
+        let is_closed = partition.is_closed(claim.minute);
         let minute = partition.minutes.entry(claim.minute).or_default();
         let mut done = Compaction::default();
+        let keeps_users = outputs.contains(&OutputName::rollup());
+        let union = minute.union.take();
+        state.bytes -= union.as_ref().map_or(0, Union::bytes);
+        let groups = union.into_iter().flat_map(Union::counts).filter(|_| !is_closed);
+        let counts =
+            |group: SeriesCounts| (group.series, (group.unique, group.cumulative, group.quality));
+        let mut sealed: Vec<(String, Counts)> = groups.map(counts).collect();
         for _ in 0..series_max {
             let Some((series, sets)) = minute.sets.pop_first() else {
                 break;
@@ -182,6 +193,17 @@ impl Draining for MemoryStore {
                 partition.late += sets.cumulative;
                 continue;
             }
+            if keeps_users {
+                let users = sets.fingerprints(&minute.users, &self.hasher);
+                minute.unsent_bytes += (users.len() * size_of::<u64>()) as u64;
+                state.bytes += (users.len() * size_of::<u64>()) as u64;
+                minute.sealed_users.insert(series.clone(), users);
+            }
+            minute.admitted.remove(&series);
+            let (unique, cumulative) = sets.counts(&minute.users);
+            sealed.push((series, (unique, cumulative, Quality::default())));
+        }
+        for (series, counts) in sealed {
             // The series is stored once for the counts, and once per output.
             let bytes = ((1 + outputs.len()) * (COUNT_BYTES + series.len())) as u64;
             minute.unsent_bytes += bytes;
@@ -190,8 +212,7 @@ impl Draining for MemoryStore {
                 partition.outputs.entry(output.clone()).or_default();
                 minute.unsent.entry(output.clone()).or_default().insert(series.clone());
             }
-            minute.admitted.remove(&series);
-            minute.counts.insert(series, sets.counts(&minute.users));
+            minute.counts.insert(series, counts);
             done.sealed += 1;
         }
         done.left = minute.sets.len() as u64;
@@ -211,6 +232,71 @@ impl Draining for MemoryStore {
         }
         self.end(state, claim.partition, claim.minute);
         Ok(done)
+    }
+
+    async fn sealed_users(
+        &self,
+        claim: &Claim,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        let mut state = self.lock();
+        let minute = state.held(claim)?;
+        for (place, counts) in series.iter().enumerate() {
+            take(place, minute.sealed_users.get(&counts.series).cloned().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool> {
+        let Some(rollup) = self.partitions.rollup(window.partition) else {
+            return Ok(false);
+        };
+        let state = &mut *self.lock();
+        let partition = &mut state.partitions[window.partition.index()];
+        if partition.is_closed(window.minute) {
+            return Ok(false);
+        }
+        partition.busy.insert(window.minute);
+        let minute = partition.minutes.entry(window.minute).or_default();
+        if minute.added.insert((claim.partition, claim.minute)) {
+            minute.arrivals += 1;
+            let union = minute.union.get_or_insert_with(|| Union::new(rollup.limits));
+            let before = union.bytes();
+            for frame in frames {
+                let read = union.read(frame);
+                read.map_err(|error| StoreError::unavailable(error.to_string()))?;
+            }
+            union.settle();
+            state.bytes = state.bytes + union.bytes() - before;
+        }
+        Ok(true)
+    }
+
+    async fn settle(
+        &self,
+        partition: Partition,
+        [first, last]: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>> {
+        let until_ms = self.closes_until_ms(now_ms());
+        let partition = &mut self.lock().partitions[partition.index()];
+        let is_waiting = |state: &MinuteState| {
+            let is_unsent = state.unsent.contains_key(&OutputName::rollup());
+            state.is_open() || state.leases.contains_key(&None) || is_unsent
+        };
+        let window = first..=last;
+        if partition.busy().any(|(minute, state)| window.contains(&minute) && is_waiting(state)) {
+            return Ok(None);
+        }
+        let wait = if partition.lags { request.max_hold } else { request.grace };
+        if until_ms < after_ms(last.end_millis(), wait) {
+            return Ok(None);
+        }
+        let from = partition.since.unwrap_or(first).max(first);
+        let window = from.epoch_minutes()..=last.epoch_minutes();
+        partition.closed.extend(window.filter_map(Minute::from_epoch_minutes));
+        Ok(Some(false))
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>> {
@@ -243,6 +329,9 @@ impl Draining for MemoryStore {
         let unsent = minute.unsent.entry(output.clone()).or_default();
         for series in series {
             unsent.remove(*series);
+            if *output == OutputName::rollup() {
+                minute.sealed_users.remove(*series);
+            }
         }
         if !unsent.is_empty() {
             minute.leases.insert(claim.output.clone(), Instant::now() + lease);
@@ -250,7 +339,7 @@ impl Draining for MemoryStore {
         }
         minute.unsent.remove(output);
         minute.leases.remove(&claim.output);
-        if minute.sets.is_empty() {
+        if !minute.is_open() {
             let partition = &mut state.partitions[claim.partition.index()];
             partition.close(claim.minute, self.retention);
             self.end(state, claim.partition, claim.minute);
@@ -270,7 +359,7 @@ impl Draining for MemoryStore {
             unsent.remove(series);
             let has_room = quarantine.len() < QUARANTINE_MAX;
             if has_room {
-                let events = minute.counts.get(series).map_or(0, |(_, events)| *events);
+                let events = minute.counts.get(series).map_or(0, |(_, events, _)| *events);
                 quarantine.insert((claim.minute, series.to_owned()), events);
             }
             has_room

@@ -4,6 +4,7 @@ mod draining;
 mod sets;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::RandomState;
 use std::iter::once;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,10 +17,10 @@ use self::sets::{Sets, Users};
 use super::{
     Admission, AdmitRequest, Admitted, Backlog, Bucket, Capabilities, CountReader, Coverage,
     OutputBacklog, OutputName, Page, Recording, Records, Registry, SeriesCounts, SeriesUsers,
-    Store, StoreError, Survey, Surveyed,
+    Store, StoreError, Survey, Surveyed, Union,
 };
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::{Minute, Partition, Partitions};
+use crate::event::{Minute, Partition, Partitions, Quality};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -27,10 +28,13 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct MemoryStore {
     node: String,
+    partitions: Partitions,
     retention: Duration,
     bytes_max: u64,
     counts_max: u64,
     stopped_ms: OnceLock<i64>,
+    /// Computes the fingerprints of users. Its keys are random.
+    hasher: RandomState,
     state: Mutex<State>,
 }
 
@@ -41,6 +45,9 @@ struct State {
     /// The approximate memory used by the sets, and by the counts of minutes that have not been sent completely, in bytes.
     bytes: u64,
 }
+
+/// The numbers of distinct users and events, and their quality.
+type Counts = (u64, u64, Quality);
 
 #[derive(Debug, Default)]
 struct PartitionState {
@@ -67,8 +74,13 @@ struct MinuteState {
     users: Users,
     sets: BTreeMap<String, Sets>,
     /// The numbers of distinct users and events by series. They never change once sealed.
-    counts: BTreeMap<String, (u64, u64)>,
+    counts: BTreeMap<String, Counts>,
     unsent: BTreeMap<OutputName, BTreeSet<String>>,
+    /// The fingerprints of the users of sealed series, until they have been added to windows.
+    sealed_users: BTreeMap<String, Vec<u64>>,
+    /// If this is a window: its users, and the minutes that have been added, by partition.
+    union: Option<Union>,
+    added: BTreeSet<(Partition, Minute)>,
     /// The deadline of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
     /// The share of this minute's counts in [`State::bytes`].
@@ -90,12 +102,14 @@ impl MemoryStore {
     ) -> Self {
         Self {
             node: node.to_owned(),
+            partitions: partitions.clone(),
             retention,
             bytes_max,
             counts_max: counts_max / u64::from(partitions.count()).max(1),
             stopped_ms: OnceLock::new(),
+            hasher: RandomState::new(),
             state: Mutex::new(State {
-                partitions: partitions.iter().map(|_| PartitionState::default()).collect(),
+                partitions: partitions.all().map(|_| PartitionState::default()).collect(),
                 bytes: 0,
             }),
         }
@@ -139,7 +153,7 @@ impl PartitionState {
             backlog.waiting += u64::from(state.waits());
             backlog.old += u64::from(state.waits() && minute < old_before);
             backlog.claimed += u64::from(state.leases.contains_key(&None));
-            if !state.sets.is_empty() {
+            if state.is_open() {
                 backlog.oldest.get_or_insert(minute);
             }
             for output in state.unsent.keys() {
@@ -161,8 +175,12 @@ impl MinuteState {
         self.sets.get(series).map_or(0, |sets| sets.counts(&self.users).0)
     }
 
+    fn is_open(&self) -> bool {
+        !self.sets.is_empty() || self.union.is_some()
+    }
+
     fn waits(&self) -> bool {
-        !self.sets.is_empty() && !self.leases.contains_key(&None)
+        self.is_open() && !self.leases.contains_key(&None)
     }
 }
 
@@ -174,8 +192,9 @@ fn after_ms(from_ms: i64, span: Duration) -> i64 {
     from_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn series_counts((series, &(unique, cumulative)): (&String, &(u64, u64))) -> SeriesCounts {
-    SeriesCounts { series: series.clone(), unique, cumulative }
+fn series_counts((series, counts): (&String, &Counts)) -> SeriesCounts {
+    let &(unique, cumulative, quality) = counts;
+    SeriesCounts { series: series.clone(), unique, cumulative, quality }
 }
 
 #[async_trait]
@@ -333,8 +352,11 @@ impl CountReader for MemoryStore {
         Ok(self.look(bucket, |minute| {
             let open = series.iter().filter(|series| !minute.counts.contains_key(**series));
             let open = open.filter_map(|series| minute.sets.get_key_value(*series));
-            open.map(|(series, sets)| series_counts((series, &sets.counts(&minute.users))))
-                .collect()
+            open.map(|(series, sets)| {
+                let (unique, cumulative) = sets.counts(&minute.users);
+                series_counts((series, &(unique, cumulative, Quality::default())))
+            })
+            .collect()
         }))
     }
 }

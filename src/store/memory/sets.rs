@@ -2,6 +2,7 @@
 //! 64-bit word, its time within the minute and its user's number, and takes 8 to 16 bytes, because lists are partly empty.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
 
 use string_interner::{DefaultStringInterner, Symbol as _};
 
@@ -54,26 +55,35 @@ impl Sets {
         recording.occurrences.len() as u64 - new
     }
 
-    /// Returns the number of distinct users, and for each user in `asked` whether it is among them.
-    pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
-        let place = |number: usize| (number / 64, 1 << (number % 64));
-        let (mut seen, mut count) = (vec![0_u64; users.names.len() / 64 + 1], 0);
+    /// Returns for each user of the minute, by number, whether it is a user of this series, and the number of those that are.
+    fn seen(&self, users: &Users) -> (Vec<bool>, u64) {
+        let (mut seen, mut count) = (vec![false; users.names.len()], 0);
         let events = self.overflowed.values().chain([&self.events]).flat_map(Events::iter);
         for event in events {
-            let (word, bit) = place((event & ((1 << NUMBER_BITS) - 1)) as usize);
-            count += u64::from(seen[word] & bit == 0);
-            seen[word] |= bit;
+            let was_seen = &mut seen[(event & ((1 << NUMBER_BITS) - 1)) as usize];
+            count += u64::from(!std::mem::replace(was_seen, true));
         }
-        let is_there = |name: &&str| {
-            let number = users.names.get(name).map(|number| place(number.to_usize()));
-            number.is_some_and(|(word, bit)| seen[word] & bit != 0)
-        };
+        (seen, count)
+    }
+
+    /// Returns the number of distinct users, and for each user in `asked` whether it is among them.
+    pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
+        let (seen, count) = self.seen(users);
+        let is_there =
+            |name: &&str| users.names.get(name).is_some_and(|number| seen[number.to_usize()]);
         (count, asked.iter().map(is_there).collect())
+    }
+
+    /// Returns the fingerprint of each distinct user.
+    pub(super) fn fingerprints(&self, users: &Users, hasher: &RandomState) -> Vec<u64> {
+        let (seen, _) = self.seen(users);
+        let found = users.names.iter().zip(seen).filter(|(_, is_seen)| *is_seen);
+        found.map(|((_, name), _)| hasher.hash_one(name)).collect()
     }
 
     /// Returns the numbers of distinct users and events.
     pub(super) fn counts(&self, users: &Users) -> (u64, u64) {
-        (self.users(users, &[]).0, self.cumulative)
+        (self.seen(users).1, self.cumulative)
     }
 }
 

@@ -221,6 +221,7 @@ impl Gateway {
     /// Remembers the fingerprint key in these settings, and the minute from which this node's settings are outdated.
     fn learn(&self, shared: &Shared) {
         self.agreement.learn_fingerprint_key(shared);
+        self.agreement.learn_rollups(shared);
         let outdated = match self.agreement.standing(shared) {
             Standing::Until(from) => Some((from, self.agreement.outdated(from, shared))),
             Standing::Same | Standing::Apart => None,

@@ -112,7 +112,10 @@ pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
 
 impl Keys {
     pub(super) fn new(prefix: &str, partitions: &Partitions) -> Self {
-        let tags = tags_of_all(prefix, partitions).into_iter();
+        let windows = partitions
+            .rollups()
+            .map(|(_, rollup)| of_all(prefix, &format!("rollup:{}", rollup.name)));
+        let tags = tags_of_all(prefix, partitions).into_iter().chain(windows);
         Self { prefix: prefix.to_owned(), partitions: tags.map(PartitionKeys::new).collect() }
     }
 
@@ -130,6 +133,7 @@ impl Keys {
 }
 
 /// Returns a key outside the partitions: `nodes`, `relays` or `losses`. A report's key adds a colon and the process's name.
+/// Also returns the hash tag of a rollup's windows: `rollup:` and its name.
 pub(super) fn of_all(prefix: &str, name: &str) -> String {
     format!("{{{prefix}:{name}}}")
 }

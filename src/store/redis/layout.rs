@@ -43,6 +43,14 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
         request: &SealRequest<'_>,
     ) -> Result<Compaction>;
 
+    /// Implements [`Draining::sealed_users`](crate::store::Draining::sealed_users).
+    async fn sealed_users(
+        &self,
+        at: At<'_>,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()>;
+
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
 
     /// The result may include series without events.

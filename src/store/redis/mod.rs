@@ -1,6 +1,7 @@
 //! The store of a cluster of nodes: sets or logs in Redis. A call goes through the `gateway` to the server of its slot, if
 //! `fault` finds the server usable for events. `life` has the steps that both layouts, `sets` and `log`, share.
 
+mod counted;
 mod fault;
 mod gateway;
 mod keys;
@@ -12,6 +13,7 @@ mod scripts;
 mod sets;
 mod settings;
 mod survey;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +35,8 @@ use crate::event::{Partition, Partitions};
 
 fn sources() -> impl Iterator<Item = &'static scripts::Source> {
     let sources = gateway::sources().chain(life::sources()).chain(survey::sources());
-    sources.chain(sets::sources()).chain(log::sources())
+    let sources = sources.chain(sets::sources()).chain(log::sources());
+    sources.chain(counted::sources()).chain(windows::sources())
 }
 
 /// Returns the SHA1 hash by which Redis knows each script, by file name.
@@ -86,6 +89,7 @@ pub struct Settings {
 pub struct RedisStore {
     gateway: Gateway,
     layout: Box<dyn OpenMinutes>,
+    windows: windows::Windows,
     /// The reports and losses, which operators can access in any state of the servers.
     register: Arc<Register>,
     is_cluster: bool,
@@ -105,6 +109,7 @@ impl RedisStore {
                 Layout::Sets => Box::new(sets::Sets),
                 Layout::Log => Box::new(log::Logs::new(settings.redis.timeouts.response)),
             },
+            windows: windows::Windows::new(),
             register: Arc::new(register),
             is_cluster: matches!(settings.redis.address, Address::Cluster(_)),
             left: Mutex::default(),

@@ -1,8 +1,15 @@
 -- Functions shared by the scripts that seal counts.
 
-local ours = {}
+-- The outputs that the counts are sealed for, and whether the users are kept, because one of these is the rollups.
+local ours, keeps_users = {}, false
 for output in string.gmatch(sealed_for, '%S+') do
   ours[#ours + 1] = output
+  keeps_users = keeps_users or output == 'rollup'
+end
+
+local function is_closed()
+  local since = tonumber(redis.call('HGET', witness, 'since'))
+  return redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
 end
 
 -- Adds to the number of events that the claim's holder found late. Returns the total, so that a lost reply does no harm.
@@ -20,14 +27,13 @@ end
 -- counts are sealed for a closed minute: its counts may have been lost here, but they have been published. `unsent` is
 -- written before `counts`, so if the script stops in between (a migrating slot), the next call repairs the state.
 local function seal(series, values)
-  local since = tonumber(redis.call('HGET', witness, 'since'))
-  local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
+  local is_late = is_closed()
   local new, fields, place, late = {}, {}, 0, 0
   in_slices(series, function(...)
     for _, known in ipairs(redis.call('HMGET', counts, ...)) do
       place = place + 1
       -- The value is empty if the series has been admitted but not sealed yet.
-      if is_closed or (known and known ~= '') then
+      if is_late or (known and known ~= '') then
         late = late + string.match(values[place], '%d+$')
       else
         new[#new + 1] = series[place]

@@ -60,6 +60,19 @@ local function forgot(own)
     and (redis.call('HGET', witness, 'epoch') ~= known_epoch or own < tonumber(known_stamp))
 end
 
+-- Returns the last closing that every other live node knows.
+local function heard_by_others(now)
+  local heard_by_all = math.huge
+  local all = redis.call('HGETALL', stamps)
+  for i = 1, #all, 2 do
+    local _, heard, alive_until = stamp_parts(all[i + 1])
+    if all[i] ~= node and alive_until > now then
+      heard_by_all = math.min(heard_by_all, heard)
+    end
+  end
+  return heard_by_all
+end
+
 -- Both `announce` and `close` close a minute, after which no new counts are sealed for it. The number of a closing is even
 -- while counts of the minute are only about to be written, and odd once an output has all of them.
 local function announce(minute)

@@ -216,7 +216,12 @@ impl Node {
             match work {
                 Work::Extend => Ended::Extended(store.extend(&[&claim], LEASE).await),
                 Work::Go(most) if claim.output.is_none() => {
-                    let request = SealRequest { series_max: most, lease: LEASE, outputs: &outputs };
+                    let request = SealRequest {
+                        series_max: most,
+                        lease: LEASE,
+                        outputs: &outputs,
+                        is_incomplete: false,
+                    };
                     let step = store.compact(&claim, &request).await;
                     Ended::Sealed(claim, step)
                 }
@@ -252,7 +257,7 @@ pub(super) async fn load_scripts(store: &RedisStore, event: Event) {
     let claims = store.claim(partition(), &request(1), &[]).await.unwrap();
     store.extend(&[&claims[0]], LEASE).await.unwrap();
     let outputs = &[OutputName::default()];
-    let request = SealRequest { series_max: 1, lease: LEASE, outputs };
+    let request = SealRequest { series_max: 1, lease: LEASE, outputs, is_incomplete: false };
     let sealed = store.compact(&claims[0], &request).await.unwrap();
     assert!(send(store, &sealed.sending[0], 1, &Reads::default()).await.unwrap());
 }

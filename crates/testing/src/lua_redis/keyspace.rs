@@ -191,12 +191,41 @@ impl Keyspace {
                 let gone = keys.iter().filter(|key| self.0.remove(*key).is_some());
                 Ok(count(gone.count()))
             }
+            "RENAME" => {
+                let entry = self.0.remove(&keys[0]).ok_or("ERR no such key")?;
+                self.0.insert(keys[1].clone(), entry);
+                Ok(Reply::Status("OK"))
+            }
+            "GETBIT" | "SETBIT" => self.bit(&keys[0], &keys[1..]),
             _ => {
                 let (key, args) =
                     keys.split_first().ok_or_else(|| format!("ERR unknown command {name}"))?;
                 self.of_key(&name, now_us, key, args)
             }
         }
+    }
+
+    /// Returns a bit of a string, and sets it if a value is given.
+    fn bit(&mut self, key: &[u8], args: &[Bytes]) -> Answer {
+        let offset = usize::try_from(int(&args[0])?).map_err(|error| error.to_string())?;
+        let (place, mask) = (offset / 8, 0x80_u8 >> (offset % 8));
+        let empty = || Entry { value: Value::Text(Vec::new()), expires_ms: None };
+        let entry = match args.get(1) {
+            Some(_) => self.0.entry(key.to_vec()).or_insert_with(empty),
+            None => match self.0.get_mut(key) {
+                Some(entry) => entry,
+                None => return Ok(Reply::Int(0)),
+            },
+        };
+        let Value::Text(bytes) = &mut entry.value else {
+            return Err("WRONGTYPE value is not a string".to_owned());
+        };
+        let before = bytes.get(place).copied().unwrap_or_default();
+        if let Some(value) = args.get(1) {
+            bytes.resize(bytes.len().max(place + 1), 0);
+            bytes[place] = if value == b"1" { before | mask } else { before & !mask };
+        }
+        Ok(flag(before & mask > 0))
     }
 
     fn of_key(&mut self, name: &str, now_us: i64, key: &[u8], args: &[Bytes]) -> Answer {

@@ -39,11 +39,22 @@ end
 in_slices(ARGV, function(...)
   redis.call('SREM', unsent, ...)
 end, REST)
+if output == 'rollup' then
+  for i = REST, #ARGV do
+    redis.call('UNLINK', base .. 'sealed_user:' .. ARGV[i])
+  end
+end
 
 if redis.call('SCARD', unsent) > 0 then
   local _, now = clock()
   redis.call('ZADD', own_claims, 'XX', now + lease_ms, name)
   return 0
+end
+if output == 'rollup' then
+  for _, log in ipairs(redis.call('HKEYS', kept)) do
+    redis.call('UNLINK', base .. 'kept:' .. log)
+  end
+  redis.call('UNLINK', kept)
 end
 local is_sealed = redis.call('SCARD', to_seal) == 0
 if is_sealed then

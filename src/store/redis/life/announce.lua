@@ -8,14 +8,7 @@ if forgot(stamp_of(node) or 0) then
   return false
 end
 local _, now = clock()
-local heard_by_all = math.huge
-local all = redis.call('HGETALL', stamps)
-for i = 1, #all, 2 do
-  local _, heard, alive_until = stamp_parts(all[i + 1])
-  if all[i] ~= node and alive_until > now then
-    heard_by_all = math.min(heard_by_all, heard)
-  end
-end
+local heard_by_all = heard_by_others(now)
 local since = tonumber(redis.call('HGET', witness, 'since'))
 local states = {}
 for i = REST, #ARGV, 3 do

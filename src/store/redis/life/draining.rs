@@ -14,9 +14,9 @@ use crate::store::redis::layout::{held, pieces};
 use crate::store::redis::survey::{ask_backlog, read_backlog};
 use crate::store::redis::{RedisStore, millis};
 use crate::store::{
-    Announced, Attested, Backlog, CheckIn, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, StoreError, Testimony,
-    recent_for,
+    Announced, Attested, Backlog, Bucket, CheckIn, Claim, ClaimRequest, Compaction, Draining,
+    Known, News, OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, StoreError,
+    Testimony, recent_for,
 };
 
 /// A granted claim: the minute's name, the token, whether the claim was taken over, the output.
@@ -124,7 +124,31 @@ impl Draining for RedisStore {
         if claim.output.is_some() {
             return Err(StoreError::ClaimLost);
         }
-        self.layout.seal(self.at(claim).bound_to(claim.generation), claim, request).await
+        self.layout_of(claim.partition)
+            .seal(self.at(claim).bound_to(claim.generation), claim, request)
+            .await
+    }
+
+    async fn sealed_users(
+        &self,
+        claim: &Claim,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        self.layout_of(claim.partition).sealed_users(self.at(claim), series, take).await
+    }
+
+    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool> {
+        self.add_to_window(window, claim, frames).await
+    }
+
+    async fn settle(
+        &self,
+        partition: Partition,
+        window: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>> {
+        self.close_window(partition, window, request).await
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>> {
@@ -168,7 +192,7 @@ impl Draining for RedisStore {
         let mut pieces = pieces(series, |series| series.len()).peekable();
         loop {
             let mut script = Acknowledge {
-                to_seal: at.key(self.layout.to_seal()),
+                to_seal: at.key(self.layout_of(claim.partition).to_seal()),
                 token: &claim.token,
                 lease_ms: millis(lease),
             }

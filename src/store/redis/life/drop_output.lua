@@ -9,6 +9,15 @@ for i = REST, #ARGV, 2 do
   local name, minute = ARGV[i], ARGV[i + 1]
   local base = tag .. ':' .. name .. ':'
   dropped = dropped + redis.call('SCARD', base .. 'unsent' .. of)
+  if output == 'rollup' then
+    for _, series in ipairs(redis.call('SMEMBERS', base .. 'unsent' .. of)) do
+      redis.call('UNLINK', base .. 'sealed_user:' .. series)
+    end
+    for _, log in ipairs(redis.call('HKEYS', base .. 'kept')) do
+      redis.call('UNLINK', base .. 'kept:' .. log)
+    end
+    redis.call('UNLINK', base .. 'kept')
+  end
   redis.call('UNLINK', base .. 'unsent' .. of)
   if redis.call('SCARD', base .. to_seal) == 0 and not is_awaited(name, claims .. of) then
     close(minute)

@@ -15,7 +15,7 @@ use super::gateway::{At, READING, RECORDING};
 use super::keys::{Place, Scope};
 use super::scripts::{SHARED, Source, scripts};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Quality};
 use crate::store::reading::by_name;
 use crate::store::{
     Admission, AdmitRequest, Admitted, Bucket, CountReader, Coverage, Page, Recording, Records,
@@ -37,8 +37,8 @@ scripts! {
     ANNOUNCE Announce = SHARED + "announce.lua"() Partition[witness closed stamps] Output[tokens]
         => node (known_epoch known_stamp);
     ACKNOWLEDGE Acknowledge = SHARED + "acknowledge.lua"(to_seal)
-        Partition[minutes witness closed claims outputs] Minute[counts] Output[claims tokens] OutputOfMinute[unsent]
-        => name minute kept_ms kept_counts listed_minutes (token lease_ms);
+        Partition[minutes witness closed claims outputs] Minute[counts kept] Output[claims tokens] OutputOfMinute[unsent]
+        => name minute base output kept_ms kept_counts listed_minutes (token lease_ms);
     EXTEND Extend = SHARED + "extend.lua"() Output[claims tokens] => (lease_ms);
     QUARANTINE Refuse = "quarantine.lua"() Minute[counts] Output[quarantine tokens] OutputOfMinute[unsent]
         => name (token entries_max);
@@ -176,11 +176,14 @@ impl CountReader for RedisStore {
     }
 
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>> {
-        self.layout.open_page(self.bucket(bucket, READING), cursor).await
+        self.layout_of(bucket.partition).open_page(self.bucket(bucket, READING), cursor).await
     }
 
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>> {
-        let mut open = self.layout.open_counts(self.bucket(bucket, READING), series).await?;
+        let mut open = self
+            .layout_of(bucket.partition)
+            .open_counts(self.bucket(bucket, READING), series)
+            .await?;
         open.retain(|counts| counts.cumulative > 0);
         Ok(open)
     }
@@ -192,10 +195,12 @@ impl CountReader for RedisStore {
 
 /// Parses counts as written by the scripts that seal, or returns None if they are malformed.
 fn series_counts(series: &str, counts: &str) -> Option<SeriesCounts> {
+    let (quality, counts) = Quality::split(counts);
     let (unique, cumulative) = counts.split_once(':')?;
     Some(SeriesCounts {
         series: series.to_owned(),
         unique: unique.parse().ok()?,
         cumulative: cumulative.parse().ok()?,
+        quality,
     })
 }

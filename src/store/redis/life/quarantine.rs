@@ -3,7 +3,7 @@
 use ::redis::cmd;
 
 use super::{Discard, DropOutput, Requeue};
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Quality};
 use crate::store::redis::RedisStore;
 use crate::store::redis::gateway::DRAINING;
 use crate::store::redis::keys::Scope;
@@ -106,7 +106,8 @@ impl RedisStore {
             let mut minutes: Vec<(Minute, String)> =
                 names.into_iter().map(|name| (name.parse().unwrap_or(Minute::MIN), name)).collect();
             minutes.sort_unstable();
-            let mut script = DropOutput { to_seal: self.layout.to_seal() }.at(&at.place);
+            let mut script =
+                DropOutput { to_seal: self.layout_of(partition).to_seal() }.at(&at.place);
             for (minute, name) in &minutes {
                 script.arg(name).arg(minute.epoch_minutes());
             }
@@ -126,7 +127,8 @@ fn parse(entry: &str, content: &str) -> Option<Quarantined> {
     let (date, rest) = entry.split_once(':')?;
     let (number, series) = rest.split_once(':')?;
     let mut parts = content.splitn(3, '|');
-    let (unique, cumulative) = parts.next()?.split_once(':')?;
+    let (_, counts) = Quality::split(parts.next()?);
+    let (unique, cumulative) = counts.split_once(':')?;
     let quarantined = Quarantined {
         minute: format!("{date}:{number}").parse().ok()?,
         series: series.to_owned(),

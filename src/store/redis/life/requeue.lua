@@ -8,7 +8,7 @@ local taken = 0
 for i = REST, #ARGV do
   local series = ARGV[i]
   local kept = redis.call('HGET', own_quarantine, name .. ':' .. series)
-  local count = kept and string.match(kept, '^(%d+:%d+)|')
+  local count = kept and string.match(kept, '^([~!]*%d+:%d+)|')
   if count then
     redis.call('SADD', outputs, output)
     redis.call('ZADD', own_claims, 'NX', 0, name)

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ::redis::cmd;
+use ::redis::{Cmd, cmd};
 use tokio::time::Instant;
 
+use super::Logs;
 use super::frame::{self, Event, Events, FRAME_BYTES, Piece};
-use super::{Logs, log_key};
+use crate::store::redis::counted::{Length, log_key};
 use crate::store::redis::gateway::At;
+use crate::store::redis::keys::Scope;
 use crate::store::{Result, SeriesCounts, StoreError};
 
 /// The maximum size of a read in bytes, so that it does not block Redis for long.
@@ -16,15 +18,12 @@ const READ_BYTES: usize = 512 << 10;
 /// The maximum size of a read in bytes while all replies are small, because fast small replies say little about large ones.
 const UNTRIED_BYTES: usize = 64 << 10;
 
-/// The name of a log, and how many of its frames are to be counted.
-pub(super) type Length = (String, u64);
-
 impl ReadBudget {
     /// Reads the next frames of a log, or returns None if none are left. Missing frames are an error unless `may_go` is set.
     pub(super) async fn read(
         &mut self,
         at: At<'_>,
-        (name, length): &Length,
+        (log, length): (&str, u64),
         position: &mut u64,
         may_go: bool,
     ) -> Result<Option<Vec<Vec<u8>>>> {
@@ -32,10 +31,9 @@ impl ReadBudget {
         if left == 0 {
             return Ok(None);
         }
-        let log = log_key(at.place, name);
         let wanted = left.min(self.frames());
         let mut range = cmd("LRANGE");
-        range.arg(&log).arg(*position).arg(*position + wanted - 1);
+        range.arg(log).arg(*position).arg(*position + wanted - 1);
         let began = Instant::now();
         let frames: Vec<Vec<u8>> = at.ask(range).await?;
         self.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
@@ -101,7 +99,10 @@ impl Logs {
             for log in logs {
                 let mut numbers = Numbers::default();
                 let mut position = 0;
-                while let Some(frames) = budget.read(at, log, &mut position, may_go).await? {
+                let (key, length) = (log_key(at.place, &log.0), log.1);
+                while let Some(frames) =
+                    budget.read(at, (&key, length), &mut position, may_go).await?
+                {
                     let take = move || {
                         for frame in &frames {
                             tally.take(&mut numbers, frame);
@@ -121,6 +122,67 @@ impl Logs {
                 return Ok((tally.counts(), events));
             }
         }
+    }
+}
+
+impl Logs {
+    /// Passes the users of sealed series to `take`. A series was sealed with the first cut that contains it.
+    pub(super) async fn kept_users(
+        &self,
+        at: At<'_>,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        let _turn = self.counting.acquire().await;
+        let wanted: HashMap<&str, usize> =
+            series.iter().enumerate().map(|(place, counts)| (&*counts.series, place)).collect();
+        let kept: HashMap<String, String> = at.ask(Cmd::hgetall(at.key("kept"))).await?;
+        let length = |(name, kept): (String, String)| {
+            let (cut, length) = kept.split_once(':')?;
+            Some((cut.parse::<u64>().ok()?, name, length.parse::<u64>().ok()?))
+        };
+        let mut logs: Vec<_> = kept.into_iter().filter_map(length).collect();
+        logs.sort_unstable();
+        let mut cut_of = vec![u64::MAX; series.len()];
+        let mut users: Vec<Vec<u64>> = vec![Vec::new(); series.len()];
+        let mut held = 0;
+        let mut budget = ReadBudget::new(self.response);
+        for (cut, name, length) in logs {
+            let key = at.place.key(Scope::Minute, "kept:") + &name;
+            let mut numbers = Numbers::default();
+            let mut position = 0;
+            while let Some(frames) = budget.read(at, (&key, length), &mut position, false).await? {
+                for bytes in frames {
+                    frame::read(&bytes, |piece| match piece {
+                        Piece::Entry(number, series) => {
+                            if let Some(&place) = wanted.get(series) {
+                                cut_of[place] = cut_of[place].min(cut);
+                                if cut_of[place] == cut {
+                                    numbers.insert(number, place);
+                                }
+                            }
+                        }
+                        Piece::Part(number, _, events) => {
+                            if let Some(&place) = numbers.get(&number) {
+                                held += events.len();
+                                let found = events.iter().map(|event| Event::of_bytes(event).user);
+                                users[place].extend(found);
+                            }
+                        }
+                    });
+                }
+                if held >= HELD_MAX {
+                    held = 0;
+                    for (place, users) in users.iter_mut().enumerate() {
+                        take(place, std::mem::take(users));
+                    }
+                }
+            }
+        }
+        for (place, users) in users.into_iter().enumerate() {
+            take(place, users);
+        }
+        Ok(())
     }
 }
 
@@ -270,7 +332,12 @@ impl Tally {
             .into_iter()
             .map(|(series, place)| {
                 let [unique, cumulative] = self.series[place].counted;
-                SeriesCounts { series: series.into(), unique, cumulative }
+                SeriesCounts {
+                    series: series.into(),
+                    unique,
+                    cumulative,
+                    ..SeriesCounts::default()
+                }
             })
             .collect();
         counts.sort_unstable();
@@ -343,6 +410,7 @@ mod tests {
                     series: format!("s={series}"),
                     unique: users.len() as u64,
                     cumulative: events.len() as u64,
+                    ..SeriesCounts::default()
                 });
             }
             prop_assert_eq!(tally.counts(), expected, "{} passes", passes);

@@ -18,14 +18,15 @@ use hashbrown::HashSet;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
-use self::counting::{Length, ReadBudget};
+use self::counting::ReadBudget;
 use self::frame::{Event, Piece};
 use self::recording::Log;
+use super::counted::{Cuts, Length, Taken, UNUSED_FOR, log_key};
 use super::gateway::At;
-use super::keys::{Place, Scope};
-use super::layout::{OpenMinutes, SEALING, held, names, pieces, seal};
-use super::scripts::{SHARED, Source, scripts};
-use super::{lock, millis};
+use super::keys::Place;
+use super::layout::OpenMinutes;
+use super::lock;
+use super::scripts::{Source, scripts};
 use crate::event::Partition;
 use crate::store::{
     Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
@@ -33,26 +34,19 @@ use crate::store::{
 
 scripts! {
     APPEND Append = "append.lua"(log) Partition[arrivals] Minute[cut] => name (log_name length added events);
-    CUT Cut = "cut.lua"() Partition[tokens] Minute[logs cut] => name base (token);
-    SEAL Seal = SHARED + SEALING + "seal.lua"()
-        Partition[claims tokens witness closed arrivals outputs stamps] Minute[logs counts cut]
-        => name minute base kept_ms kept_counts (token lease_ms sealed_for from all);
 }
 
 /// The maximum number of minutes that are counted at the same time. Counting a minute takes a bounded amount of memory.
 const COUNTED_AT_ONCE: usize = 2;
 /// The maximum age of cached counts, relative to the time that counting took: readers cost at most a tenth of a core.
 const AGE_MAX: u32 = 10;
-/// How long counts, users, cuts and logs are cached after their last use.
-const UNUSED_FOR: Duration = Duration::from_secs(120);
-
 #[derive(Debug)]
 pub(super) struct Logs {
     /// The logs of this process.
     own: Taken<Log>,
     /// The number of the next log.
     next: AtomicU64,
-    sealing: Taken<Sealing>,
+    sealing: Cuts,
     /// The known users by minute, generation and series. Only one task at a time reads users from logs.
     users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
     /// Cached counts of open minutes, for readers. Each minute is counted by at most one task at a time.
@@ -69,7 +63,7 @@ impl Logs {
         Self {
             own: Taken::new(),
             next: AtomicU64::new(0),
-            sealing: Taken::new(),
+            sealing: Cuts::new(),
             users: AsyncMutex::default(),
             looks: Mutex::default(),
             loaded: Mutex::default(),
@@ -106,10 +100,11 @@ impl OpenMinutes for Logs {
         known.last_used = Instant::now();
         let mut budget = ReadBudget::new(self.response);
         for log in &lengths(at).await? {
+            let key = log_key(at.place, &log.0);
             let read = known.logs.entry(log.0.clone()).or_default();
             let users = &mut known.users;
             let mut position = read.frames;
-            while let Some(frames) = budget.read(at, log, &mut position, true).await? {
+            while let Some(frames) = budget.read(at, (&key, log.1), &mut position, true).await? {
                 for bytes in frames {
                     frame::read(&bytes, |piece| match piece {
                         Piece::Entry(number, text) if text == series => read.number = Some(number),
@@ -132,41 +127,23 @@ impl OpenMinutes for Logs {
         self.append(at, records).await.map(|()| 0)
     }
 
-    /// Once part of a cut is sealed, the cut stays the same until all of it is sealed; newer logs belong to the next cut.
     async fn seal(
         &self,
         at: At<'_>,
         claim: &Claim,
         request: &SealRequest<'_>,
     ) -> Result<Compaction> {
-        let begun = self.sealing.take(&at.bucket()).filter(|begun| begun.token == claim.token);
-        let mut sealing = match begun {
-            Some(sealing) => sealing,
-            None => self.cut(at, claim).await?,
-        };
-        let (from, all) = (sealing.done, sealing.counts.len());
-        let next = &sealing.counts[from..all.min(from + request.series_max)];
-        let next = pieces(next, |counts| counts.series.len()).next().unwrap_or_default();
-        let to = from + next.len();
-        let mut script = Seal {
-            token: &claim.token,
-            lease_ms: millis(request.lease),
-            sealed_for: names(request.outputs),
-            from,
-            all,
-        }
-        .at(&at.place);
-        for counts in next {
-            let value = format!("{}:{}", counts.unique, counts.cumulative);
-            script.arg(&counts.series).arg(value);
-        }
-        let mut compaction = seal(at, claim, script, request.outputs).await?;
-        compaction.repeated = std::mem::take(&mut sealing.repeated);
-        if to < all {
-            sealing.done = to;
-            self.sealing.put(at.bucket(), sealing);
-        }
-        Ok(compaction)
+        let count = async |cut: Vec<Length>| self.count(at, &cut, false).await;
+        self.sealing.seal(at, claim, request, count).await
+    }
+
+    async fn sealed_users(
+        &self,
+        at: At<'_>,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        self.kept_users(at, series, take).await
     }
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
@@ -207,40 +184,6 @@ struct Read {
     number: Option<u64>,
 }
 
-/// Items that a task takes out to work with and puts back after success. After a failure, an item is gone.
-#[derive(Debug)]
-struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);
-
-impl<V> Taken<V> {
-    fn new() -> Self {
-        Self(Mutex::default())
-    }
-
-    fn take(&self, key: &Bucket) -> Option<V> {
-        lock(&self.0).remove(key).map(|(value, _)| value)
-    }
-
-    fn put(&self, key: Bucket, value: V) {
-        let mut all = lock(&self.0);
-        all.retain(|_, (_, last_used)| last_used.elapsed() < UNUSED_FOR);
-        all.insert(key, (value, Instant::now()));
-    }
-}
-
-fn log_key(place: Place<'_>, name: &str) -> String {
-    place.key(Scope::Minute, "log:") + name
-}
-
-/// The counts of a cut, and how many of them have been sealed.
-#[derive(Debug)]
-struct Sealing {
-    token: String,
-    counts: Vec<SeriesCounts>,
-    /// The number of duplicates in the cut; 0 once a step has returned it.
-    repeated: u64,
-    done: usize,
-}
-
 async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
     let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
     if names.is_empty() {
@@ -277,22 +220,5 @@ impl Logs {
         let (counted, took) = (Instant::now(), began.elapsed());
         *look = Some(Look { counts: Arc::clone(&counts), counted, took });
         Ok(counts)
-    }
-
-    async fn cut(&self, at: At<'_>, claim: &Claim) -> Result<Sealing> {
-        let token = claim.token.clone();
-        let script = Cut { token: &token }.at(&at.place);
-        let mut cut: HashMap<String, i64> = held(at.ask(script).await?)?;
-        let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
-            // The whole cut has been sealed, and its logs are about to be dropped.
-            return Ok(Sealing { token, counts: Vec::new(), repeated: 0, done: 0 });
-        };
-        let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
-        let cut: Vec<Length> = cut.into_iter().map(length).collect();
-        let (counts, events) = self.count(at, &cut, false).await?;
-        let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
-        // The node that sealed the first part has already returned the number of duplicates.
-        let repeated = if done == 0 { events - different } else { 0 };
-        Ok(Sealing { token, done: done.min(counts.len()), counts, repeated })
     }
 }

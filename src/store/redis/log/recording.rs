@@ -7,8 +7,9 @@ use ::redis::pipe;
 use redis_link::Connection;
 
 use super::frame::{Event, Frame};
-use super::{APPEND, Append, Logs, log_key};
+use super::{APPEND, Append, Logs};
 use crate::event::{Minute, series_fingerprint};
+use crate::store::redis::counted::log_key;
 use crate::store::redis::gateway::{ANY, At};
 use crate::store::redis::layout::{announce, by_minute, cover, events_of};
 use crate::store::redis::lock;

@@ -38,6 +38,8 @@ const MEMBER_BYTES: usize = 40;
 const LONG_NAME: usize = 128;
 /// The maximum number of members that a script adds with one command, since they must fit on Lua's stack.
 const SCRIPTED_MAX: usize = 1000;
+/// The maximum number of users that are read at once, so that a read blocks Redis for about a ms.
+const USERS_READ: u64 = 5000;
 /// The number of series per read transaction, which has three short commands for each series.
 const LOOKED_AT: usize = 50;
 
@@ -97,6 +99,45 @@ impl OpenMinutes for Sets {
         seal(at, claim, script.at(&at.place), request.outputs).await
     }
 
+    async fn sealed_users(
+        &self,
+        at: At<'_>,
+        series: &[SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        let key = at.gateway.fingerprint_key().await?;
+        let (base, mut from) = (at.place.base(), 0);
+        while from < series.len() {
+            // Combines small sets, and reads a large set on its own.
+            let mut users = 0;
+            let fits = |counts: &&SeriesCounts| {
+                users += counts.unique;
+                users <= USERS_READ
+            };
+            let count = series[from..].iter().take_while(fits).count();
+            let read = &series[from..from + count.max(1)];
+            if count == 0 {
+                let (set, mut next) = (format!("{base}sealed_user:{}", read[0].series), Some(0));
+                while let Some(cursor) = next {
+                    let page = at.page::<String>("SSCAN", (&set, None), cursor).await?;
+                    take(from, page.items.iter().map(|user| key.user(user)).collect());
+                    next = page.next;
+                }
+            } else {
+                let mut pipeline = pipe();
+                for counts in read {
+                    pipeline.smembers(format!("{base}sealed_user:{}", counts.series));
+                }
+                let sets: Vec<Vec<String>> = at.ask(pipeline).await?;
+                for (place, users) in (from..).zip(sets) {
+                    take(place, users.iter().map(|user| key.user(user)).collect());
+                }
+            }
+            from += read.len();
+        }
+        Ok(())
+    }
+
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
         at.page("SSCAN", (&at.key("event_types"), None), cursor).await
     }
@@ -116,7 +157,13 @@ impl OpenMinutes for Sets {
             let numbers: Vec<u64> = at.ask(pipeline).await?;
             for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
                 if let &[unique, cumulative, 0] = numbers {
-                    open.push(SeriesCounts { series: (*name).to_owned(), unique, cumulative });
+                    let series = (*name).to_owned();
+                    open.push(SeriesCounts {
+                        series,
+                        unique,
+                        cumulative,
+                        ..SeriesCounts::default()
+                    });
                 }
             }
         }

@@ -24,7 +24,7 @@ use crate::event::{Minute, Partitions};
 use crate::store::{Result, StoreError};
 
 /// The formats of keys and scripts that this version can read; it writes the newest.
-pub const FORMATS: RangeInclusive<u32> = 4..=4;
+pub const FORMATS: RangeInclusive<u32> = 5..=5;
 const FORMAT: &str = "format";
 /// The settings field with the version that wrote the format.
 const FORMAT_BY: &str = "format_by";
@@ -60,12 +60,19 @@ pub(super) struct Agreement {
     /// The configuration keys that all nodes must agree on, with this node's values.
     pub(super) settings: Vec<(String, String)>,
     division: Division,
-    has_logs: bool,
+    has_fingerprints: bool,
     /// The fingerprint key of the `log` layout, once known. If Redis loses the key, any node that knows it writes it again.
     fingerprint_key: Mutex<Option<Key>>,
     /// A duration that exceeds the age of any accepted event.
     retention: Duration,
+    /// The first minute whose windows each rollup has, by name, if the rollup was added or changed in a running cluster.
+    rollups_from: Mutex<BTreeMap<String, Minute>>,
 }
+
+/// The key of the rollups in the settings, each in its canonical form, separated by `; `.
+const ROLLUPS: &str = "rollups";
+/// The prefix of the fields with the first minute of a rollup's windows.
+const ROLLUP_FROM: &str = "rollup_from:";
 
 impl Agreement {
     pub(super) fn new(
@@ -81,10 +88,24 @@ impl Agreement {
             key,
             settings: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
             division,
-            has_logs: layout == Layout::Log,
+            has_fingerprints: layout == Layout::Log || partitions.rollups().next().is_some(),
             fingerprint_key: Mutex::default(),
             retention,
+            rollups_from: Mutex::default(),
         }
+    }
+
+    /// Returns the first minute whose windows this rollup has.
+    pub(super) fn rollup_from(&self, name: &str) -> Minute {
+        lock(&self.rollups_from).get(name).copied().unwrap_or(Minute::MIN)
+    }
+
+    pub(super) fn learn_rollups(&self, shared: &Shared) {
+        let from = shared.iter().filter_map(|(field, minute)| {
+            let name = field.strip_prefix(ROLLUP_FROM)?.to_owned();
+            Some((name, Minute::from_epoch_minutes(minute.parse().ok()?)?))
+        });
+        *lock(&self.rollups_from) = from.collect();
     }
 
     /// Returns the fingerprint key, or None if this node has not read it from Redis yet.
@@ -109,7 +130,7 @@ impl Agreement {
     pub(super) fn proposal(&self, shared: &Shared) -> Option<Pipeline> {
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let mut missing: Vec<_> = self.settings.iter().filter(is_missing).cloned().collect();
-        if self.has_logs && !shared.contains_key(FINGERPRINT_KEY) {
+        if self.has_fingerprints && !shared.contains_key(FINGERPRINT_KEY) {
             let key = self.fingerprint_key().unwrap_or_else(|| Key(rand::random()));
             missing.push((FINGERPRINT_KEY.to_owned(), format!("{:032x}", key.0)));
         }
@@ -221,6 +242,18 @@ pub(super) enum Standing {
     Until(Minute),
     /// The divisions do not match, so this node must not work together with the others.
     Apart,
+}
+
+/// Returns the fields that let each rollup that is new or changed in `wanted` begin with the first whole window.
+fn rollups_from(shared: &Shared, wanted: &str) -> Vec<(String, String)> {
+    let before = shared.get(ROLLUPS).map_or("", String::as_str);
+    let is_new = |rollup: &&str| !rollup.is_empty() && before.split("; ").all(|one| one != *rollup);
+    let new = wanted.split("; ").filter(is_new);
+    let from = |rollup: &str| {
+        let name = rollup.split(' ').next().unwrap_or_default();
+        (format!("{ROLLUP_FROM}{name}"), (now().epoch_minutes() + 1).to_string())
+    };
+    new.map(from).collect()
 }
 
 impl Division {

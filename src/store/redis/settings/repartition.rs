@@ -16,7 +16,8 @@ use redis::{Cmd, cmd, pipe};
 use tokio::time::Instant;
 
 use super::{
-    DIVISION, Division, FORMAT, FORMAT_BY, FORMATS, LAYOUT, field, now, unreadable, written,
+    DIVISION, Division, FORMAT, FORMAT_BY, FORMATS, LAYOUT, ROLLUPS, field, now, rollups_from,
+    unreadable, written,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
@@ -96,6 +97,9 @@ impl RedisStore {
             fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
             return Ok(self.gateway.operate(key, Cmd::hset_multiple(key, &fields)).await?);
         }
+        let rollups = settings.iter().find(|(key, _)| *key == ROLLUPS);
+        let from = rollups.map_or_else(Vec::new, |(_, wanted)| rollups_from(&shared, wanted));
+        fields.extend(from.iter().map(|(field, minute)| (&**field, &**minute)));
         if !fields.is_empty() {
             self.gateway.operate::<()>(key, Cmd::hset_multiple(key, &fields)).await?;
         }

@@ -303,7 +303,7 @@ impl Survey for RedisStore {
             }
         });
         let servers = join_all(servers).await;
-        let backlogs = join_all(self.gateway.partitions.iter().map(async |partition| {
+        let backlogs = join_all(self.gateway.partitions.all().map(async |partition| {
             let place = self.gateway.at(partition, ONLY).place;
             let tag = &self.gateway.keys(partition).tag;
             register.ask(tag, ask_backlog(&place, old_before)).await.map(read_backlog)

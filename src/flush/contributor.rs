@@ -1,0 +1,116 @@
+//! [`Contributor`]: the task that adds sealed minutes to the windows of the rollups. It announces a minute first, so that its
+//! counts stay the same, and acknowledges it last, so that any node can repeat the step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+
+use super::Shared;
+use super::claims::Inbox;
+use crate::event::{Minute, Partition};
+use crate::node::Heartbeat;
+use crate::store::{Bucket, Claim, OutputName, StoreError, Union};
+
+/// Number of minutes that are added at the same time.
+const CONCURRENT: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Contributor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) outbox: Arc<Inbox>,
+}
+
+impl Contributor {
+    pub(super) async fn run(self, heartbeat: Heartbeat) {
+        let shared = Arc::clone(&self.shared);
+        let contributing = async {
+            while !shared.stop.is_cancelled() {
+                heartbeat.during(self.round()).await;
+            }
+        };
+        shared.until_overdue(contributing).await;
+        shared.finished.cancelled().await;
+        shared.claims.release_all(Some(&OutputName::rollup())).await;
+    }
+
+    async fn round(&self) {
+        let Shared { claims: held, stop, .. } = &*self.shared;
+        let next = self.outbox.next(|claim| self.shared.is_recent(claim.minute));
+        let Some(claims) = stop.run_until_cancelled(next).await else {
+            return;
+        };
+        if !claims.is_empty() {
+            self.shared.announce(&claims).await;
+        }
+        let calls: Vec<_> = claims
+            .iter()
+            .filter(|claim| held.has(claim))
+            .map(async |claim| {
+                if !stop.is_cancelled()
+                    && let Err(error) = self.contribute(claim).await
+                {
+                    self.shared.claim_failed(claim, &error);
+                }
+            })
+            .collect();
+        stream::iter(calls).buffer_unordered(CONCURRENT).collect::<()>().await;
+        held.release(&claims, Duration::ZERO).await;
+        self.outbox.sent(None);
+    }
+
+    async fn contribute(&self, claim: &Claim) -> Result<(), StoreError> {
+        let Shared { store, partitions, settings, .. } = &*self.shared;
+        let counts = self.shared.unsent(claim).await?;
+        let mut windows: BTreeMap<(Partition, Minute), Union> = BTreeMap::new();
+        for (partition, rollup) in partitions.rollups() {
+            let [_, last] = rollup.every.window(claim.minute);
+            windows.insert((partition, last), Union::new(rollup.limits));
+        }
+        let mut groups: Vec<Vec<((Partition, Minute), String)>> = Vec::new();
+        for counts in &counts {
+            let of_rollups = partitions.rollups().filter_map(|(partition, rollup)| {
+                let [_, last] = rollup.every.window(claim.minute);
+                Some(((partition, last), rollup.group(&counts.series)?.into_owned()))
+            });
+            let of_rollups: Vec<_> = of_rollups.collect();
+            for (window, group) in &of_rollups {
+                if let Some(union) = windows.get_mut(window) {
+                    union.add(group, counts.cumulative, []);
+                }
+            }
+            groups.push(of_rollups);
+        }
+        let mut take = |place: usize, users: Vec<u64>| {
+            for (window, group) in &groups[place] {
+                if let Some(union) = windows.get_mut(window) {
+                    union.add(group, 0, users.iter().copied());
+                }
+            }
+        };
+        store.sealed_users(claim, &counts, &mut take).await?;
+        for ((partition, minute), mut union) in windows {
+            let window = Bucket { partition, minute };
+            let frames = tokio::task::spawn_blocking(move || union.frames()).await;
+            let frames = frames.map_err(|error| StoreError::unavailable(error.to_string()))?;
+            if frames.is_empty() {
+                continue;
+            }
+            if !store.contribute(window, claim, &frames).await? {
+                tracing::warn!(
+                    minute = claim.minute.shown(),
+                    partition = claim.partition.index(),
+                    window = minute.shown(),
+                    "cannot add a minute to a window that is closed; its users are missing there, unless they were added before the \
+                     store lost data"
+                );
+            }
+        }
+        let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
+        if store.acknowledge(claim, &series, settings.lease).await? {
+            self.shared.claims.remove(claim);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Adds a list of users to a window: those of the minute at `offset` in the window, of the partition `source`. They are added
+-- once, however often nodes try. A list that is not added is dropped. Returns the number of lists in the window, 0 if the users
+-- had been added, -1 if the window is closed, or nothing if the list is incomplete.
+local list, mark = base .. 'log:' .. log, base .. 'had:' .. source
+local since = tonumber(redis.call('HGET', witness, 'since'))
+if redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since) then
+  redis.call('UNLINK', list)
+  return -1
+end
+if redis.call('GETBIT', mark, offset) == 1 then
+  redis.call('UNLINK', list)
+  return 0
+end
+if redis.call('LLEN', list) ~= tonumber(frames) then
+  return false
+end
+-- The minute is registered first, so that an error in between does not hide the list.
+redis.call('ZADD', minutes, 'NX', minute, name)
+redis.call('HINCRBY', arrivals, name, 1)
+redis.call('SADD', logs, log)
+redis.call('PERSIST', list)
+redis.call('SETBIT', mark, offset, 1)
+redis.call('PEXPIRE', mark, mark_ms)
+redis.call('PERSIST', counts)
+return redis.call('SCARD', logs)

@@ -1,0 +1,275 @@
+//! Windows of rollups. Each sealed minute of each partition adds a list with the users of its groups to its windows, once. A
+//! list is uploaded first and then added in one step, so that a failed attempt changes nothing. As lists accumulate, they are
+//! folded into one without duplicates. A window is sealed like a minute.
+
+use ::redis::{Cmd, cmd, pipe};
+use async_trait::async_trait;
+
+use super::RedisStore;
+use super::counted::{Cuts, Length, log_key};
+use super::gateway::{At, DRAINING};
+use super::keys::{Place, Scope};
+use super::layout::OpenMinutes;
+use super::millis;
+use super::scripts::{SHARED, Source, scripts};
+use crate::event::{Minute, Partition};
+use crate::store::{
+    Bucket, Claim, ClaimRequest, Compaction, Page, Records, Result, SealRequest, SeriesCounts,
+    SeriesUsers, StoreError, Union,
+};
+
+scripts! {
+    COMMIT Commit = "commit.lua"() Partition[minutes arrivals witness closed] Minute[logs counts]
+        => name minute base (log frames source offset mark_ms);
+    FOLD Fold = "fold.lua"() Minute[logs cut] => base (log frames);
+    SETTLE Settle = SHARED + "settle.lua"() Partition[minutes claims witness closed stamps lagging]
+        => node minute (known_epoch known_stamp grace_ms max_hold_ms first first_date first_number last_date last_number);
+}
+
+/// How long a list is kept that has not been added to its window.
+const UPLOAD_MS: u64 = 600_000;
+/// Whether to fold lists is decided whenever their number is a multiple of this.
+const FOLD_EVERY: u64 = 16;
+/// The maximum number of lists beside the largest one.
+const LISTS_MAX: usize = 256;
+/// Lists are folded into the largest one when their total size is at least one in this many parts of its size.
+const FOLD_SHARE: u64 = 8;
+
+#[derive(Debug)]
+pub(super) struct Windows(Cuts);
+
+impl Windows {
+    pub(super) fn new() -> Self {
+        Self(Cuts::new())
+    }
+}
+
+#[async_trait]
+impl OpenMinutes for Windows {
+    fn to_seal(&self) -> &'static str {
+        "logs"
+    }
+
+    fn user_sets(&self) -> Option<&'static str> {
+        None
+    }
+
+    async fn users(&self, _: At<'_>, _: &str, users: &[&str]) -> Result<SeriesUsers> {
+        Ok(SeriesUsers { count: 0, there: vec![false; users.len()] })
+    }
+
+    async fn record(&self, _: At<'_>, _: &Records<'_>) -> Result<u64> {
+        Err(StoreError::unavailable("events cannot be recorded in a window"))
+    }
+
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        request: &SealRequest<'_>,
+    ) -> Result<Compaction> {
+        let count = async |cut: Vec<Length>| {
+            let mut counts = read(at, cut).await?;
+            let is_incomplete = request.is_incomplete || has_lost(at).await?;
+            for counts in &mut counts {
+                counts.quality.is_incomplete = is_incomplete;
+            }
+            let events = counts.iter().map(|counts| counts.cumulative).sum();
+            Ok((counts, events))
+        };
+        self.0.seal(at, claim, request, count).await
+    }
+
+    async fn sealed_users(
+        &self,
+        _: At<'_>,
+        _: &[SeriesCounts],
+        _: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
+        let counts = provisional(at).await?;
+        Ok(Page::cut(counts.into_iter().map(|counts| counts.series), cursor))
+    }
+
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        let mut counts = provisional(at).await?;
+        counts.retain(|counts| series.contains(&&*counts.series));
+        Ok(counts)
+    }
+}
+
+/// Returns whether this partition has lost data since the window began.
+async fn has_lost(at: At<'_>) -> Result<bool> {
+    let witness = at.place.key(Scope::Partition, "witness");
+    let lost_at: Option<i64> = at.ask(Cmd::hget(witness, "lost_at")).await?;
+    let rollup = at.gateway.partitions.rollup(at.partition);
+    let first = rollup.zip(at.place.minute).map(|(rollup, last)| rollup.every.window(last)[0]);
+    Ok(lost_at.is_some_and(|at| first.is_some_and(|first| at >= first.epoch_minutes())))
+}
+
+async fn provisional(at: At<'_>) -> Result<Vec<SeriesCounts>> {
+    read(at, lists(at).await?).await
+}
+
+async fn lists(at: At<'_>) -> Result<Vec<Length>> {
+    let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut lengths = pipe();
+    for name in &names {
+        lengths.llen(log_key(at.place, name));
+    }
+    let lengths: Vec<u64> = at.ask(lengths).await?;
+    Ok(names.into_iter().zip(lengths).collect())
+}
+
+async fn read(at: At<'_>, lists: Vec<Length>) -> Result<Vec<SeriesCounts>> {
+    let union = merged(at, &lists).await?;
+    Ok(off_runtime(move || union.counts().collect()).await)
+}
+
+async fn merged(at: At<'_>, lists: &[Length]) -> Result<Union> {
+    let rollup = at.gateway.partitions.rollup(at.partition);
+    let rollup = rollup.ok_or_else(|| StoreError::unavailable("not a partition of windows"))?;
+    let mut union = Union::new(rollup.limits);
+    for (name, length) in lists {
+        let list = log_key(at.place, name);
+        for place in 0..*length {
+            let range = cmd("LRANGE").arg(&list).arg(place).arg(place).take();
+            let frames: Vec<Vec<u8>> = at.ask(range).await?;
+            let [frame] = &frames[..] else {
+                let why = format!("list {list} has only {place} of {length} frames");
+                return Err(StoreError::unavailable(why));
+            };
+            if let Err(error) = union.read(frame) {
+                tracing::error!(list, place, %error, "part of a frame is not counted");
+            }
+        }
+    }
+    Ok(union)
+}
+
+/// Uploads frames as a new list, which expires unless it is added to its window. Returns its name, which includes its size.
+async fn upload(at: At<'_>, frames: &[Vec<u8>]) -> Result<String> {
+    let bytes: usize = frames.iter().map(Vec::len).sum();
+    let name = format!("{bytes}.{:016x}", rand::random::<u64>());
+    let list = log_key(at.place, &name);
+    for frame in frames {
+        let mut push = pipe();
+        push.rpush(&list, frame).ignore();
+        push.cmd("PEXPIRE").arg(&list).arg(UPLOAD_MS).ignore();
+        at.ask::<()>(push).await?;
+    }
+    Ok(name)
+}
+
+fn size(name: &str) -> u64 {
+    name.split_once('.').and_then(|(bytes, _)| bytes.parse().ok()).unwrap_or_default()
+}
+
+/// Merges the lists of a window if the largest list, without the others, would take much less memory.
+async fn fold(at: At<'_>) -> Result<()> {
+    let mut lists = lists(at).await?;
+    lists.sort_by_key(|(name, _)| std::cmp::Reverse(size(name)));
+    let others: u64 = lists.iter().skip(1).map(|(name, _)| size(name)).sum();
+    let largest = lists.first().map_or(0, |(name, _)| size(name));
+    if FOLD_SHARE * others < largest {
+        if lists.len() <= LISTS_MAX {
+            return Ok(());
+        }
+        lists.remove(0);
+    }
+    let mut union = merged(at, &lists).await?;
+    let frames = off_runtime(move || union.frames()).await;
+    let log = upload(at, &frames).await?;
+    let mut script = Fold { log, frames: frames.len() }.at(&at.place);
+    script.arg(lists.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+    at.ask::<()>(script).await
+}
+
+/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+impl RedisStore {
+    /// Implements [`Draining::contribute`](crate::store::Draining::contribute).
+    pub(super) async fn add_to_window(
+        &self,
+        window: Bucket,
+        claim: &Claim,
+        frames: &[Vec<u8>],
+    ) -> Result<bool> {
+        let at = self.gateway.at(window.partition, DRAINING).minute(window.minute);
+        let Some(rollup) = self.gateway.partitions.rollup(window.partition) else {
+            return Ok(false);
+        };
+        let [first, last] = rollup.every.window(window.minute);
+        if first < self.gateway.agreement.rollup_from(&rollup.name) {
+            // The minutes that were sealed before the rollup was added are missing in this window.
+            return Ok(true);
+        }
+        let minutes = last.epoch_minutes() - first.epoch_minutes() + 1;
+        let script = Commit {
+            log: upload(at, frames).await?,
+            frames: frames.len(),
+            source: self.gateway.keys(claim.partition).tag.trim_matches(['{', '}']),
+            offset: claim.minute.epoch_minutes() - first.epoch_minutes(),
+            // Longer than any claim on a minute of the window can be repeated.
+            mark_ms: millis(self.gateway.process.retention) + minutes.unsigned_abs() * 60_000,
+        };
+        let lists: Option<i64> = at.ask(script.at(&at.place)).await?;
+        let lists =
+            lists.ok_or_else(|| StoreError::unavailable("an uploaded list is incomplete"))?;
+        if u64::try_from(lists).is_ok_and(|lists| lists > 0 && lists % FOLD_EVERY == 0)
+            && let Err(error) = fold(at).await
+        {
+            tracing::debug!(%error, "cannot fold the lists of a window; a later contribution will");
+        }
+        Ok(lists >= 0)
+    }
+
+    /// Implements [`Draining::settle`](crate::store::Draining::settle).
+    pub(super) async fn close_window(
+        &self,
+        partition: Partition,
+        [first, last]: [Minute; 2],
+        request: &ClaimRequest,
+    ) -> Result<Option<bool>> {
+        let at = self.gateway.at(partition, DRAINING).minute(last);
+        // Names of claimed minutes are compared by date and by number.
+        let [(first_date, first_number), (last_date, last_number)] = [first, last].map(|minute| {
+            let name = minute.to_string();
+            let (date, number) = name.split_once(':').unwrap_or_default();
+            (date.to_owned(), number.to_owned())
+        });
+        let script = Settle {
+            known_epoch: request.known.epoch,
+            known_stamp: request.known.stamp,
+            grace_ms: millis(request.grace),
+            max_hold_ms: millis(request.max_hold),
+            first: first.epoch_minutes(),
+            first_date,
+            first_number,
+            last_date,
+            last_number,
+        };
+        let settled: Option<(u8, i64)> = at.ask(script.at(&at.place)).await?;
+        let (state, lost_at) = settled.ok_or_else(|| self.gateway.forgot(partition))?;
+        Ok((state == 2).then_some(lost_at >= first.epoch_minutes()))
+    }
+
+    pub(super) fn layout_of(&self, partition: Partition) -> &dyn OpenMinutes {
+        match self.gateway.partitions.rollup(partition) {
+            Some(_) => &self.windows,
+            None => &*self.layout,
+        }
+    }
+}
