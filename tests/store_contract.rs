@@ -25,6 +25,7 @@ mod contract {
     pub(crate) mod reading;
     pub(crate) mod recording;
     pub(crate) mod refused;
+    pub(crate) mod windows;
     pub(crate) mod witness;
 
     mod prelude {
@@ -104,6 +105,12 @@ suite! {
             busy_minute_does_not_block_a_later_minute
             claimed_minute_is_not_claimed_again
             finished_max_of_zero_claims_no_finished_minute;
+        windows:
+            sealed_users_are_kept_until_acknowledged
+            minute_is_added_to_a_window_once
+            sealed_window_accepts_no_more_minutes
+            window_waits_for_its_minutes
+            lagging_node_holds_a_window;
         leases:
             lapsed_claims_are_taken_over_in_bounded_portions
             compact_and_acknowledge_renew_the_lease;

@@ -61,6 +61,10 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     let mut node = site.node("one", &[("store.username", "eds"), ("flush.grace", "1s")]);
     node.set("store.url", &format!("{}/1", site.redis.url()));
     node.set("store.layout", layout);
+    node.set_sections(
+        "rollup",
+        &[&[("name", "minutely"), ("every", "1m"), ("keep", "[\"event_type=login\"]")]],
+    );
     // Close enough to the number of users sent that the node asks the store about users.
     node.set("input.max_users_per_series", "100");
     node.set_environment("EDS_STORE__PASSWORD", PASSWORD);

@@ -48,6 +48,7 @@ mod relay_loops;
 mod relay_passthrough;
 mod relay_status;
 mod remedies;
+mod rollups;
 mod scraped;
 mod secrets;
 mod seed;

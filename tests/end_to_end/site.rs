@@ -119,6 +119,12 @@ impl Site {
         read_back::influxdb(self.influxdb, DATABASE)
     }
 
+    /// Returns the points of windows whose measurements have this suffix.
+    #[allow(dead_code, reason = "not every test uses rollups")]
+    pub(crate) fn windows(&self, suffix: &str) -> Points {
+        read_back::influxdb_with(self.influxdb, DATABASE, suffix)
+    }
+
     /// Asserts that no point was ever written with two different values, whether confirmed or not.
     #[track_caller]
     pub(crate) fn assert_one_value_a_point(&self) {
@@ -169,6 +175,9 @@ impl Site {
                     // The fencing token of a prober expires a while after its turn.
                     || (key.ends_with(":counts")
                         || key.ends_with(":coverage")
+                        || key.contains(":had:")
+                        // A list that its node could not add to a window.
+                        || (key.contains("{eds:rollup:") && key.contains(":log:"))
                         || key.starts_with("{eds:mutex:probe-"))
                         && redis.query::<i64>(&["PTTL", key]) > 0
             };

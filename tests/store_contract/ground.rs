@@ -82,7 +82,7 @@ pub(crate) fn event(minute: i64, series: &str, user: &str, nanos: i64) -> Event 
 }
 
 pub(crate) fn partitions() -> Partitions {
-    Partitions::new(NonZeroU16::new(4).unwrap())
+    super::windows::with_hours(Partitions::new(NonZeroU16::new(4).unwrap()))
 }
 
 pub(crate) fn bucket(partition: Partition, minute: i64) -> Bucket {
@@ -290,13 +290,19 @@ impl Node {
         series_max: usize,
     ) -> Result<Compaction, StoreError> {
         let outputs = std::slice::from_ref(only());
-        self.0.compact(claim, &SealRequest { series_max, lease: AT_ONCE.lease, outputs }).await
+        self.0
+            .compact(
+                claim,
+                &SealRequest { series_max, lease: AT_ONCE.lease, outputs, is_incomplete: false },
+            )
+            .await
     }
 
     /// Seals all series for these outputs, three per step. Returns the claims to send.
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
-            let request = SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs };
+            let request =
+                SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs, is_incomplete: false };
             let done = self.0.compact(claim, &request).await.unwrap();
             if done.left == 0 {
                 return done.sending;
@@ -330,7 +336,7 @@ impl Node {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.0.unsent(claim, at).await.unwrap();
-            for SeriesCounts { series, unique, cumulative } in page.items {
+            for SeriesCounts { series, unique, cumulative, .. } in page.items {
                 let before = all.insert(series, (unique, cumulative));
                 assert!(before.is_none_or(|counts| counts == (unique, cumulative)));
             }

@@ -50,6 +50,8 @@ struct Load {
     received_before: u64,
     sent: u64,
     expected: Expected,
+    /// The same events with the tag `product` only.
+    products: Expected,
     /// Until when events have current timestamps, by the clock of Redis, in nanoseconds since the epoch.
     current_until: i64,
     /// For each current minute, when it ended, or when its last event was sent if that was later.
@@ -67,7 +69,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     eprintln!("{kind:?}, max_hold {max_hold:?}");
     let mut world = World::start(kind, max_hold);
     let mut load = Load::new(&world, random.random());
-    let mut expected = Points::new();
+    let (mut expected, mut products) = (Points::new(), Points::new());
     let mut rollbacks = Vec::new();
     let mut latest = None;
     let began = Instant::now();
@@ -118,11 +120,13 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
         expected.extend(std::mem::take(&mut load.expected).points());
+        products.extend(std::mem::take(&mut load.products).points());
         phases += 1;
     }
     let verdict = Verdict {
         world,
         expected,
+        products,
         rollbacks,
         stragglers: load.stragglers,
         max_hold,
@@ -166,6 +170,7 @@ fn phase(
                 );
                 rollback = Some(Rollback {
                     published: world.points(),
+                    windows: world.windows(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
                     counted: 0,
                 });
@@ -192,6 +197,7 @@ impl Load {
             received_before: 0,
             sent: 0,
             expected: Expected::default(),
+            products: Expected::default(),
             current_until: 0,
             over: BTreeMap::new(),
             archive: 0..0,
@@ -249,6 +255,12 @@ impl Load {
     fn send_lines(&mut self, world: &World, lines: &[String]) {
         let datagram = lines.join("\n").into_bytes();
         self.expected.receive(&datagram);
+        let of_product = |line: &String| line.split_once(',').map(|(_, rest)| rest.to_owned());
+        let counted = lines.iter().filter(|line| !line.starts_with("event_type=archived,"));
+        let products: Vec<_> = counted.filter_map(of_product).collect();
+        if !products.is_empty() {
+            self.products.receive(products.join("\n").as_bytes());
+        }
         self.send(world, &datagram);
     }
 

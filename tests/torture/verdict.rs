@@ -18,6 +18,8 @@ const CUMULATIVE: &str = "cumulative_user_event";
 pub(crate) struct Rollback {
     /// The points that each InfluxDB had before the rollback, which must be exact.
     pub(crate) published: [Points; 2],
+    /// The windows that each InfluxDB had. Redis may have lost the users of all others.
+    pub(crate) windows: [Points; 2],
     /// The last minute that had events before the rollback.
     pub(crate) last_minute_ns: i64,
     /// How many events the anchor counted as forgotten plus all nodes counted as late in this phase.
@@ -73,6 +75,8 @@ impl Straggler {
 pub(crate) struct Verdict {
     pub(crate) world: World,
     pub(crate) expected: Points,
+    /// The expected numbers of users by product. Numbers of events are too low, because events differ by series.
+    pub(crate) products: Points,
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) stragglers: Vec<Straggler>,
     pub(crate) max_hold: Duration,
@@ -176,7 +180,61 @@ impl Verdict {
                 return Err(format!("{point:?} is {value} in one and {} in two", second[point]));
             }
         }
+        for (database, (points, windows)) in
+            [&first, &second].into_iter().zip(self.world.windows()).enumerate()
+        {
+            let wrong = self.judge_windows(database, points, windows);
+            wrong.map_err(|wrong| format!("windows in database {database}: {wrong}"))?;
+        }
         Ok(self.judge_of(0, first)?.max(self.judge_of(1, second)?))
+    }
+
+    /// Asserts that each window has as many events as its minutes have, and all their users. Windows that may have been open
+    /// when Redis rolled back, and those with a straggler, must have at least one user and at most the expected number.
+    fn judge_windows(
+        &self,
+        database: usize,
+        points: &Points,
+        mut windows: Points,
+    ) -> Result<(), String> {
+        let mut events: BTreeMap<(i64, &str), u64> = BTreeMap::new();
+        for (Point { minute_start_ns, series, measurement }, count) in points {
+            if measurement == CUMULATIVE {
+                let product = series.split(',').next_back().unwrap_or_default();
+                *events.entry((*minute_start_ns, product)).or_default() += count;
+            }
+        }
+        for (point, users) in self.products.iter().filter(|(point, _)| point.measurement == UNIQUE)
+        {
+            let minute = point.minute_start_ns;
+            let of_window = |measurement: &str| Point {
+                measurement: format!("{measurement}_products"),
+                ..point.clone()
+            };
+            let found = [UNIQUE, CUMULATIVE].map(|name| windows.remove(&of_window(name)));
+            let has_straggler =
+                self.stragglers.iter().any(|straggler| straggler.minute_ns == minute);
+            let is_loose = has_straggler
+                || self.rollbacks.iter().any(|rollback| {
+                    let is_published = rollback.windows[database].contains_key(&of_window(UNIQUE));
+                    minute <= rollback.last_minute_ns && !is_published
+                });
+            let sum = events.get(&(minute, &*point.series)).copied();
+            let is_right = match found {
+                _ if is_loose => true,
+                [Some(unique), cumulative] => unique == *users && cumulative == sum,
+                _ => false,
+            };
+            if !is_right {
+                return Err(format!(
+                    "{point:?} has {found:?}, not {users} users and {sum:?} events"
+                ));
+            }
+        }
+        windows.retain(|point, _| {
+            self.stragglers.iter().all(|straggler| straggler.minute_ns != point.minute_start_ns)
+        });
+        if windows.is_empty() { Ok(()) } else { Err(format!("unexpected: {windows:?}")) }
     }
 
     fn judge_of(&self, database: usize, mut found: Points) -> Result<u64, String> {

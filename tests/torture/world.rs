@@ -59,6 +59,14 @@ impl World {
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
             let mut node = sites[0].node(name, &keys);
             node.set_outputs(&[&outputs[0], &outputs[1]]);
+            // Windows of thousands of archived minutes would take longer than the tests wait.
+            let rollup = [
+                ("name", "products"),
+                ("every", "1m"),
+                ("by", "[\"product\"]"),
+                ("drop", "[\"event_type=archived\"]"),
+            ];
+            node.set_sections("rollup", &[&rollup]);
             // The queue is small, so that most events go to disk during an outage.
             node.set("input.queue_events", "3000");
             node.set("input.max_future", "10m");
@@ -129,6 +137,11 @@ impl World {
 
     pub(crate) fn points(&self) -> [Points; 2] {
         self.sites.each_ref().map(Site::points)
+    }
+
+    /// Returns the points of the windows, which have the suffix `_products`.
+    pub(crate) fn windows(&self) -> [Points; 2] {
+        self.sites.each_ref().map(|site| site.windows("_products"))
     }
 
     pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {

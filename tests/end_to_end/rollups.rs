@@ -1,0 +1,254 @@
+//! Windows of rollups: the users of hours and days, of all series or of groups of them, are exact.
+
+use crate::prelude::*;
+
+/// The rollups of the tests, each with its suffix. The day of Berlin begins at 23:00 UTC.
+const ROLLUPS: [&[(&str, &str)]; 3] = [
+    &[("name", "hourly"), ("every", "1h")],
+    &[
+        ("name", "products"),
+        ("every", "1day"),
+        ("time_zone", "Europe/Berlin"),
+        ("by", "[\"product\"]"),
+    ],
+    &[
+        ("name", "pages"),
+        ("every", "1m"),
+        ("without", "[\"product\"]"),
+        ("drop", "[\"event_type=t3\"]"),
+    ],
+];
+const HOUR_NS: i64 = 60 * MINUTE_NS;
+/// 2016-12-03T23:00:00Z.
+const DAY_NS: i64 = 1_480_806_000_000_000_000;
+const MINUTES: i64 = 100;
+
+/// An event: the minute since the seed minute, the numbers of its type, product and user, and its nanosecond.
+type Event = (i64, u64, u64, u64, i64);
+
+fn events(minutes: std::ops::Range<i64>) -> impl Iterator<Item = Event> {
+    minutes.flat_map(|minute| {
+        (0..60).map(move |number: u64| {
+            let user = (number * number + 7 * minute.unsigned_abs()) % 50;
+            (minute, number % 4, number % 3, user, i64::try_from(number).unwrap())
+        })
+    })
+}
+
+fn line(&(minute, kind, product, user, at): &Event) -> String {
+    let at = SEED_MINUTE_NS + minute * MINUTE_NS + at;
+    format!("event_type=t{kind},product=p{product} value=u{user} {at}")
+}
+
+/// Returns the points of all windows, computed from the events.
+fn windows(events: impl Iterator<Item = Event>) -> Points {
+    let mut users: BTreeMap<(String, String, i64), (BTreeSet<u64>, u64)> = BTreeMap::new();
+    for (minute, kind, product, user, _) in events {
+        let start = SEED_MINUTE_NS + minute * MINUTE_NS;
+        let hour = start / HOUR_NS * HOUR_NS;
+        let day = (start - DAY_NS) / (24 * HOUR_NS) * 24 * HOUR_NS + DAY_NS;
+        let mut windows = vec![
+            ("_1h", format!("event_type=t{kind},product=p{product}"), hour),
+            ("_products", format!("product=p{product}"), day),
+        ];
+        if kind != 3 {
+            windows.push(("_pages", format!("event_type=t{kind}"), start));
+        }
+        for (suffix, group, start) in windows {
+            let counts = users.entry((suffix.to_owned(), group, start)).or_default();
+            counts.0.insert(user);
+            counts.1 += 1;
+        }
+    }
+    let points =
+        users.into_iter().flat_map(|((suffix, series, minute_start_ns), (users, events))| {
+            let point = move |measurement: &str| Point {
+                minute_start_ns,
+                series: series.clone(),
+                measurement: format!("{measurement}{suffix}"),
+            };
+            [
+                (point("unique_user_event"), users.len() as u64),
+                (point("cumulative_user_event"), events),
+            ]
+        });
+    points.collect()
+}
+
+fn of_windows(points: Points) -> Points {
+    let is_of_window = |point: &Point| !point.measurement.ends_with("_user_event");
+    points.into_iter().filter(|(point, _)| is_of_window(point)).collect()
+}
+
+#[test]
+fn windows_are_exact_in_memory() {
+    let keys = [("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "1s")];
+    let mut node = Node::new("alone", &keys);
+    node.set_sections("rollup", &ROLLUPS);
+    node.run();
+    let mut sender = Sender::to_all([&node]);
+    sender.send_all(events(0..MINUTES).map(|event| line(&event)));
+    eventually("the windows are on standard output", SOON, || {
+        let stdout = node.stdout();
+        let whole_lines = &stdout[..stdout.rfind('\n').map_or(0, |end| end + 1)];
+        compare(
+            &windows(events(0..MINUTES)),
+            &of_windows(read_back::written(whole_lines.as_bytes())),
+        )
+    });
+}
+
+#[test]
+fn windows_are_exact_in_sets_when_nodes_are_killed() {
+    windows_are_exact_when_nodes_are_killed("sets");
+}
+
+#[test]
+fn windows_are_exact_in_logs_when_nodes_are_killed() {
+    windows_are_exact_when_nodes_are_killed("log");
+}
+
+fn windows_are_exact_when_nodes_are_killed(layout: &str) {
+    let site = Site::start();
+    let keys = [("store.partitions", "4"), ("store.layout", layout), ("flush.lease", "3s")];
+    let mut nodes = ["one", "two"].map(|name| site.node(name, &keys));
+    for node in &mut nodes {
+        node.set_sections("rollup", &ROLLUPS);
+        node.run();
+    }
+    let expected = windows(events(0..MINUTES));
+    let mut sender = Sender::to_all([&nodes[0], &nodes[1]]);
+    sender.send_all(events(0..MINUTES).map(|event| line(&event)));
+    let all = events(0..MINUTES).count() as u64;
+    for node in &nodes {
+        node.wait_count("eds_events_recorded_total", |recorded| recorded == all);
+    }
+    for turn in 0..6 {
+        nodes[turn % 2].kill();
+        nodes[turn % 2].run();
+    }
+    let points = || {
+        let writes = site.writes.writes().into_iter().filter(|write| write.taken);
+        of_windows(writes.flat_map(|write| read_back::written(&write.body)).collect())
+    };
+    eventually("the windows are written", 3 * SOON, || compare(&expected, &points()));
+    site.assert_one_value_a_point();
+    site.wait_redis_clean();
+}
+
+/// A window with more users than the limit is estimated, and its point says so.
+#[test]
+fn users_beyond_the_limit_are_estimated() {
+    let keys = [("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "1s")];
+    let mut node = Node::new("alone", &keys);
+    node.set_sections("rollup", &[&[("name", "small"), ("every", "1h"), ("users_max", "1000")]]);
+    node.run();
+    let mut sender = Sender::to_all([&node]);
+    let line = |user| format!("a=1 value=u{user} {}", SEED_MINUTE_NS + user);
+    sender.send_all((0..900).map(line));
+    let line = |user| format!("a=2 value=u{user} {}", SEED_MINUTE_NS + user);
+    sender.send_all((0..5000).map(line));
+    let hour = SEED_MINUTE_NS / HOUR_NS * HOUR_NS;
+    let found = eventually("the windows are on standard output", SOON, || {
+        let stdout = node.stdout();
+        let lines: Vec<_> = stdout
+            .lines()
+            .filter(|line| line.contains("user_event_1h,"))
+            .map(str::to_owned)
+            .collect();
+        when(lines.len() == 4, stdout).map(|()| lines)
+    });
+    assert_contains(
+        &found.join("\n"),
+        [
+            &*format!("unique_user_event_1h,a=1 value=900,error=0 {hour}"),
+            &*format!("cumulative_user_event_1h,a=2 value=5000 {hour}"),
+        ],
+    );
+    let estimate = found.iter().find_map(|line| {
+        line.strip_prefix("unique_user_event_1h,a=2 value=")?.split_once(",error=0.0081 ")
+    });
+    let (estimate, _) = estimate.unwrap_or_else(|| panic!("{found:?}"));
+    assert!(estimate.parse::<u64>().unwrap().abs_diff(5000) < 250, "{estimate}");
+}
+
+const HOURLY: [(&str, &str); 2] = [("name", "hourly"), ("every", "1h")];
+
+/// Returns a site whose clock shows ten minutes past an hour.
+fn site_past_the_hour() -> Site {
+    let site = Site::start_at_second(10);
+    let past = site.clock().now_ns().rem_euclid(HOUR_NS) / 1_000_000_000;
+    site.clock().advance((600 - past).rem_euclid(3600));
+    site
+}
+
+/// Sends ten events of the previous minute, from this user on, and waits until the minute is published.
+fn publish(site: &Site, node: &Node, first_user: u64) {
+    let minute = (site.clock().now_ns() / MINUTE_NS - 1) * MINUTE_NS;
+    let mut sender = Sender::to_all([node]);
+    let users = i64::try_from(first_user).unwrap()..;
+    sender.send_all(users.take(10).map(|user| format!("a=1 value=u{user} {}", minute + user)));
+    eventually("the minute is published", SOON, || {
+        let points = site.points();
+        when(points.keys().any(|point| point.minute_start_ns == minute), format!("{points:?}"))
+    });
+}
+
+/// Moves the clock while no node runs, because nodes wait after a jump of the clock.
+fn skip(site: &Site, node: &mut Node, seconds: i64) {
+    assert!(node.terminate().success());
+    site.clock().advance(seconds);
+    node.run();
+}
+
+/// Returns the number of users in each hour, and whether the point is marked as incomplete.
+fn hours(site: &Site) -> BTreeMap<i64, (u64, bool)> {
+    let mut hours = BTreeMap::new();
+    for write in site.writes.writes().iter().filter(|write| write.taken) {
+        let body = String::from_utf8_lossy(&write.body);
+        for line in body.lines() {
+            let Some(rest) = line.strip_prefix("unique_user_event_1h,a=1 value=") else { continue };
+            let (fields, time) = rest.split_once(' ').unwrap();
+            let users = fields.split(',').next().unwrap().parse().unwrap();
+            hours.insert(time.parse().unwrap(), (users, fields.contains("complete=false")));
+        }
+    }
+    hours
+}
+
+#[test]
+fn window_that_was_open_when_redis_forgot_is_marked() {
+    let site = site_past_the_hour();
+    let mut node = site.node("one", &[("store.partitions", "2")]);
+    node.set_sections("rollup", &[&HOURLY]);
+    node.run();
+    let hour = site.clock().now_ns() / HOUR_NS * HOUR_NS;
+    publish(&site, &node, 0);
+    site.redis.query::<()>(&["FLUSHALL"]);
+    wait_for("the node notices", || node.log(), |log| log.contains("the store lost acknowledged"));
+    skip(&site, &mut node, 60);
+    publish(&site, &node, 100);
+    skip(&site, &mut node, 3600);
+    publish(&site, &node, 200);
+    skip(&site, &mut node, 3600);
+    let expected = BTreeMap::from([(hour, (10, true)), (hour + HOUR_NS, (10, false))]);
+    wait_for("both windows are written", || hours(&site), |found| *found == expected);
+}
+
+#[test]
+fn added_rollup_begins_with_the_next_whole_window() {
+    let site = site_past_the_hour();
+    let mut node = site.start_node("one", &[("store.partitions", "2")]);
+    let hour = site.clock().now_ns() / HOUR_NS * HOUR_NS;
+    publish(&site, &node, 0);
+    node.set_sections("rollup", &[&HOURLY]);
+    let (code, stdout) = node.command_text(&["settings", "apply"]);
+    assert!(code == Some(0) && stdout.contains("rollups: \"\" → \"hourly every=1h"), "{stdout}");
+    skip(&site, &mut node, 60);
+    publish(&site, &node, 100);
+    skip(&site, &mut node, 3600);
+    publish(&site, &node, 200);
+    skip(&site, &mut node, 3600);
+    let expected = BTreeMap::from([(hour + HOUR_NS, (10, false))]);
+    wait_for("the window is written", || hours(&site), |found| *found == expected);
+}
