@@ -32,6 +32,7 @@
 //! a store has lost data. Every step after a claim checks the token, so a node that slept through its lease changes nothing.
 
 mod draining;
+mod leb128;
 pub mod memory;
 mod reading;
 mod recording;

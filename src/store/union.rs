@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use datasketches::hll::{HllSketch, HllType, HllUnion};
 
 use super::SeriesCounts;
+use super::leb128::{read_number, write_number};
 use crate::event::{Quality, RollupLimits};
 
 /// The size at which a frame ends, in bytes. Redis handles requests and replies of this size in about a tenth of a ms.
@@ -241,26 +242,6 @@ fn write_entry(frame: &mut Vec<u8>, name: &str, events: u64, users: &[u64]) {
     for difference in differences {
         frame.extend_from_slice(&difference.to_le_bytes()[..width as usize]);
     }
-}
-
-fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number.to_le_bytes()[0]);
-}
-
-fn read_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let byte = *rest.split_off_first()?;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

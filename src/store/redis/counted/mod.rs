@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ::redis::{Cmd, pipe};
 use tokio::time::Instant;
 
 use super::gateway::At;
@@ -29,6 +30,28 @@ pub(super) type Length = (String, u64);
 
 pub(super) fn log_key(place: Place<'_>, name: &str) -> String {
     place.key(Scope::Minute, "log:") + name
+}
+
+/// Returns the lists of a minute, each with its current length.
+pub(super) async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
+    let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut lengths = pipe();
+    for name in &names {
+        lengths.llen(log_key(at.place, name));
+    }
+    let lengths: Vec<u64> = at.ask(lengths).await?;
+    Ok(names.into_iter().zip(lengths).collect())
+}
+
+/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
+pub(super) async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// Items that a task takes out to work with and puts back after success. After a failure, an item is gone.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Logs;
 use super::frame::{self, Event, Events, FRAME_BYTES, Piece};
-use crate::store::redis::counted::{Length, log_key};
+use crate::store::redis::counted::{Length, log_key, off_runtime};
 use crate::store::redis::gateway::At;
 use crate::store::redis::keys::Scope;
 use crate::store::{Result, SeriesCounts, StoreError};
@@ -183,14 +183,6 @@ impl Logs {
             take(place, users);
         }
         Ok(())
-    }
-}
-
-/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
-async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

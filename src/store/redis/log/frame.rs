@@ -15,6 +15,8 @@
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
+use crate::store::leb128::{read_number, write_number};
+
 /// The maximum size of a frame in bytes, unless one series name is longer. Two frames fit in a Redis list node (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
 /// The maximum total size of a frame's header, a part and its entry, excluding the name and the events, in bytes.
@@ -148,30 +150,6 @@ pub(super) fn read<'a>(frame: &'a [u8], mut take: impl FnMut(Piece<'a>)) -> Opti
         take(Piece::Part(number, from, events));
     }
     Some(())
-}
-
-fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number.to_le_bytes()[0]);
-}
-
-fn read_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = *rest.split_off_first()?;
-        let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
-            return None;
-        }
-        number |= bits << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ::redis::{Cmd, pipe};
+use ::redis::Cmd;
 use async_trait::async_trait;
 use hashbrown::HashSet;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::counting::ReadBudget;
 use self::frame::{Event, Piece};
 use self::recording::Log;
-use super::counted::{Cuts, Length, Taken, UNUSED_FOR, log_key};
+use super::counted::{Cuts, Length, Taken, UNUSED_FOR, lengths, log_key};
 use super::gateway::At;
 use super::keys::Place;
 use super::layout::OpenMinutes;
@@ -182,19 +182,6 @@ struct KnownUsers {
 struct Read {
     frames: u64,
     number: Option<u64>,
-}
-
-async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
-    let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut lengths = pipe();
-    for name in &names {
-        lengths.llen(log_key(at.place, name));
-    }
-    let lengths: Vec<u64> = at.ask(lengths).await?;
-    Ok(names.into_iter().zip(lengths).collect())
 }
 
 impl Logs {

@@ -6,7 +6,7 @@ use ::redis::{Cmd, cmd, pipe};
 use async_trait::async_trait;
 
 use super::RedisStore;
-use super::counted::{Cuts, Length, log_key};
+use super::counted::{Cuts, Length, lengths, log_key, off_runtime};
 use super::gateway::{At, DRAINING};
 use super::keys::{Place, Scope};
 use super::layout::OpenMinutes;
@@ -111,20 +111,7 @@ async fn has_lost(at: At<'_>) -> Result<bool> {
 }
 
 async fn provisional(at: At<'_>) -> Result<Vec<SeriesCounts>> {
-    read(at, lists(at).await?).await
-}
-
-async fn lists(at: At<'_>) -> Result<Vec<Length>> {
-    let names: Vec<String> = at.ask(Cmd::smembers(at.key("logs"))).await?;
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut lengths = pipe();
-    for name in &names {
-        lengths.llen(log_key(at.place, name));
-    }
-    let lengths: Vec<u64> = at.ask(lengths).await?;
-    Ok(names.into_iter().zip(lengths).collect())
+    read(at, lengths(at).await?).await
 }
 
 async fn read(at: At<'_>, lists: Vec<Length>) -> Result<Vec<SeriesCounts>> {
@@ -173,7 +160,7 @@ fn size(name: &str) -> u64 {
 
 /// Merges the lists of a window if the largest list, without the others, would take much less memory.
 async fn fold(at: At<'_>) -> Result<()> {
-    let mut lists = lists(at).await?;
+    let mut lists = lengths(at).await?;
     lists.sort_by_key(|(name, _)| std::cmp::Reverse(size(name)));
     let others: u64 = lists.iter().skip(1).map(|(name, _)| size(name)).sum();
     let largest = lists.first().map_or(0, |(name, _)| size(name));
@@ -189,14 +176,6 @@ async fn fold(at: At<'_>) -> Result<()> {
     let mut script = Fold { log, frames: frames.len() }.at(&at.place);
     script.arg(lists.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
     at.ask::<()>(script).await
-}
-
-/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
-async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
 }
 
 impl RedisStore {
