@@ -1,7 +1,6 @@
 //! [`Contributor`]: the task that adds sealed minutes to the windows of the rollups. It announces a minute first, so that its
 //! counts stay the same, and acknowledges it last, so that any node can repeat the step.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use futures_util::{StreamExt, stream};
 
 use super::Shared;
 use super::claims::Inbox;
-use crate::event::{Minute, Partition};
 use crate::node::Heartbeat;
 use crate::store::{Bucket, Claim, OutputName, StoreError, Union};
 
@@ -63,35 +61,29 @@ impl Contributor {
     async fn contribute(&self, claim: &Claim) -> Result<(), StoreError> {
         let Shared { store, partitions, settings, .. } = &*self.shared;
         let counts = self.shared.unsent(claim).await?;
-        let mut windows: BTreeMap<(Partition, Minute), Union> = BTreeMap::new();
+        let (mut windows, mut groups) = (Vec::new(), Vec::new());
         for (partition, rollup) in partitions.rollups() {
-            let [_, last] = rollup.every.window(claim.minute);
-            windows.insert((partition, last), Union::new(rollup.limits));
-        }
-        let mut groups: Vec<Vec<((Partition, Minute), String)>> = Vec::new();
-        for counts in &counts {
-            let of_rollups = partitions.rollups().filter_map(|(partition, rollup)| {
-                let [_, last] = rollup.every.window(claim.minute);
-                Some(((partition, last), rollup.group(&counts.series)?.into_owned()))
-            });
-            let of_rollups: Vec<_> = of_rollups.collect();
-            for (window, group) in &of_rollups {
-                if let Some(union) = windows.get_mut(window) {
+            let [_, minute] = rollup.every.window(claim.minute);
+            let mut union = Union::new(rollup.limits);
+            let of_series: Vec<_> =
+                counts.iter().map(|counts| rollup.group(&counts.series)).collect();
+            for (counts, group) in counts.iter().zip(&of_series) {
+                if let Some(group) = group {
                     union.add(group, counts.cumulative, []);
                 }
             }
-            groups.push(of_rollups);
+            windows.push((Bucket { partition, minute }, union));
+            groups.push(of_series);
         }
         let mut take = |place: usize, users: Vec<u64>| {
-            for (window, group) in &groups[place] {
-                if let Some(union) = windows.get_mut(window) {
+            for ((_, union), groups) in windows.iter_mut().zip(&groups) {
+                if let Some(group) = &groups[place] {
                     union.add(group, 0, users.iter().copied());
                 }
             }
         };
         store.sealed_users(claim, &counts, &mut take).await?;
-        for ((partition, minute), mut union) in windows {
-            let window = Bucket { partition, minute };
+        for (window, mut union) in windows {
             let frames = tokio::task::spawn_blocking(move || union.frames()).await;
             let frames = frames.map_err(|error| StoreError::unavailable(error.to_string()))?;
             if frames.is_empty() {
@@ -101,7 +93,7 @@ impl Contributor {
                 tracing::warn!(
                     minute = claim.minute.shown(),
                     partition = claim.partition.index(),
-                    window = minute.shown(),
+                    window = window.minute.shown(),
                     "cannot add a minute to a window that is closed; its users are missing there, unless they were added before the \
                      store lost data"
                 );
