@@ -5,9 +5,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use xxhash_rust::xxh3::Xxh3;
+
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 const ROOT: u32 = 0;
+/// The size of a [`header`].
+pub(crate) const HEADER: usize = 12;
 
 /// Opens or creates a directory. Fails if it belongs to another user (except root) or is world-writable.
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
@@ -39,10 +43,27 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().write(true).create_new(true))
 }
 
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true))
+}
+
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
+    open_to_read(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Returns the header that is written before a payload: its length (4 bytes) and the xxh3-64 hash of the length and the payload
+/// (8 bytes), both little-endian. Returns `None` if the payload is too large.
+pub(crate) fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
+    let len = u32::try_from(payload.len()).ok()?.to_le_bytes();
+    let mut hash = Xxh3::new();
+    hash.update(&len);
+    hash.update(payload);
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&len);
+    header[4..].copy_from_slice(&hash.digest().to_le_bytes());
+    Some(header)
 }
 
 /// Replaces the contents of a file atomically: even after a power failure, the file has either the old or the new contents.

@@ -2,13 +2,11 @@
 //! xxh3-64 hash of the length and the payload (8 bytes), both little-endian, and the payload (events by series, encoded with
 //! postcard). The reader skips damaged frames and zeros left by a crash. Only a corrupt length hides later frames.
 
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::event::Batch;
+use crate::node::files::{HEADER, header};
 
 /// The header of a segment; the digit is the format version.
 pub const MAGIC: &[u8] = b"eds spool 1\n";
-const HEADER: usize = 12;
 /// Approximate size, in bytes, at which a payload is complete and the next frame is begun.
 const PAYLOAD_BYTES: usize = 512 * 1024;
 /// Maximum size of a payload in bytes: [`PAYLOAD_BYTES`] plus one event, whose series and user have at most 64 KiB each.
@@ -81,17 +79,6 @@ fn frame(payload: &Payload<'_>) -> Option<Frame> {
     let (start, encoded) = bytes.split_first_chunk_mut::<HEADER>()?;
     *start = header(encoded).filter(|_| encoded.len() <= PAYLOAD_MAX)?;
     Some(Frame { bytes, events: payload.iter().map(|(_, events)| events.len()).sum() })
-}
-
-fn header(payload: &[u8]) -> Option<[u8; HEADER]> {
-    let len = u32::try_from(payload.len()).ok()?.to_le_bytes();
-    let mut hash = Xxh3::new();
-    hash.update(&len);
-    hash.update(payload);
-    let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&len);
-    header[4..].copy_from_slice(&hash.digest().to_le_bytes());
-    Some(header)
 }
 
 /// Calls `each` with the series, user and timestamp of every event in a segment. Fails if it does not start with [`MAGIC`].
