@@ -176,6 +176,8 @@ suite! {
             counts_of_another_output_are_sent_by_a_node_that_has_it
             each_output_has_its_own_quarantine
             dropping_an_output_drops_only_its_counts;
+        windows:
+            window_that_lacks_a_minute_is_marked;
         witness:
             late_events_are_reported_until_a_reply_arrives
             lost_claim_announces_nothing

@@ -134,6 +134,8 @@ impl Service {
             partitions: config.partitions.clone(),
             settings: config.flush,
             witness_file: beside_spool("witness.json"),
+            contributions: beside_spool("windows")
+                .zip(config.spool.as_ref().map(|spool| spool.bytes_max)),
             node: Arc::clone(&service.node),
             metrics: Arc::clone(&service.metrics),
             stop: service.parts.intake.stop.clone(),

@@ -1,6 +1,8 @@
 //! [`Contributor`]: the task that adds sealed minutes to the windows of the rollups. It announces a minute first, so that its
 //! counts stay the same, and acknowledges it last, so that any node can repeat the step.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +10,10 @@ use futures_util::{StreamExt, stream};
 
 use super::Shared;
 use super::claims::Inbox;
+use super::contributions::Contributions;
+use crate::event::{Minute, Partition};
 use crate::node::Heartbeat;
-use crate::store::{Bucket, Claim, OutputName, StoreError, Union};
+use crate::store::{Bucket, Claim, OutputName, StoreError, Union, off_runtime};
 
 /// Number of minutes that are added at the same time.
 const CONCURRENT: usize = 8;
@@ -28,7 +32,16 @@ impl Contributor {
                 heartbeat.during(self.round()).await;
             }
         };
-        shared.until_overdue(contributing).await;
+        let handing_back = async {
+            while !shared.stop.is_cancelled() {
+                shared.stop.run_until_cancelled(self.hand_back()).await;
+            }
+        };
+        shared
+            .until_overdue(async {
+                tokio::join!(contributing, handing_back);
+            })
+            .await;
         shared.finished.cancelled().await;
         shared.claims.release_all(Some(&OutputName::rollup())).await;
     }
@@ -56,6 +69,96 @@ impl Contributor {
         stream::iter(calls).buffer_unordered(CONCURRENT).collect::<()>().await;
         held.release(&claims, Duration::ZERO).await;
         self.outbox.sent(None);
+        self.forget_sealed();
+    }
+
+    /// Waits for a new connection to the store, and then adds again what windows lack of the contributions of this node.
+    async fn hand_back(&self) {
+        let Shared { contributions: Some(contributions), states, hand_back, settings, .. } =
+            &*self.shared
+        else {
+            return std::future::pending().await;
+        };
+        hand_back.notified().await;
+        self.forget_sealed();
+        let windows = contributions.windows();
+        let rollups = self.shared.partitions.rollups();
+        let attested: BTreeMap<_, _> =
+            rollups.map(|(partition, _)| (partition, states.of(partition).hands_back)).collect();
+        for window in windows {
+            if attested[&window.partition] > 0
+                && let Err(error) = self.restore(contributions, window).await
+            {
+                tracing::debug!(%error, "cannot add contributions to a window again; retrying");
+                tokio::time::sleep(settings.interval).await;
+                hand_back.notify_one();
+                return;
+            }
+        }
+        for (partition, times) in attested {
+            states.of(partition).hands_back -= times;
+        }
+    }
+
+    async fn restore(
+        &self,
+        contributions: &Contributions,
+        window: Bucket,
+    ) -> Result<(), StoreError> {
+        let Shared { store, partitions, .. } = &*self.shared;
+        let Some(rollup) = partitions.rollup(window.partition) else {
+            return Ok(());
+        };
+        let [first, last] = rollup.every.window(window.minute);
+        let numbers = first.epoch_minutes()..=last.epoch_minutes();
+        let minutes: Vec<_> = numbers.filter_map(Minute::from_epoch_minutes).collect();
+        let mut lacking: BTreeMap<Partition, BTreeSet<Minute>> = BTreeMap::new();
+        let (mut records, mut restored) = (contributions.of(window), 0);
+        loop {
+            let (rest, next) = off_runtime(move || {
+                let next = records.next();
+                (records, next)
+            })
+            .await;
+            records = rest;
+            let Some((source, frames)) = next else {
+                break;
+            };
+            let lacking = match lacking.entry(source.partition) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let lacks = store.lacks(window, source.partition, &minutes).await?;
+                    unknown.insert(lacks.into_iter().collect())
+                }
+            };
+            if lacking.remove(&source.minute) {
+                if !store.contribute(window, source, &frames).await? {
+                    contributions.forget(window);
+                    return Ok(());
+                }
+                restored += 1;
+            }
+        }
+        if restored > 0 {
+            tracing::info!(
+                window = window.minute.shown(),
+                restored,
+                "added minutes to a window again that Redis had lost"
+            );
+        }
+        Ok(())
+    }
+
+    /// Deletes what is kept for sealed windows.
+    fn forget_sealed(&self) {
+        let Some(contributions) = &self.shared.contributions else {
+            return;
+        };
+        for window in contributions.windows() {
+            if self.shared.states.of(window.partition).witness.has_closed(window.minute) {
+                contributions.forget(window);
+            }
+        }
     }
 
     async fn contribute(&self, claim: &Claim) -> Result<(), StoreError> {
@@ -84,12 +187,19 @@ impl Contributor {
         };
         store.sealed_users(claim, &counts, &mut take).await?;
         for (window, mut union) in windows {
-            let frames = tokio::task::spawn_blocking(move || union.frames()).await;
-            let frames = frames.map_err(|error| StoreError::unavailable(error.to_string()))?;
-            if frames.is_empty() {
-                continue;
-            }
-            if !store.contribute(window, claim, &frames).await? {
+            let (contributions, source) = (
+                self.shared.contributions.clone(),
+                Bucket { partition: claim.partition, minute: claim.minute },
+            );
+            let frames = off_runtime(move || {
+                let frames = union.frames();
+                if let Some(contributions) = contributions {
+                    contributions.keep(window, source, &frames);
+                }
+                frames
+            })
+            .await;
+            if !store.contribute(window, source, &frames).await? {
                 tracing::warn!(
                     minute = claim.minute.shown(),
                     partition = claim.partition.index(),

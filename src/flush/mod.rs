@@ -5,6 +5,7 @@ mod agreement;
 mod backlog;
 mod breaker;
 mod claims;
+mod contributions;
 mod contributor;
 mod partitions;
 mod schedule;
@@ -19,11 +20,13 @@ use std::time::Duration;
 
 use coordination::{Arbiter, InvalidSetting, Mutex};
 use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::backlog::BacklogReport;
 use self::breaker::Breaker;
 use self::claims::{Claims, Inbox};
+use self::contributions::Contributions;
 use self::contributor::Contributor;
 use self::partitions::PartitionStates;
 use self::sender::Sender;
@@ -80,6 +83,8 @@ pub struct Flush {
     pub settings: FlushSettings,
     /// The file that keeps the list of published minutes across power failures; `None` if the list is only in memory.
     pub witness_file: Option<PathBuf>,
+    /// The directory that keeps what this node has added to open windows, and its maximum size in bytes.
+    pub contributions: Option<(PathBuf, u64)>,
     pub node: Arc<Node>,
     pub metrics: Arc<Metrics>,
     /// Stops the tasks when cancelled.
@@ -96,11 +101,21 @@ impl Flush {
         let outputs = self.outputs.iter().map(|output| output.name.clone());
         let rollup = self.partitions.rollups().next().map(|_| OutputName::rollup());
         let has_rollups = rollup.is_some();
+        let contributions = self.contributions.filter(|_| has_rollups);
+        let contributions = contributions.and_then(|(directory, bytes_max)| {
+            let opened = Contributions::open(directory, bytes_max, &self.partitions);
+            let logged = opened.inspect_err(|error| {
+                tracing::error!(%error, "cannot keep what is added to windows; if Redis loses it, their points have complete=false");
+            });
+            logged.ok().map(Arc::new)
+        });
         let shared = Arc::new(Shared {
             outputs: outputs.chain(rollup).collect(),
             states: PartitionStates::open(&self.partitions, self.witness_file),
             claims: Claims::new(Arc::clone(&self.store), self.settings.lease),
             store: self.store,
+            contributions,
+            hand_back: Notify::new(),
             partitions: self.partitions,
             settings: self.settings,
             node: self.node,
@@ -174,6 +189,9 @@ struct Shared {
     node: Arc<Node>,
     metrics: Arc<Metrics>,
     states: PartitionStates,
+    contributions: Option<Arc<Contributions>>,
+    /// Notified when contributions may have to be added again.
+    hand_back: Notify,
     claims: Claims,
     /// Stops the tasks. If the store ends with the process, this is not cancelled until everything has been sent.
     stop: CancellationToken,

@@ -19,6 +19,9 @@ pub(super) struct PartitionState {
     pub(super) settling: Settling,
     pub(super) witness: Witness,
     pub(super) ask_times: AskTimes,
+    /// The number of attestations after which the node has not yet added its contributions to windows again, for which it
+    /// counts as lagging.
+    pub(super) hands_back: u32,
 }
 
 #[derive(Debug)]

@@ -95,6 +95,12 @@ impl Witness {
         Some(Rollback { from_ms, to_ms, events, unconfirmed })
     }
 
+    /// Returns whether a minute is known to be closed.
+    pub(super) fn has_closed(&self, minute: Minute) -> bool {
+        let Testimony { since, closed, .. } = &self.past.testimony;
+        since.is_some_and(|since| minute < since) || closed.contains(&minute)
+    }
+
     pub(super) fn forgotten(&mut self) {
         self.attested = None;
     }
@@ -120,14 +126,16 @@ impl Witness {
         let jumped_ms = self.clock.get_or_insert(shown).update(shown);
         self.past.clock_ms = news.now_ms;
         self.sequence = news.sequence;
-        let Testimony { stamp, since, closed, announced, .. } = &mut self.past.testimony;
+        let Testimony { stamp, since, closed, empty, announced, .. } = &mut self.past.testimony;
         *stamp = news.stamp;
         closed.extend(&news.closed);
+        empty.extend(&news.empty);
         announced.extend(&news.announced);
         *since = (*since).max(news.since);
         if let Some(since) = since {
-            *closed = closed.split_off(since);
-            *announced = announced.split_off(since);
+            for minutes in [&mut *closed, empty, announced] {
+                *minutes = minutes.split_off(since);
+            }
         }
         announced.retain(|minute| !closed.contains(minute));
         self.note(recorded, now);

@@ -20,7 +20,9 @@ use super::{FlushSettings, Shared};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
 use crate::node::{self, Heartbeat, Throttle};
-use crate::store::{CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, StoreError};
+use crate::store::{
+    Bucket, CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, Settled, StoreError,
+};
 
 /// Number of series per compaction step. Each step blocks Redis for one to two ms.
 const COMPACT_SERIES: usize = 200;
@@ -204,13 +206,13 @@ impl Worker {
     /// Seals all counts for a claim. Returns the claims for sending them, or none if some could not be sealed.
     async fn seal(&self, claim: &Claim) -> Vec<Claim> {
         let Shared { store, settings, outputs, metrics, claims, partitions, .. } = &*self.shared;
-        let (mut outputs, mut is_incomplete) = (&outputs[..], false);
+        let (mut outputs, mut sources) = (&outputs[..], Vec::new());
         if partitions.rollup(claim.partition).is_some() {
-            let Some(has_lost) = self.settled(claim).await else {
+            let Some(settled) = self.settled(claim).await else {
                 claims.release(std::slice::from_ref(claim), settings.interval).await;
                 return Vec::new();
             };
-            is_incomplete = has_lost;
+            sources = settled;
             // Windows are sent to the outputs, but not added to windows.
             outputs = &outputs[..outputs.len() - 1];
         }
@@ -218,7 +220,7 @@ impl Worker {
             series_max: COMPACT_SERIES,
             lease: settings.lease,
             outputs,
-            is_incomplete,
+            sources: &sources,
         };
         while !self.shared.stop.is_cancelled() {
             let done = match store.compact(claim, &request).await {
@@ -245,9 +247,8 @@ impl Worker {
         Vec::new()
     }
 
-    /// Closes the minutes of a window in all partitions. Returns None unless all are closed and added to the window, and then
-    /// whether any partition has lost data since the window began.
-    async fn settled(&self, claim: &Claim) -> Option<bool> {
+    /// Closes the minutes of a window in all partitions. Returns None unless all are closed and added to the window.
+    async fn settled(&self, claim: &Claim) -> Option<Vec<(Partition, Settled)>> {
         let Shared { store, partitions, states, .. } = &*self.shared;
         let FlushSettings { grace, window_hold: max_hold, lease, .. } = self.settings();
         let window = partitions.rollup(claim.partition)?.every.window(claim.minute);
@@ -262,18 +263,21 @@ impl Worker {
                 old_max: 0,
                 known: states.of(partition).witness.known(Instant::now()),
             };
-            store.settle(partition, window, &request).await
+            (partition, store.settle(partition, window, &request).await)
         });
         let mut answers = stream::iter(calls).buffer_unordered(CONCURRENT);
-        let mut settled = Some(false);
-        while let Some(answer) = answers.next().await {
-            let has_lost = answer.unwrap_or_else(|error| {
+        let mut sources = Some(Vec::new());
+        while let Some((partition, answer)) = answers.next().await {
+            let settled = answer.unwrap_or_else(|error| {
                 tracing::debug!(%error, "cannot close the minutes of a window; retrying");
                 None
             });
-            settled = settled.zip(has_lost).map(|(any, lost)| any || lost);
+            sources = sources.zip(settled).map(|(mut sources, settled)| {
+                sources.push((partition, settled));
+                sources
+            });
         }
-        settled
+        sources
     }
 
     async fn due_partitions(&self) -> Vec<Partition> {
@@ -293,8 +297,8 @@ impl Worker {
         let all = others.into_iter().zip(have_work).chain(filling);
         let now = Instant::now();
         let due = all.filter(|&(partition, has_work)| {
-            let lags = node.partitions.of(partition).lags;
             let mut state = states.of(partition);
+            let lags = node.partitions.of(partition).lags || state.hands_back > 0;
             let settling = &mut state.settling;
             let lags = settling.reports_lag(lags, now, grace);
             let has_settled = settling.may_close(now) && settling.may_take_over(now);
@@ -360,11 +364,26 @@ impl Worker {
         };
         let attested = store.attest(partition, &testimony).await?;
         let node::PartitionState { recorded, kept, .. } = node.partitions.of(partition);
-        let mut state = states.of(partition);
-        if let Some(mut rollback) = state.witness.attested(generation, attested, recorded) {
-            state.settling.went_back(Instant::now(), &self.settings());
+        let rollback = {
+            let mut state = states.of(partition);
+            if let Some(contributions) = &self.shared.contributions {
+                let is_kept = |window: &Bucket| window.partition == partition;
+                if contributions.windows().iter().any(is_kept) {
+                    state.hands_back += 1;
+                    self.shared.hand_back.notify_one();
+                }
+            }
+            let rollback = state.witness.attested(generation, attested, recorded);
+            if rollback.is_some() {
+                state.settling.went_back(Instant::now(), &self.settings());
+            }
+            rollback
+        };
+        if let Some(mut rollback) = rollback {
             rollback.events = rollback.events.saturating_sub(kept);
             states.forgot(rollback);
+            // Another process of this node would report the same loss again.
+            states.save().await;
         }
         Ok(())
     }
@@ -378,7 +397,7 @@ impl Worker {
         let asked = Instant::now();
         let (lags, known) = {
             let mut state = states.of(partition);
-            let lags = node.partitions.of(partition).lags;
+            let lags = node.partitions.of(partition).lags || state.hands_back > 0;
             (state.settling.reports_lag(lags, asked, grace), state.witness.known(asked))
         };
         let asked_nanos = node.clock.now_nanos();

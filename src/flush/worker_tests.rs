@@ -19,7 +19,7 @@ use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, Capabilities, CheckIn, ClaimRequest, Compaction,
     Draining, Known, News, Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts,
-    Store, Testimony,
+    Settled, Store, Testimony,
 };
 use crate::telemetry::{Format, Metrics};
 use coordination::memory::MemoryArbiter;
@@ -213,10 +213,19 @@ impl Draining for Slow {
     async fn contribute(
         &self,
         window: Bucket,
-        claim: &Claim,
+        source: Bucket,
         frames: &[Vec<u8>],
     ) -> Result<bool, StoreError> {
-        self.store.contribute(window, claim, frames).await
+        self.store.contribute(window, source, frames).await
+    }
+
+    async fn lacks(
+        &self,
+        window: Bucket,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Minute>, StoreError> {
+        self.store.lacks(window, partition, minutes).await
     }
 
     async fn settle(
@@ -224,7 +233,7 @@ impl Draining for Slow {
         at: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>, StoreError> {
+    ) -> Result<Option<Settled>, StoreError> {
         self.store.settle(at, window, request).await
     }
 
@@ -394,6 +403,7 @@ impl Site {
             partitions: self.partitions.clone(),
             settings: SETTINGS,
             witness_file: None,
+            contributions: None,
             metrics: Arc::clone(&metrics),
             node: Arc::clone(node),
             stop: stop.clone(),
@@ -652,6 +662,8 @@ async fn claim_taken_over_by_another_node_is_counted_as_lost() {
     let site = Site::new(Duration::ZERO);
     let (store, node) = (Arc::new(site.store("node")), Arc::<Node>::default());
     let shared = Shared {
+        contributions: None,
+        hand_back: tokio::sync::Notify::new(),
         store: Arc::clone(&store) as Arc<dyn Draining>,
         partitions: site.partitions.clone(),
         outputs: Vec::new(),

@@ -135,8 +135,17 @@ pub struct SealRequest<'a> {
     pub lease: Duration,
     /// The outputs that the counts are to be sent to.
     pub outputs: &'a [OutputName],
-    /// Whether these are the counts of a window that may be incomplete.
-    pub is_incomplete: bool,
+    /// For a window: which minutes of each partition must have been added to it.
+    pub sources: &'a [(Partition, Settled)],
+}
+
+/// The state of the minutes of a window in one partition, all of which are closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// The minutes that had events; `None` if this is unknown, because some are too old to be listed.
+    pub minutes: Option<Vec<Minute>>,
+    /// Whether the partition has lost data since the window began.
+    pub has_lost: bool,
 }
 
 /// The result of one step of sealing.
@@ -226,8 +235,10 @@ pub struct News {
     pub now_ms: i64,
     /// The number of the last closing in this response.
     pub sequence: u64,
-    /// The minutes that have been closed since the last closing that the node knew of.
+    /// The minutes with events that have been closed since the last closing that the node knew of.
     pub closed: Vec<Minute>,
+    /// The minutes without events that have been closed since then.
+    pub empty: Vec<Minute>,
     /// Minutes announced since the last known closing: counts are about to be written; no output is known to have them all.
     pub announced: Vec<Minute>,
     /// All minutes before this one count as closed.
@@ -248,9 +259,11 @@ pub struct Testimony {
     pub stamp: u64,
     /// All minutes before this one are closed.
     pub since: Option<Minute>,
-    /// The minutes that are known to be closed.
+    /// The minutes with events that are known to be closed.
     pub closed: BTreeSet<Minute>,
-    /// Minutes whose counts may have been written, although no output is known to have all of them. Disjoint from `closed`.
+    /// The minutes without events that are known to be closed.
+    pub empty: BTreeSet<Minute>,
+    /// Minutes whose counts may have been written, although no output is known to have all of them. No minute is in two sets.
     pub announced: BTreeSet<Minute>,
 }
 
@@ -258,16 +271,17 @@ pub struct Testimony {
 const HANDED_BACK_MAX: usize = 1000;
 
 impl Testimony {
-    /// Returns the epoch minutes in one or more bounded parts. The flag of a part is set if its minutes are only announced.
-    pub(super) fn parts(&self) -> Vec<(bool, Vec<i64>)> {
+    /// Returns the epoch minutes in one or more bounded parts, each with the kind of its minutes.
+    pub(super) fn parts(&self) -> Vec<(&'static str, Vec<i64>)> {
+        let Self { closed, empty, announced, .. } = self;
         let mut parts = Vec::new();
-        for (is_announced, minutes) in [(false, &self.closed), (true, &self.announced)] {
+        for (kind, minutes) in [("closed", closed), ("empty", empty), ("announced", announced)] {
             let numbers: Vec<_> = minutes.iter().map(|minute| minute.epoch_minutes()).collect();
             let chunks = numbers.chunks(HANDED_BACK_MAX);
-            parts.extend(chunks.map(|part| (is_announced, part.to_vec())));
+            parts.extend(chunks.map(|part| (kind, part.to_vec())));
         }
         if parts.is_empty() {
-            parts.push((false, Vec::new()));
+            parts.push(("closed", Vec::new()));
         }
         parts
     }
@@ -345,19 +359,27 @@ pub trait Draining: Store {
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<()>;
 
-    /// Adds the frames of a [`Union`](super::union::Union) to a window: the groups of the claim's minute. Repeating the call
-    /// changes nothing. Returns false if the window is closed.
-    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool>;
+    /// Adds the frames of a [`Union`](super::union::Union) to a window: the groups of a minute of a partition, or no frames if
+    /// it has none. Repeating the call changes nothing. Returns false if the window is closed.
+    async fn contribute(&self, window: Bucket, source: Bucket, frames: &[Vec<u8>]) -> Result<bool>;
+
+    /// Returns which of these minutes of a partition have not been added to the window.
+    async fn lacks(
+        &self,
+        window: Bucket,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Minute>>;
 
     /// Closes the minutes of a window, given by its first and its last minute, in a partition of series, under the same
     /// conditions as an idle minute. Returns None until they are closed, every other live node knows, and their users have been
-    /// added to the window; then returns whether the partition has lost data since the window began.
+    /// added to the window.
     async fn settle(
         &self,
         partition: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>>;
+    ) -> Result<Option<Settled>>;
 
     /// Reads a page of a claim's unsent counts. The first cursor is 0.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>>;

@@ -46,7 +46,7 @@ pub(crate) use self::draining::is_recent;
 pub use self::draining::{
     Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
     Draining, Known, News, NotAName, OutputBacklog, OutputName, QUARANTINE_MAX, SealRequest,
-    Testimony,
+    Settled, Testimony,
 };
 use self::draining::{LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
@@ -112,6 +112,14 @@ impl From<StoreError> for Diagnosis {
 pub struct Bucket {
     pub partition: Partition,
     pub minute: Minute,
+}
+
+/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
+pub(crate) async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// The properties in which stores differ from each other.

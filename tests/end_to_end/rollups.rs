@@ -235,6 +235,36 @@ fn window_that_was_open_when_redis_forgot_is_marked() {
     wait_for("both windows are written", || hours(&site), |found| *found == expected);
 }
 
+/// A node with a spool directory keeps what it has added to open windows, even if it is killed.
+#[test]
+fn window_that_redis_forgot_is_restored_from_the_spool_directory() {
+    let site = site_past_the_hour();
+    let spool = tempfile::tempdir().unwrap();
+    let spool_dir = spool.path().to_str().unwrap();
+    let mut node = site.node("one", &[("store.partitions", "2"), ("input.spool_dir", spool_dir)]);
+    node.set_sections("rollup", &[&HOURLY]);
+    node.run();
+    let hour = site.clock().now_ns() / HOUR_NS * HOUR_NS;
+    publish(&site, &node, 0);
+    skip(&site, &mut node, 60);
+    publish(&site, &node, 5);
+    node.kill();
+    site.redis.query::<()>(&["FLUSHALL"]);
+    node.run();
+    wait_for("the window is restored", || node.log(), |log| log.contains("restored=2"));
+    // The other partition has had no events, which its witness knows after the window.
+    skip(&site, &mut node, 3600);
+    publish(&site, &node, 200);
+    site.redis.query::<()>(&["FLUSHALL"]);
+    wait_for("the window is restored", || node.log(), |log| log.contains("restored=1"));
+    skip(&site, &mut node, 3600);
+    let expected = BTreeMap::from([(hour, (15, false)), (hour + HOUR_NS, (10, false))]);
+    wait_for("both windows are written", || hours(&site), |found| *found == expected);
+    let kept = || std::fs::read_dir(spool.path().join("windows")).unwrap().count();
+    publish(&site, &node, 300);
+    wait_for("only the file of the open window is left", kept, |count| *count == 1);
+}
+
 #[test]
 fn added_rollup_begins_with_the_next_whole_window() {
     let site = site_past_the_hour();

@@ -115,6 +115,7 @@ impl Publisher {
                 lease: Duration::from_secs(30),
             },
             witness_file: None,
+            contributions: None,
             metrics: Arc::clone(&publisher.metrics),
             node,
             stop: publisher.stop.clone(),

@@ -171,12 +171,8 @@ impl Call {
             }
             Self::Compact(claim, series_max, lease, outputs) => {
                 let claim = Claim { generation: 0, ..claim.clone() };
-                let request = SealRequest {
-                    series_max: *series_max,
-                    lease: *lease,
-                    outputs,
-                    is_incomplete: false,
-                };
+                let request =
+                    SealRequest { series_max: *series_max, lease: *lease, outputs, sources: &[] };
                 Answer::Compaction(store.compact(&claim, &request).await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),

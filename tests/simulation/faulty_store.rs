@@ -335,10 +335,19 @@ impl Draining for FaultyStore {
     async fn contribute(
         &self,
         window: Bucket,
-        claim: &Claim,
+        source: Bucket,
         frames: &[Vec<u8>],
     ) -> Result<bool, StoreError> {
-        self.inner.right.contribute(window, claim, frames).await
+        self.inner.right.contribute(window, source, frames).await
+    }
+
+    async fn lacks(
+        &self,
+        window: Bucket,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Minute>, StoreError> {
+        self.inner.right.lacks(window, partition, minutes).await
     }
 
     async fn settle(
@@ -346,7 +355,7 @@ impl Draining for FaultyStore {
         at: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>, StoreError> {
+    ) -> Result<Option<Settled>, StoreError> {
         self.inner.right.settle(at, window, request).await
     }
 

@@ -184,6 +184,7 @@ impl Node {
             partitions: world.partitions(),
             settings: plan.flush,
             witness_file: None,
+            contributions: None,
             node: Arc::clone(&life.shared),
             metrics,
             stop: life.stop.clone(),

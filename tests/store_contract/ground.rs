@@ -293,7 +293,7 @@ impl Node {
         self.0
             .compact(
                 claim,
-                &SealRequest { series_max, lease: AT_ONCE.lease, outputs, is_incomplete: false },
+                &SealRequest { series_max, lease: AT_ONCE.lease, outputs, sources: &[] },
             )
             .await
     }
@@ -302,7 +302,7 @@ impl Node {
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
             let request =
-                SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs, is_incomplete: false };
+                SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs, sources: &[] };
             let done = self.0.compact(claim, &request).await.unwrap();
             if done.left == 0 {
                 return done.sending;

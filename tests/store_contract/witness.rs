@@ -282,6 +282,7 @@ pub(crate) async fn attested_announcement_is_reported_as_announced(ground: &Grou
     let testimony = Testimony {
         closed: [minute(SEED_MINUTE)].into(),
         announced: [minute(SEED_MINUTE + 1)].into(),
+        empty: [minute(SEED_MINUTE + 2)].into(),
         ..Testimony::default()
     };
     let epoch = attest(&a, &testimony).await.epoch;
@@ -289,7 +290,8 @@ pub(crate) async fn attested_announcement_is_reported_as_announced(ground: &Grou
     let news = check_in(&b, known).await.unwrap();
     assert_eq!(news.closed, [minute(SEED_MINUTE)]);
     assert_eq!(news.announced, [minute(SEED_MINUTE + 1)]);
-    for number in [SEED_MINUTE, SEED_MINUTE + 1] {
+    assert_eq!(news.empty, [minute(SEED_MINUTE + 2)]);
+    for number in [SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2] {
         b.record(&[event_in(number, "x")]).await;
     }
     for claim in b.claim(&AT_ONCE).await {

@@ -121,9 +121,7 @@ pub(crate) async fn compact(
     series_max: usize,
 ) -> Result<Compaction, StoreError> {
     let outputs = &[OutputName::default()];
-    store
-        .compact(claim, &SealRequest { series_max, lease: LEASE, outputs, is_incomplete: false })
-        .await
+    store.compact(claim, &SealRequest { series_max, lease: LEASE, outputs, sources: &[] }).await
 }
 
 pub(crate) async fn seal(

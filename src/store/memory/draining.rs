@@ -14,7 +14,7 @@ use crate::event::{Minute, Partition, Quality};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest,
     Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts,
-    StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
+    Settled, StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
 };
 
 /// The approximate size of a count in bytes, excluding its series.
@@ -248,7 +248,7 @@ impl Draining for MemoryStore {
         Ok(())
     }
 
-    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool> {
+    async fn contribute(&self, window: Bucket, source: Bucket, frames: &[Vec<u8>]) -> Result<bool> {
         let Some(rollup) = self.partitions.rollup(window.partition) else {
             return Ok(false);
         };
@@ -257,9 +257,12 @@ impl Draining for MemoryStore {
         if partition.is_closed(window.minute) {
             return Ok(false);
         }
+        if frames.is_empty() {
+            return Ok(true);
+        }
         partition.busy.insert(window.minute);
         let minute = partition.minutes.entry(window.minute).or_default();
-        if minute.added.insert((claim.partition, claim.minute)) {
+        if minute.added.insert(source) {
             minute.arrivals += 1;
             let union = minute.union.get_or_insert_with(|| Union::new(rollup.limits));
             let before = union.bytes();
@@ -273,12 +276,16 @@ impl Draining for MemoryStore {
         Ok(true)
     }
 
+    async fn lacks(&self, _: Bucket, _: Partition, _: &[Minute]) -> Result<Vec<Minute>> {
+        Ok(Vec::new())
+    }
+
     async fn settle(
         &self,
         partition: Partition,
         [first, last]: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>> {
+    ) -> Result<Option<Settled>> {
         let until_ms = self.closes_until_ms(now_ms());
         let partition = &mut self.lock().partitions[partition.index()];
         let is_waiting = |state: &MinuteState| {
@@ -296,7 +303,7 @@ impl Draining for MemoryStore {
         let from = partition.since.unwrap_or(first).max(first);
         let window = from.epoch_minutes()..=last.epoch_minutes();
         partition.closed.extend(window.filter_map(Minute::from_epoch_minutes));
-        Ok(Some(false))
+        Ok(Some(Settled::default()))
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>> {

@@ -80,7 +80,7 @@ struct MinuteState {
     sealed_users: BTreeMap<String, Vec<u64>>,
     /// If this is a window: its users, and the minutes that have been added, by partition.
     union: Option<Union>,
-    added: BTreeSet<(Partition, Minute)>,
+    added: BTreeSet<Bucket>,
     /// The deadline of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
     /// The share of this minute's counts in [`State::bytes`].

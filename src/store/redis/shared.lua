@@ -74,7 +74,8 @@ local function heard_by_others(now)
 end
 
 -- Both `announce` and `close` close a minute, after which no new counts are sealed for it. The number of a closing is even
--- while counts of the minute are only about to be written, and odd once an output has all of them.
+-- while counts of the minute are only about to be written, and odd once an output has all of them: 4n + 1, or 4n + 3 if the
+-- minute had no events.
 local function announce(minute)
   local number = tonumber(redis.call('ZSCORE', closed, minute))
   if not number then
@@ -84,12 +85,15 @@ local function announce(minute)
   return number
 end
 
-local function close(minute)
+local function close(minute, is_empty)
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local number = tonumber(redis.call('ZSCORE', closed, minute) or '0')
   if not (since and tonumber(minute) < since) and number % 2 == 0 then
-    number = 2 * redis.call('HINCRBY', witness, 'sequence', 1) + 1
-    redis.call('ZADD', closed, whole(number), minute)
+    local sequence = redis.call('HINCRBY', witness, 'sequence', 1)
+    if (sequence % 2 == 1) ~= (is_empty == true) then
+      sequence = redis.call('HINCRBY', witness, 'sequence', 1)
+    end
+    redis.call('ZADD', closed, whole(2 * sequence + 1), minute)
   end
 end
 

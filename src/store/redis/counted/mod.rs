@@ -46,14 +46,6 @@ pub(super) async fn lengths(at: At<'_>) -> Result<Vec<Length>> {
     Ok(names.into_iter().zip(lengths).collect())
 }
 
-/// Runs work on a blocking thread, since sorting millions of numbers takes tens of ms.
-pub(super) async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
 /// Items that a task takes out to work with and puts back after success. After a failure, an item is gone.
 #[derive(Debug)]
 pub(super) struct Taken<V>(Mutex<HashMap<Bucket, (V, Instant)>>);

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Records minutes of a partition that a node knows to be closed. The node knows an epoch, its last stamp (0: none) and
--- `known_since` (empty: unknown). No other store has `new_epoch`. `is_announced` is 1 if the minutes are only announced.
+-- `known_since` (empty: unknown). No other store has `new_epoch`. The minutes are `closed`, `announced`, or `empty`.
 -- Returns {epoch, the node's stamp, the last stamp before which Redis has lost nothing (0: it has nothing), its time in ms}.
 --
 -- An epoch ends when Redis loses something, i.e. has an older stamp for a node than the node itself knows. The new epoch
@@ -33,7 +33,11 @@ end
 for i = REST, #ARGV do
   -- Minutes before `since` count as closed without being listed.
   if not (since and tonumber(ARGV[i]) < since) then
-    (is_announced == '1' and announce or close)(ARGV[i])
+    if kind == 'announced' then
+      announce(ARGV[i])
+    else
+      close(ARGV[i], kind == 'empty')
+    end
   end
 end
 return {epoch, stamp, tonumber(forgot_from), tonumber(forgot_from_ms)}

@@ -2,7 +2,7 @@
 -- A node reports whether it lags (1: it has events of the partition that have not been recorded), leaves a stamp, and learns
 -- which minutes of the partition have been closed. The clock may go back by `tolerance_ms` unnoticed; the node counts as
 -- alive for `alive_ms`. Returns {stamp, current time in ms, sequence, minutes closed since the sequence that the node knows,
--- minutes announced since then, since (empty: from the beginning), 1 if there may be something to claim, total number of
+-- minutes announced since then, minutes closed since then that had no events, since (empty: from the beginning), 1 if there may be something to claim, total number of
 -- events that the node found late}, or nothing if Redis has lost something that the node knows.
 
 -- If there are more stamps than this, those of nodes that have not been alive for this many ms are dropped.
@@ -66,10 +66,10 @@ end
 
 local sequence = tonumber(heard)
 local news = redis.call('ZRANGEBYSCORE', closed, '(' .. heard, '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
-local closed_since, announced_since = {}, {}
+local closed_since, announced_since, empty_since = {}, {}, {}
 for i = 1, #news, 2 do
   sequence = tonumber(news[i + 1])
-  local list = sequence % 2 == 0 and announced_since or closed_since
+  local list = sequence % 2 == 0 and announced_since or sequence % 4 == 3 and empty_since or closed_since
   list[#list + 1] = tonumber(news[i])
 end
 
@@ -86,4 +86,4 @@ local function is_due()
   end
   return 0
 end
-return {stamp, now, sequence, closed_since, announced_since, known[2] or '', is_due(), late}
+return {stamp, now, sequence, closed_since, announced_since, empty_since, known[2] or '', is_due(), late}

@@ -12,17 +12,18 @@ use crate::store::redis::gateway::{ANY, At, DRAINING};
 use crate::store::redis::keys::Scope;
 use crate::store::redis::layout::{held, pieces};
 use crate::store::redis::survey::{ask_backlog, read_backlog};
+use crate::store::redis::windows::lacks;
 use crate::store::redis::{RedisStore, millis};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, CheckIn, Claim, ClaimRequest, Compaction, Draining,
-    Known, News, OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, StoreError,
-    Testimony, recent_for,
+    Known, News, OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, Settled,
+    StoreError, Testimony, recent_for,
 };
 
 /// A granted claim: the minute's name, the token, whether the claim was taken over, the output.
 type Granted = (String, String, bool, String);
-/// The reply to a check-in: stamp, clock in ms, last closing, closed minutes, announced minutes, since, is due, late events.
-type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, String, bool, u64);
+/// The reply to a check-in: stamp, clock in ms, last closing, closed, announced and empty minutes, since, is due, late events.
+type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, Vec<i64>, String, bool, u64);
 
 #[async_trait]
 impl Draining for RedisStore {
@@ -30,13 +31,13 @@ impl Draining for RedisStore {
         let at = self.gateway.at(partition, DRAINING);
         let since = testimony.since.map(|since| since.epoch_minutes().to_string());
         let mut attested = Attested::default();
-        for (is_announced, minutes) in testimony.parts() {
+        for (kind, minutes) in testimony.parts() {
             let mut script = Attest {
                 known_epoch: testimony.epoch,
                 known_stamp: testimony.stamp,
                 new_epoch: new_epoch(),
                 known_since: since.as_deref().unwrap_or_default(),
-                is_announced: i32::from(is_announced),
+                kind,
             }
             .at(&at.place);
             script.arg(minutes);
@@ -58,7 +59,7 @@ impl Draining for RedisStore {
             alive_ms: millis(alive),
         };
         let answer: Option<Heard> = at.ask(script.at(&at.place)).await?;
-        let (stamp, now_ms, sequence, closed, announced, since, is_due, late) =
+        let (stamp, now_ms, sequence, closed, announced, empty, since, is_due, late) =
             answer.ok_or_else(|| self.gateway.forgot(partition))?;
         let minute = |number: &i64| Minute::from_epoch_minutes(*number);
         Ok(News {
@@ -67,6 +68,7 @@ impl Draining for RedisStore {
             sequence,
             closed: closed.iter().filter_map(minute).collect(),
             announced: announced.iter().filter_map(minute).collect(),
+            empty: empty.iter().filter_map(minute).collect(),
             since: since.parse().ok().as_ref().and_then(minute),
             is_due,
             late,
@@ -138,8 +140,18 @@ impl Draining for RedisStore {
         self.layout_of(claim.partition).sealed_users(self.at(claim), series, take).await
     }
 
-    async fn contribute(&self, window: Bucket, claim: &Claim, frames: &[Vec<u8>]) -> Result<bool> {
-        self.add_to_window(window, claim, frames).await
+    async fn contribute(&self, window: Bucket, source: Bucket, frames: &[Vec<u8>]) -> Result<bool> {
+        self.add_to_window(window, source, frames).await
+    }
+
+    async fn lacks(
+        &self,
+        window: Bucket,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Minute>> {
+        let at = self.gateway.at(window.partition, DRAINING).minute(window.minute);
+        lacks(at, partition, minutes).await
     }
 
     async fn settle(
@@ -147,7 +159,7 @@ impl Draining for RedisStore {
         partition: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>> {
+    ) -> Result<Option<Settled>> {
         self.close_window(partition, window, request).await
     }
 

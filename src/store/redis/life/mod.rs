@@ -26,7 +26,7 @@ scripts! {
     ADMIT Admit = SHARED + "admit.lua"() Partition[division arrivals] Minute[counts]
         => name minute minute_end_ms kept_ms (series_max overflow user_sets divided);
     ATTEST Attest = SHARED + "attest.lua"() Partition[witness closed stamps]
-        => node (known_epoch known_stamp new_epoch known_since is_announced);
+        => node (known_epoch known_stamp new_epoch known_since kind);
     CHECK_IN CheckInAt = SHARED + "check_in.lua"()
         Partition[lagging witness stamps claims idle closed outputs minutes]
         => node tolerance_ms (lags lease_ms known_epoch known_stamp heard alive_ms);

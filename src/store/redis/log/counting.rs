@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::Logs;
 use super::frame::{self, Event, Events, FRAME_BYTES, Piece};
-use crate::store::redis::counted::{Length, log_key, off_runtime};
+use crate::store::off_runtime;
+use crate::store::redis::counted::{Length, log_key};
 use crate::store::redis::gateway::At;
 use crate::store::redis::keys::Scope;
 use crate::store::{Result, SeriesCounts, StoreError};

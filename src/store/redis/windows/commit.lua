@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Adds a list of users to a window: those of the minute at `offset` in the window, of the partition `source`. They are added
--- once, however often nodes try. A list that is not added is dropped. Returns the number of lists in the window, 0 if the users
+-- Adds a list of users to a window: those of the minute at `offset` in the window, of the partition `source`. If the minute has
+-- no users of the rollup, there are no frames and no list, and the minute is only noted. They are added once, however often nodes try. A list that is not added is dropped. Returns the number of lists in the window, 0 if the users
 -- had been added, -1 if the window is closed, or nothing if the list is incomplete.
 local list, mark = base .. 'log:' .. log, base .. 'had:' .. source
 local since = tonumber(redis.call('HGET', witness, 'since'))
@@ -15,12 +15,14 @@ end
 if redis.call('LLEN', list) ~= tonumber(frames) then
   return false
 end
--- The minute is registered first, so that an error in between does not hide the list.
-redis.call('ZADD', minutes, 'NX', minute, name)
-redis.call('HINCRBY', arrivals, name, 1)
-redis.call('SADD', logs, log)
-redis.call('PERSIST', list)
+if frames ~= '0' then
+  -- The minute is registered first, so that an error in between does not hide the list.
+  redis.call('ZADD', minutes, 'NX', minute, name)
+  redis.call('HINCRBY', arrivals, name, 1)
+  redis.call('SADD', logs, log)
+  redis.call('PERSIST', list)
+  redis.call('PERSIST', counts)
+end
 redis.call('SETBIT', mark, offset, 1)
 redis.call('PEXPIRE', mark, mark_ms)
-redis.call('PERSIST', counts)
 return redis.call('SCARD', logs)

@@ -6,7 +6,7 @@ use ::redis::{Cmd, cmd, pipe};
 use async_trait::async_trait;
 
 use super::RedisStore;
-use super::counted::{Cuts, Length, lengths, log_key, off_runtime};
+use super::counted::{Cuts, Length, lengths, log_key};
 use super::gateway::{At, DRAINING};
 use super::keys::{Place, Scope};
 use super::layout::OpenMinutes;
@@ -15,7 +15,7 @@ use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::{
     Bucket, Claim, ClaimRequest, Compaction, Page, Records, Result, SealRequest, SeriesCounts,
-    SeriesUsers, StoreError, Union,
+    SeriesUsers, Settled, StoreError, Union, off_runtime,
 };
 
 scripts! {
@@ -70,7 +70,7 @@ impl OpenMinutes for Windows {
     ) -> Result<Compaction> {
         let count = async |cut: Vec<Length>| {
             let mut counts = read(at, cut).await?;
-            let is_incomplete = request.is_incomplete || has_lost(at).await?;
+            let is_incomplete = is_incomplete(at, request.sources).await?;
             for counts in &mut counts {
                 counts.quality.is_incomplete = is_incomplete;
             }
@@ -105,9 +105,59 @@ impl OpenMinutes for Windows {
 async fn has_lost(at: At<'_>) -> Result<bool> {
     let witness = at.place.key(Scope::Partition, "witness");
     let lost_at: Option<i64> = at.ask(Cmd::hget(witness, "lost_at")).await?;
+    let first = window_of(at).map(|[first, _]| first.epoch_minutes());
+    Ok(lost_at.zip(first).is_some_and(|(lost_at, first)| lost_at >= first))
+}
+
+/// Returns whether minutes that had been added to this window are missing, because Redis has lost them.
+async fn is_incomplete(at: At<'_>, sources: &[(Partition, Settled)]) -> Result<bool> {
+    let mut missing = 0;
+    for (partition, Settled { minutes, has_lost: has_partition_lost }) in sources {
+        missing += match minutes {
+            Some(minutes) => lacks(at, *partition, minutes).await?.len(),
+            None => usize::from(*has_partition_lost || has_lost(at).await?),
+        };
+    }
+    if missing > 0 {
+        tracing::warn!(
+            window = at.place.minute.map(Minute::shown),
+            missing,
+            "Redis has lost minutes of partitions that had been added to this window; its points have complete=false"
+        );
+    }
+    Ok(missing > 0)
+}
+
+/// Returns which of these minutes of a partition have not been added to the window of this place.
+pub(super) async fn lacks(
+    at: At<'_>,
+    partition: Partition,
+    minutes: &[Minute],
+) -> Result<Vec<Minute>> {
+    let Some([first, _]) = window_of(at).filter(|_| !minutes.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let key = at.place.key(Scope::Minute, "had:") + source_name(at, partition);
+    let bits: Option<Vec<u8>> = at.ask(Cmd::get(key)).await?;
+    let bits = bits.unwrap_or_default();
+    let is_lacking = |minute: &Minute| {
+        let offset = usize::try_from(minute.epoch_minutes() - first.epoch_minutes());
+        let offset = offset.unwrap_or(usize::MAX);
+        let byte = bits.get(offset / 8).copied().unwrap_or_default();
+        byte & (0x80 >> (offset % 8)) == 0
+    };
+    Ok(minutes.iter().copied().filter(is_lacking).collect())
+}
+
+/// Returns the name of a partition in the keys of windows.
+fn source_name(at: At<'_>, partition: Partition) -> &str {
+    at.gateway.keys(partition).tag.trim_matches(['{', '}'])
+}
+
+/// Returns the first and the last minute of the window of this place.
+fn window_of(at: At<'_>) -> Option<[Minute; 2]> {
     let rollup = at.gateway.partitions.rollup(at.partition);
-    let first = rollup.zip(at.place.minute).map(|(rollup, last)| rollup.every.window(last)[0]);
-    Ok(lost_at.is_some_and(|at| first.is_some_and(|first| at >= first.epoch_minutes())))
+    rollup.zip(at.place.minute).map(|(rollup, last)| rollup.every.window(last))
 }
 
 async fn provisional(at: At<'_>) -> Result<Vec<SeriesCounts>> {
@@ -183,7 +233,7 @@ impl RedisStore {
     pub(super) async fn add_to_window(
         &self,
         window: Bucket,
-        claim: &Claim,
+        source: Bucket,
         frames: &[Vec<u8>],
     ) -> Result<bool> {
         let at = self.gateway.at(window.partition, DRAINING).minute(window.minute);
@@ -195,12 +245,15 @@ impl RedisStore {
             // The minutes that were sealed before the rollup was added are missing in this window.
             return Ok(true);
         }
+        if lacks(at, source.partition, &[source.minute]).await?.is_empty() {
+            return Ok(true);
+        }
         let minutes = last.epoch_minutes() - first.epoch_minutes() + 1;
         let script = Commit {
             log: upload(at, frames).await?,
             frames: frames.len(),
-            source: self.gateway.keys(claim.partition).tag.trim_matches(['{', '}']),
-            offset: claim.minute.epoch_minutes() - first.epoch_minutes(),
+            source: source_name(at, source.partition),
+            offset: source.minute.epoch_minutes() - first.epoch_minutes(),
             // Longer than any claim on a minute of the window can be repeated.
             mark_ms: millis(self.gateway.process.retention) + minutes.unsigned_abs() * 60_000,
         };
@@ -221,7 +274,7 @@ impl RedisStore {
         partition: Partition,
         [first, last]: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<bool>> {
+    ) -> Result<Option<Settled>> {
         let at = self.gateway.at(partition, DRAINING).minute(last);
         // Names of claimed minutes are compared by date and by number.
         let [(first_date, first_number), (last_date, last_number)] = [first, last].map(|minute| {
@@ -240,9 +293,15 @@ impl RedisStore {
             last_date,
             last_number,
         };
-        let settled: Option<(u8, i64)> = at.ask(script.at(&at.place)).await?;
-        let (state, lost_at) = settled.ok_or_else(|| self.gateway.forgot(partition))?;
-        Ok((state == 2).then_some(lost_at >= first.epoch_minutes()))
+        let settled: Option<(u8, i64, i64, Vec<i64>)> = at.ask(script.at(&at.place)).await?;
+        let (state, lost_at, listed_from, minutes) =
+            settled.ok_or_else(|| self.gateway.forgot(partition))?;
+        let minutes = minutes.into_iter().filter_map(Minute::from_epoch_minutes);
+        let settled = Settled {
+            minutes: (listed_from <= first.epoch_minutes()).then(|| minutes.collect()),
+            has_lost: lost_at >= first.epoch_minutes(),
+        };
+        Ok((state == 2).then_some(settled))
     }
 
     pub(super) fn layout_of(&self, partition: Partition) -> &dyn OpenMinutes {
