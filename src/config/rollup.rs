@@ -74,7 +74,11 @@ pub(super) fn read(values: &mut Effective, outputs: &[Output]) -> Vec<Rollup> {
             },
             keep: keys.keep,
             drop: keys.drop,
-            limits: RollupLimits { users_max: keys.users_max, bytes_max: keys.memory_max },
+            limits: RollupLimits {
+                users_max: keys.users_max,
+                groups_max: keys.groups_max,
+                bytes_max: keys.memory_max,
+            },
             suffix: suffix.into(),
         });
     }

@@ -169,6 +169,7 @@ sections! {
         alike keep: List Vec<TagFilter> = kinds::tag_filters, "", "series to count, as TAG=VALUE; if empty, all";
         alike drop: List Vec<TagFilter> = kinds::tag_filters, "", "series not to count, as TAG=VALUE";
         alike users_max: Integer u64 = kinds::count("1 to 1000000000"), "5000000", "maximum number of users per group and window; beyond it, the number is an estimate";
+        alike groups_max: Integer usize = kinds::count("1 to 10000000"), "100000", "maximum number of groups per window; further groups are counted as one";
         alike memory_max: Text u64 = kinds::size("1MiB to 1TiB"), "1GiB", "maximum memory of a window; beyond it, the largest groups are estimated";
         alike suffix: Text Option<String> = kinds::optional_name("1 to 64 of A-Z a-z 0-9 . _ -"), "", "suffix of the measurements; if empty, an underscore and the length or, with groups, the name";
     }

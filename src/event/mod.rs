@@ -19,7 +19,9 @@ pub use partition::{
     series_fingerprint,
 };
 pub use rejection::Rejection;
-pub use rollup::{ESTIMATE_ERROR, Every, Quality, Rollup, RollupLimits, TagFilter, Tags};
+pub use rollup::{
+    ESTIMATE_ERROR, Every, OVERFLOW_GROUP, Quality, Rollup, RollupLimits, TagFilter, Tags,
+};
 pub use scan::tags;
 pub(crate) use scan::{escape, head};
 pub use timestamp::{Precision, Window};

@@ -37,9 +37,14 @@ pub struct Rollup {
 pub struct RollupLimits {
     /// The maximum number of users per group.
     pub users_max: u64,
+    /// The maximum number of groups. The users and events of further groups are counted in [`OVERFLOW_GROUP`].
+    pub groups_max: usize,
     /// The maximum memory for the users of all groups, in bytes. Beyond it, the largest groups are estimated.
     pub bytes_max: u64,
 }
+
+/// The group of the series beyond the limit on groups.
+pub const OVERFLOW_GROUP: &str = "eds_overflow=groups";
 
 /// The relative standard error of an estimated number of users.
 pub const ESTIMATE_ERROR: f64 = 0.0081;
@@ -122,6 +127,16 @@ impl Every {
         .filter(|_| is_whole)
     }
 
+    /// Returns the maximum number of minutes in a window.
+    #[must_use]
+    pub const fn longest(self) -> i64 {
+        match self {
+            Self::Minutes(minutes) => minutes,
+            // On one of the days, the clock may be set back, by at most two hours.
+            Self::Days(days, _) => days.cast_signed() * MINUTES_PER_DAY + 120,
+        }
+    }
+
     /// Returns the first and the last minute of the window with this minute.
     #[must_use]
     pub fn window(self, minute: Minute) -> [Minute; 2] {
@@ -180,7 +195,7 @@ impl fmt::Display for Rollup {
     /// Writes the rollup in a canonical form, so that nodes can compare their rollups.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, every, tags, keep, drop, limits, suffix } = self;
-        let RollupLimits { users_max, bytes_max } = limits;
+        let RollupLimits { users_max, groups_max, bytes_max } = limits;
         let zone = match every {
             Every::Minutes(_) => Tz::UTC,
             Every::Days(_, zone) => *zone,
@@ -197,7 +212,7 @@ impl fmt::Display for Rollup {
         let (keep, drop) = (filters(keep), filters(drop));
         write!(
             f,
-            "{name} every={every} zone={zone} by={by} without={without} keep={keep} drop={drop} users_max={users_max} memory_max={bytes_max} suffix={suffix}"
+            "{name} every={every} zone={zone} by={by} without={without} keep={keep} drop={drop} users_max={users_max} groups_max={groups_max} memory_max={bytes_max} suffix={suffix}"
         )
     }
 }
@@ -289,7 +304,7 @@ mod tests {
             tags,
             keep: filters(keep),
             drop: filters(drop),
-            limits: RollupLimits { users_max: 1, bytes_max: 8 },
+            limits: RollupLimits { users_max: 1, groups_max: 9, bytes_max: 8 },
             suffix: "_1h".into(),
         }
     }

@@ -241,7 +241,7 @@ mod tests {
             tags: Tags::All,
             keep: Vec::new(),
             drop: Vec::new(),
-            limits: RollupLimits { users_max: 9, bytes_max: 9 },
+            limits: RollupLimits { users_max: 9, groups_max: 9, bytes_max: 9 },
             suffix: "_r".into(),
         }])
     }

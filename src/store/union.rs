@@ -14,10 +14,11 @@
 use std::collections::BTreeMap;
 
 use datasketches::hll::{HllSketch, HllType, HllUnion};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::SeriesCounts;
 use super::leb128::{read_number, write_number};
-use crate::event::{Quality, RollupLimits};
+use crate::event::{OVERFLOW_GROUP, Quality, RollupLimits};
 
 /// The size at which a frame ends, in bytes. Redis handles requests and replies of this size in about a tenth of a ms.
 const FRAME_BYTES: usize = 256 << 10;
@@ -71,6 +72,17 @@ impl Group {
         }
     }
 
+    fn merge(&mut self, other: Self) {
+        self.events += other.events;
+        if let Some(sketch) = other.sketch {
+            self.estimate();
+            if let Some(own) = &mut self.sketch {
+                own.update(&sketch.to_sketch(HllType::Hll6));
+            }
+        }
+        self.add(other.users);
+    }
+
     /// Replaces the users by a sketch of them. Does nothing if a sketch cannot be created, which does not happen.
     fn estimate(&mut self) {
         if self.sketch.is_none() {
@@ -101,6 +113,9 @@ impl Union {
 
     /// Adds events, and the fingerprints of their users in any order, to a group.
     pub fn add(&mut self, name: &str, events: u64, users: impl IntoIterator<Item = u64>) {
+        if self.groups.len() > self.limits.groups_max.saturating_mul(2) {
+            self.limit_groups();
+        }
         let group = match self.groups.get_mut(name) {
             Some(group) => group,
             None => self.groups.entry(name.into()).or_default(),
@@ -166,8 +181,30 @@ impl Union {
         Some(())
     }
 
+    /// Merges the groups beyond the limit into one. The groups whose names have the smallest hashes stay, so that a group is
+    /// either counted alone in every list, or the lists that are merged agree to count it in [`OVERFLOW_GROUP`].
+    fn limit_groups(&mut self) {
+        let hash = |name: &str| if name == OVERFLOW_GROUP { 0 } else { xxh3_64(name.as_bytes()) };
+        let most = self.limits.groups_max + usize::from(self.groups.contains_key(OVERFLOW_GROUP));
+        if self.groups.len() <= most {
+            return;
+        }
+        let mut hashes: Vec<_> = self.groups.keys().map(|name| hash(name)).collect();
+        let (_, &mut limit, _) = hashes.select_nth_unstable(most);
+        let all = std::mem::take(&mut self.groups).into_iter();
+        let (kept, further): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.partition(|(name, _)| hash(name) < limit);
+        self.groups = kept;
+        let overflow = self.groups.entry(OVERFLOW_GROUP.into()).or_default();
+        for group in further.into_values() {
+            overflow.merge(group);
+        }
+        overflow.settle(self.limits.users_max);
+    }
+
     /// Sorts the users, removes duplicates, and applies the limits.
     pub(crate) fn settle(&mut self) {
+        self.limit_groups();
         let users_max = self.limits.users_max;
         self.groups.values_mut().for_each(|group| group.settle(users_max));
         let bytes = |group: &Group| (group.users.len() * size_of::<u64>()) as u64;
@@ -252,7 +289,8 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: RollupLimits = RollupLimits { users_max: 1_000_000, bytes_max: 64 << 20 };
+    const LIMITS: RollupLimits =
+        RollupLimits { users_max: 1_000_000, groups_max: 1000, bytes_max: 64 << 20 };
 
     fn counts(union: Union) -> Vec<(String, u64, u64)> {
         let counts =
@@ -341,5 +379,39 @@ mod tests {
             assert_eq!((small.unique, small.quality), (1, Quality::default()));
             assert!(orders.iter().all(|order| *order == orders[0]), "{orders:?}");
         }
+    }
+
+    /// Beyond the limit on groups, groups are merged, and the same ones in whatever order lists are merged.
+    #[test]
+    fn further_groups_become_one() {
+        let limits = RollupLimits { groups_max: 10, ..LIMITS };
+        let parts: Vec<_> = (0..8_u64)
+            .map(|part| {
+                let mut union = Union::new(limits);
+                for group in (0..40).filter(|group| (group + part) % 3 != 0) {
+                    union.add(&format!("a={group}"), 1, [group, 100 + part]);
+                }
+                union.frames()
+            })
+            .collect();
+        let merged = |parts: &mut dyn Iterator<Item = &Vec<Vec<u8>>>| {
+            let mut union = Union::new(limits);
+            parts.flatten().for_each(|frame| union.read(frame).unwrap());
+            counts(union)
+        };
+        let all = merged(&mut parts.iter());
+        assert_eq!(all, merged(&mut parts.iter().rev()));
+        let (overflow, others): (Vec<_>, Vec<_>) =
+            all.iter().partition(|(name, ..)| name == OVERFLOW_GROUP);
+        assert_eq!(others.len(), 10);
+        for (name, users, events) in others {
+            let group: u64 = name.trim_start_matches("a=").parse().unwrap();
+            let times = (0..8).filter(|part| !(group + part).is_multiple_of(3)).count() as u64;
+            assert_eq!((*users, *events), (times + 1, times), "{name}");
+        }
+        let events: u64 = all.iter().map(|(.., events)| events).sum();
+        let expected = (0..8).flat_map(|part| (0..40).map(move |group| (group + part) % 3));
+        assert_eq!(events, expected.filter(|rest| *rest != 0).count() as u64);
+        assert_eq!(overflow[0].1, 30 + 8);
     }
 }
