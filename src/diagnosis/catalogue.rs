@@ -121,6 +121,7 @@ causes! {
     Forgotten "forgotten" Critical "Redis lost acknowledged writes" => ACKNOWLEDGE, ForgottenDespiteAppendOnly => despite_append_only!();
     Unconfirmed "unconfirmed" Critical "Redis lost minutes while they were being written to an output" => ACKNOWLEDGE,
         UnconfirmedDespiteAppendOnly => concat!("compare the points for these minutes with the expected counts; ", despite_append_only!());
+    WindowsIncomplete "windows-incomplete" Critical "Redis lost users of windows that were open" => ACKNOWLEDGE;
     SpoolFills "spool-fills" Critical "its spool is nearly full" => "fix the store or reduce its load; raise input.spool_max";
     RejectsLines "rejects-lines" Warning "rejects many lines" => AS_DOCUMENTED;
     QueueFills "queue-fills" Warning "its queue is at least half full" => RELIEVE;

@@ -59,6 +59,8 @@ losses! {
     Unconfirmed "unconfirmed" Unconfirmed "minutes lost by Redis while being written"
         "an output may be missing some of their counts" =>
         concat!("compare the points for these minutes with the expected counts; ", append_only!());
+    Windows "windows" WindowsIncomplete "minutes missing in windows" "Redis lost users that had been added to a window, which has complete=false" =>
+        concat!("set input.spool_dir on all nodes; ", append_only!());
     Discarded "discarded" Discarded "events in discarded counts" "an output rejected their counts while its quarantine was full" => QUARANTINED;
     Late "late" Late "late events" "they arrived after their minute had closed, so they are not published" =>
         "check the senders' clocks and delays; raise flush.grace with `eds settings apply` and restart all nodes";

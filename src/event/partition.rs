@@ -119,6 +119,12 @@ impl Partitions {
         self.rollups.get(usize::from(place))
     }
 
+    /// Returns the maximum number of minutes in a window of any rollup; 0 if there are no rollups.
+    #[must_use]
+    pub fn longest_window(&self) -> i64 {
+        self.rollups.iter().map(|rollup| rollup.every.longest()).max().unwrap_or_default()
+    }
+
     /// Returns the period that counts of a minute in this partition are for.
     #[must_use]
     pub fn period(&self, partition: Partition, minute: Minute) -> Period {

@@ -21,7 +21,7 @@ use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
 use crate::node::{self, Heartbeat, Throttle};
 use crate::store::{
-    Bucket, CheckIn, Claim, ClaimRequest, News, OutputName, SealRequest, Settled, StoreError,
+    Bucket, CheckIn, Claim, ClaimRequest, Compaction, News, OutputName, SealRequest, StoreError,
 };
 
 /// Number of series per compaction step. Each step blocks Redis for one to two ms.
@@ -232,6 +232,7 @@ impl Worker {
             };
             metrics.series_sealed.inc_by(done.sealed);
             metrics.events_repeated.inc_by(done.repeated);
+            self.found_inexact(claim, &done);
             let late = self.shared.states.of(claim.partition).witness.found_late(done.late);
             self.found_late(claim.partition, Some(claim.minute), late);
             if done.left == 0 {
@@ -248,7 +249,7 @@ impl Worker {
     }
 
     /// Closes the minutes of a window in all partitions. Returns None unless all are closed and added to the window.
-    async fn settled(&self, claim: &Claim) -> Option<Vec<(Partition, Settled)>> {
+    async fn settled(&self, claim: &Claim) -> Option<Vec<(Partition, Vec<Minute>)>> {
         let Shared { store, partitions, states, .. } = &*self.shared;
         let FlushSettings { grace, window_hold: max_hold, lease, .. } = self.settings();
         let window = partitions.rollup(claim.partition)?.every.window(claim.minute);
@@ -468,6 +469,25 @@ impl Worker {
         self.shared.node.losses.add(LossCause::Late, minute, events);
         let partition = partition.index();
         tracing::debug!(partition, events, "events arrived after their counts were sealed");
+    }
+
+    fn found_inexact(&self, window: &Claim, done: &Compaction) {
+        let Shared { metrics, node, partitions, .. } = &*self.shared;
+        let Some(rollup) = partitions.rollup(window.partition) else {
+            return;
+        };
+        if done.missing > 0 {
+            node.losses.add(LossCause::Windows, window.minute, done.missing);
+        }
+        if done.estimated > 0 {
+            metrics.window_estimates.inc_by(done.estimated);
+            tracing::warn!(
+                rollup = rollup.name,
+                window = window.minute.shown(),
+                groups = done.estimated,
+                "numbers of users are estimates, because the window exceeds rollup.users_max or rollup.memory_max"
+            );
+        }
     }
 
     fn log_rollbacks(&self) {

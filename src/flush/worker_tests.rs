@@ -19,7 +19,7 @@ use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, Capabilities, CheckIn, ClaimRequest, Compaction,
     Draining, Known, News, Page, RecordRequest, Recording, Records, SealRequest, SeriesCounts,
-    Settled, Store, Testimony,
+    Store, Testimony,
 };
 use crate::telemetry::{Format, Metrics};
 use coordination::memory::MemoryArbiter;
@@ -233,7 +233,7 @@ impl Draining for Slow {
         at: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>, StoreError> {
+    ) -> Result<Option<Vec<Minute>>, StoreError> {
         self.store.settle(at, window, request).await
     }
 

@@ -136,16 +136,7 @@ pub struct SealRequest<'a> {
     /// The outputs that the counts are to be sent to.
     pub outputs: &'a [OutputName],
     /// For a window: which minutes of each partition must have been added to it.
-    pub sources: &'a [(Partition, Settled)],
-}
-
-/// The state of the minutes of a window in one partition, all of which are closed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settled {
-    /// The minutes that had events; `None` if this is unknown, because some are too old to be listed.
-    pub minutes: Option<Vec<Minute>>,
-    /// Whether the partition has lost data since the window began.
-    pub has_lost: bool,
+    pub sources: &'a [(Partition, Vec<Minute>)],
 }
 
 /// The result of one step of sealing.
@@ -157,6 +148,10 @@ pub struct Compaction {
     pub late: u64,
     /// The number of duplicates among the events of these series; 0 if recording has already returned this number.
     pub repeated: u64,
+    /// The number of counts sealed in this step whose number of users is an estimate.
+    pub estimated: u64,
+    /// The number of minutes of partitions that a window lacks; 0 if an earlier step has returned it.
+    pub missing: u64,
     /// The number of series that are still open; 0 means that the claim has ended.
     pub left: u64,
     /// The new claims of this node to send the counts: one for each output that is missing counts and has no claim yet.
@@ -311,7 +306,7 @@ pub enum Announced {
     Heard,
 }
 
-/// Returns for how many recent minutes the store lists whether they are closed; all earlier minutes count as closed.
+/// Returns for how many recent minutes the store lists whether they are closed, not counting the longest window.
 pub(super) fn closed_minutes(retention: Duration) -> i64 {
     i64::try_from(retention.as_secs().div_ceil(60) + 1).unwrap_or(i64::MAX)
 }
@@ -373,13 +368,13 @@ pub trait Draining: Store {
 
     /// Closes the minutes of a window, given by its first and its last minute, in a partition of series, under the same
     /// conditions as an idle minute. Returns None until they are closed, every other live node knows, and their users have been
-    /// added to the window.
+    /// added to the window; then returns those that had events.
     async fn settle(
         &self,
         partition: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>>;
+    ) -> Result<Option<Vec<Minute>>>;
 
     /// Reads a page of a claim's unsent counts. The first cursor is 0.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>>;

@@ -46,7 +46,7 @@ pub(crate) use self::draining::is_recent;
 pub use self::draining::{
     Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
     Draining, Known, News, NotAName, OutputBacklog, OutputName, QUARANTINE_MAX, SealRequest,
-    Settled, Testimony,
+    Testimony,
 };
 use self::draining::{LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};

@@ -127,6 +127,7 @@ metrics! {
         events_rounded: Counter,
             "Recorded events with timestamps in whole milliseconds or seconds, although `input.timestamp_precision` is finer";
         events_coinciding: Counter, "Recorded events that arrived after two others with the same series, user and timestamp; all of these count as one event";
+        window_estimates: Counter, "Numbers of users of windows that are estimates, because a limit of the rollup was exceeded";
         old_seals: Counter, "Minutes that this node sealed more than flush.grace plus five minutes after they ended, counted per partition";
         events_late: Counter, "Events that arrived after the counts for their minute and series had been sealed";
         self_metrics_dropped: Counters, "Points with this node's own metrics (`output.self_metrics`) that were not sent to the output or not accepted by it";

@@ -233,6 +233,8 @@ fn window_that_was_open_when_redis_forgot_is_marked() {
     skip(&site, &mut node, 3600);
     let expected = BTreeMap::from([(hour, (10, true)), (hour + HOUR_NS, (10, false))]);
     wait_for("both windows are written", || hours(&site), |found| *found == expected);
+    let lost = || node.metrics().count_of("eds_losses_unacknowledged", &[("reason", "windows")]);
+    wait_for("the loss is recorded", lost, |lost| *lost == 1);
 }
 
 /// A node with a spool directory keeps what it has added to open windows, even if it is killed.

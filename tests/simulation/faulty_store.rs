@@ -355,7 +355,7 @@ impl Draining for FaultyStore {
         at: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>, StoreError> {
+    ) -> Result<Option<Vec<Minute>>, StoreError> {
         self.inner.right.settle(at, window, request).await
     }
 

@@ -5,8 +5,7 @@ pub(crate) use event_data_service::event::{Minute, Partition};
 pub(crate) use event_data_service::store::redis::{Layout, RedisStore};
 pub(crate) use event_data_service::store::{
     AdmitRequest, Admitted, Announced, Bucket, CheckIn, Claim, ClaimRequest, Compaction, Draining,
-    Known, OutputName, RecordRequest, Recording, Records, SealRequest, Seen, Settled, StoreError,
-    Testimony,
+    Known, OutputName, RecordRequest, Recording, Records, SealRequest, Seen, StoreError, Testimony,
 };
 pub(crate) use testing::lua_redis::LuaRedis;
 pub(crate) use testing::prelude::*;

@@ -1,11 +1,11 @@
 //! Windows: minutes are added once, with the users that they were sealed with, and a window is sealed after its last minute.
 
 use event_data_service::event::{Partitions, RollupLimits};
-use event_data_service::store::{SeriesCounts, Settled, Testimony, Union};
+use event_data_service::store::{SeriesCounts, Testimony, Union};
 
 use crate::contract::prelude::*;
 
-const LIMITS: RollupLimits = RollupLimits { users_max: 1000, bytes_max: 1 << 20 };
+const LIMITS: RollupLimits = RollupLimits { users_max: 1000, groups_max: 1000, bytes_max: 1 << 20 };
 /// The first and the last minute of the hour of the seed minute.
 const HOUR: [i64; 2] = [SEED_MINUTE / 60 * 60, SEED_MINUTE / 60 * 60 + 59];
 
@@ -115,7 +115,7 @@ pub(crate) async fn window_that_lacks_a_minute_is_marked(ground: &Ground) {
     assert_eq!(a.0.lacks(window(), partition, &minutes).await.unwrap(), [lost.minute]);
     let other = partitions().iter().nth(1).unwrap();
     assert_eq!(a.0.lacks(window(), other, &minutes).await.unwrap(), minutes);
-    let sources = [(partition, Settled { minutes: Some(minutes), has_lost: false })];
+    let sources = [(partition, minutes)];
     let claims = a.0.claim(window().partition, &AT_ONCE, &[]).await.unwrap();
     let outputs = std::slice::from_ref(only());
     let request = SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs, sources: &sources };
@@ -148,7 +148,7 @@ pub(crate) async fn window_waits_for_its_minutes(ground: &Ground) {
     let settled = settle().await.unwrap();
     if !matches!(ground, Ground::Memory(_)) {
         // The other minutes of the window are known to have had no events.
-        let expected = Settled { minutes: Some(vec![claim.minute]), has_lost: false };
+        let expected = vec![claim.minute];
         assert_eq!(settled, expected);
         assert_eq!(settle().await, Some(expected));
         let testimony = Testimony::default();

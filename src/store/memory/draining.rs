@@ -14,7 +14,7 @@ use crate::event::{Minute, Partition, Quality};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest,
     Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts,
-    Settled, StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
+    StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
 };
 
 /// The approximate size of a count in bytes, excluding its series.
@@ -212,6 +212,7 @@ impl Draining for MemoryStore {
                 partition.outputs.entry(output.clone()).or_default();
                 minute.unsent.entry(output.clone()).or_default().insert(series.clone());
             }
+            done.estimated += u64::from(counts.2.is_estimated);
             minute.counts.insert(series, counts);
             done.sealed += 1;
         }
@@ -285,7 +286,7 @@ impl Draining for MemoryStore {
         partition: Partition,
         [first, last]: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>> {
+    ) -> Result<Option<Vec<Minute>>> {
         let until_ms = self.closes_until_ms(now_ms());
         let partition = &mut self.lock().partitions[partition.index()];
         let is_waiting = |state: &MinuteState| {
@@ -303,7 +304,7 @@ impl Draining for MemoryStore {
         let from = partition.since.unwrap_or(first).max(first);
         let window = from.epoch_minutes()..=last.epoch_minutes();
         partition.closed.extend(window.filter_map(Minute::from_epoch_minutes));
-        Ok(Some(Settled::default()))
+        Ok(Some(Vec::new()))
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>> {

@@ -18,7 +18,7 @@ const PINNED: [(&str, u64); 27] = [
     ("admit.lua", 0x7b71_cd1c_8265_e9c1),
     ("announce.lua", 0xe5ae_02d9_b736_c83a),
     ("append.lua", 0x7179_e4ec_3ba9_cb0c),
-    ("attest.lua", 0x586e_3bc6_2507_beec),
+    ("attest.lua", 0x0129_ac25_7ebf_0847),
     ("backlog.lua", 0xcc53_dc74_404c_254b),
     ("check_in.lua", 0xc51a_4692_2411_d5a6),
     ("claim.lua", 0xc4fc_0fe0_ec61_5983),
@@ -37,7 +37,7 @@ const PINNED: [(&str, u64); 27] = [
     ("reports.lua", 0x5af3_23a3_4471_8a63),
     ("requeue.lua", 0x6616_d748_1fc4_8807),
     ("seal.lua", 0x8fce_6d08_4002_e685),
-    ("settle.lua", 0xd7ea_9d2b_c890_98b8),
+    ("settle.lua", 0xc503_0765_904c_049c),
     ("the names of the other keys", 0x8a44_c7ce_3f22_3670),
     ("the transaction that records", 0x6364_17c2_a2a9_d9d6),
 ];
@@ -61,7 +61,12 @@ fn code(script: &str) -> String {
 }
 
 fn process() -> Process {
-    Process { node: "n#1".to_owned(), retention: Duration::from_secs(1), counts_max: 1 }
+    Process {
+        node: "n#1".to_owned(),
+        retention: Duration::from_secs(1),
+        listed_minutes: 2,
+        counts_max: 1,
+    }
 }
 
 /// Returns the key names of a script.

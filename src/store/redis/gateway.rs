@@ -15,7 +15,7 @@ use super::settings::{Agreement, Compared, Key, Shared, Standing};
 use super::{Settings, fault, lock};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Bucket, OutputName, Page, Result, StoreError};
+use crate::store::{Bucket, OutputName, Page, Result, StoreError, closed_minutes};
 
 /// The minimum time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -174,6 +174,8 @@ impl Gateway {
             process: Process {
                 node,
                 retention: settings.retention,
+                listed_minutes: closed_minutes(settings.retention)
+                    + settings.partitions.longest_window(),
                 counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             },
             agreed: AtomicU64::new(0),

@@ -10,7 +10,7 @@ use redis_link::slot;
 
 use super::millis;
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, closed_minutes};
+use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName};
 
 const SLOTS: u32 = 16384;
 
@@ -47,6 +47,8 @@ pub(super) struct Process {
     /// The node's name, a `#` and a number.
     pub(super) node: String,
     pub(super) retention: Duration,
+    /// For how many recent minutes each partition lists whether they are closed; all earlier minutes count as closed.
+    pub(super) listed_minutes: i64,
     /// The maximum number of counts that a partition keeps after they have been sent.
     pub(super) counts_max: u64,
 }
@@ -189,7 +191,7 @@ impl<'a> Place<'a> {
     /// Returns the value of a script argument that depends only on the place.
     pub(super) fn argument(&self, name: &str) -> String {
         let minute = self.minute.unwrap_or(Minute::MIN);
-        let Some(Process { node, retention, counts_max }) = self.process else {
+        let Some(Process { node, retention, listed_minutes, counts_max }) = self.process else {
             return String::new();
         };
         match name {
@@ -202,7 +204,7 @@ impl<'a> Place<'a> {
             "node" => node.clone(),
             "kept_ms" => millis(*retention).to_string(),
             "kept_counts" => counts_max.to_string(),
-            "listed_minutes" => closed_minutes(*retention).to_string(),
+            "listed_minutes" => listed_minutes.to_string(),
             "tolerance_ms" => CLOCK_TOLERANCE_MS.to_string(),
             "looked_max" => LOOKED_AT_MAX.to_string(),
             _ => String::new(),
@@ -252,7 +254,12 @@ mod tests {
         let keys = keys(1);
         let partition = &keys.partitions[0];
         let output: OutputName = "backup".parse().unwrap();
-        let process = Process { node: "n#1".to_owned(), retention: Duration::ZERO, counts_max: 1 };
+        let process = Process {
+            node: "n#1".to_owned(),
+            retention: Duration::ZERO,
+            listed_minutes: 1,
+            counts_max: 1,
+        };
         let place = partition.place(&process).minute("20161204:1118".parse().unwrap()).of(&output);
         assert_eq!(place.base(), "{eds:0}:20161204:1118:");
         for (scope, name) in [

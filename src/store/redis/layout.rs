@@ -119,7 +119,7 @@ pub(super) async fn seal(
             ..claim.clone()
         })
     });
-    Ok(Compaction { repeated: 0, sealed, late, left, sending: sending.collect() })
+    Ok(Compaction { sealed, late, left, sending: sending.collect(), ..Compaction::default() })
 }
 
 /// Returns a script's reply, or [`StoreError::ClaimLost`] if it is nil, which scripts return if the claim is not held.

@@ -116,7 +116,9 @@ impl Cuts {
             let value = format!("{}{}:{}", counts.quality, counts.unique, counts.cumulative);
             script.arg(&counts.series).arg(value);
         }
+        let estimated = next.iter().filter(|counts| counts.quality.is_estimated).count() as u64;
         let mut compaction = seal(at, claim, script, request.outputs).await?;
+        compaction.estimated = estimated.min(compaction.sealed);
         compaction.repeated = std::mem::take(&mut sealing.repeated);
         if to < all {
             sealing.done = to;

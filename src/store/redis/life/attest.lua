@@ -11,10 +11,6 @@ local forgot_from, forgot_from_ms = known[4] or '0', known[5] or '0'
 local own, heard, alive_until, late = stamp_of(node)
 -- An earlier process of the node may have left an entry without a stamp.
 own = own or tonumber(known[2] or '0')
-if known_epoch ~= '0' and (epoch ~= known_epoch or own < tonumber(known_stamp)) then
-  local _, now = clock()
-  redis.call('HSET', witness, 'lost_at', math.floor(now / 60000))
-end
 if not epoch or (epoch == known_epoch and own < tonumber(known_stamp)) then
   epoch, forgot_from, forgot_from_ms = new_epoch, whole(own), known[6] or '0'
   redis.call('HSET', witness, 'epoch', epoch, 'forgot_from', forgot_from, 'forgot_from_ms', forgot_from_ms)

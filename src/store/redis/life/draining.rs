@@ -16,8 +16,8 @@ use crate::store::redis::windows::lacks;
 use crate::store::redis::{RedisStore, millis};
 use crate::store::{
     Announced, Attested, Backlog, Bucket, CheckIn, Claim, ClaimRequest, Compaction, Draining,
-    Known, News, OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, Settled,
-    StoreError, Testimony, recent_for,
+    Known, News, OutputName, Page, QUARANTINE_MAX, Result, SealRequest, SeriesCounts, StoreError,
+    Testimony, recent_for,
 };
 
 /// A granted claim: the minute's name, the token, whether the claim was taken over, the output.
@@ -159,7 +159,7 @@ impl Draining for RedisStore {
         partition: Partition,
         window: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>> {
+    ) -> Result<Option<Vec<Minute>>> {
         self.close_window(partition, window, request).await
     }
 

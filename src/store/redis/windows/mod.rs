@@ -15,7 +15,7 @@ use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::{
     Bucket, Claim, ClaimRequest, Compaction, Page, Records, Result, SealRequest, SeriesCounts,
-    SeriesUsers, Settled, StoreError, Union, off_runtime,
+    SeriesUsers, StoreError, Union, off_runtime,
 };
 
 scripts! {
@@ -68,16 +68,20 @@ impl OpenMinutes for Windows {
         claim: &Claim,
         request: &SealRequest<'_>,
     ) -> Result<Compaction> {
+        let mut missing = 0;
         let count = async |cut: Vec<Length>| {
             let mut counts = read(at, cut).await?;
-            let is_incomplete = is_incomplete(at, request.sources).await?;
+            for (partition, minutes) in request.sources {
+                missing += lacks(at, *partition, minutes).await?.len() as u64;
+            }
             for counts in &mut counts {
-                counts.quality.is_incomplete = is_incomplete;
+                counts.quality.is_incomplete = missing > 0;
             }
             let events = counts.iter().map(|counts| counts.cumulative).sum();
             Ok((counts, events))
         };
-        self.0.seal(at, claim, request, count).await
+        let done = self.0.seal(at, claim, request, count).await?;
+        Ok(Compaction { missing, ..done })
     }
 
     async fn sealed_users(
@@ -99,33 +103,6 @@ impl OpenMinutes for Windows {
         counts.retain(|counts| series.contains(&&*counts.series));
         Ok(counts)
     }
-}
-
-/// Returns whether this partition has lost data since the window began.
-async fn has_lost(at: At<'_>) -> Result<bool> {
-    let witness = at.place.key(Scope::Partition, "witness");
-    let lost_at: Option<i64> = at.ask(Cmd::hget(witness, "lost_at")).await?;
-    let first = window_of(at).map(|[first, _]| first.epoch_minutes());
-    Ok(lost_at.zip(first).is_some_and(|(lost_at, first)| lost_at >= first))
-}
-
-/// Returns whether minutes that had been added to this window are missing, because Redis has lost them.
-async fn is_incomplete(at: At<'_>, sources: &[(Partition, Settled)]) -> Result<bool> {
-    let mut missing = 0;
-    for (partition, Settled { minutes, has_lost: has_partition_lost }) in sources {
-        missing += match minutes {
-            Some(minutes) => lacks(at, *partition, minutes).await?.len(),
-            None => usize::from(*has_partition_lost || has_lost(at).await?),
-        };
-    }
-    if missing > 0 {
-        tracing::warn!(
-            window = at.place.minute.map(Minute::shown),
-            missing,
-            "Redis has lost minutes of partitions that had been added to this window; its points have complete=false"
-        );
-    }
-    Ok(missing > 0)
 }
 
 /// Returns which of these minutes of a partition have not been added to the window of this place.
@@ -274,7 +251,7 @@ impl RedisStore {
         partition: Partition,
         [first, last]: [Minute; 2],
         request: &ClaimRequest,
-    ) -> Result<Option<Settled>> {
+    ) -> Result<Option<Vec<Minute>>> {
         let at = self.gateway.at(partition, DRAINING).minute(last);
         // Names of claimed minutes are compared by date and by number.
         let [(first_date, first_number), (last_date, last_number)] = [first, last].map(|minute| {
@@ -293,15 +270,10 @@ impl RedisStore {
             last_date,
             last_number,
         };
-        let settled: Option<(u8, i64, i64, Vec<i64>)> = at.ask(script.at(&at.place)).await?;
-        let (state, lost_at, listed_from, minutes) =
-            settled.ok_or_else(|| self.gateway.forgot(partition))?;
+        let settled: Option<(u8, Vec<i64>)> = at.ask(script.at(&at.place)).await?;
+        let (state, minutes) = settled.ok_or_else(|| self.gateway.forgot(partition))?;
         let minutes = minutes.into_iter().filter_map(Minute::from_epoch_minutes);
-        let settled = Settled {
-            minutes: (listed_from <= first.epoch_minutes()).then(|| minutes.collect()),
-            has_lost: lost_at >= first.epoch_minutes(),
-        };
-        Ok((state == 2).then_some(settled))
+        Ok((state == 2).then(|| minutes.collect()))
     }
 
     pub(super) fn layout_of(&self, partition: Partition) -> &dyn OpenMinutes {

@@ -1,9 +1,7 @@
 #!lua flags=allow-oom
 -- Closes the minutes of a window in a partition, which may have had no events, under the same conditions as an idle minute.
 -- Returns {2 if they are closed and every live node knows, 1 if some node does not, 0 if one of them is open or its users have
--- not been added to windows; the minute in which a node last found that Redis had lost something, or -1; the first minute for
--- which it is known whether it had events; the minutes from there on that had events}, or nothing if Redis has lost something
--- that the node knows.
+-- not been added to windows; those that had events}, or nothing if Redis has lost something that the node knows.
 if forgot(stamp_of(node) or 0) then
   return false
 end
@@ -21,7 +19,7 @@ local function is_claimed(key)
   return false
 end
 if redis.call('ZCOUNT', minutes, first, last) > 0 or is_claimed(claims) or is_claimed(claims .. ':rollup') then
-  return {0, -1, 0, {}}
+  return {0, {}}
 end
 local wait_ms = tonumber(grace_ms)
 local nodes_lagging = redis.call('HGETALL', lagging)
@@ -31,7 +29,7 @@ for i = 2, #nodes_lagging, 2 do
   end
 end
 if now - (last + 1) * 60000 < wait_ms then
-  return {0, -1, 0, {}}
+  return {0, {}}
 end
 -- Minutes before `since` are closed, and every node knows.
 local since = tonumber(redis.call('HGET', witness, 'since') or first)
@@ -47,5 +45,4 @@ for one = math.max(first, since), last do
     with_events[#with_events + 1] = one
   end
 end
-local lost_at = tonumber(redis.call('HGET', witness, 'lost_at') or '-1')
-return {sequence <= heard_by_others(now) and 2 or 1, lost_at, math.max(first, since), with_events}
+return {sequence <= heard_by_others(now) and 2 or 1, with_events}
