@@ -9,7 +9,7 @@ use crate::fault::{
     Fault, HARMLESS_EVERY, NodeFault, Planned, RedisFault, by_chance, is_harmless, plan,
 };
 use crate::store::Kind;
-use crate::verdict::{Rollback, Straggler, Verdict};
+use crate::verdict::{Rollback, Straggler, Verdict, Windows, windows_with};
 use crate::world::{GRACE, World};
 
 /// A low rate that even a slow machine sustains, because the subject is faults, not speed.
@@ -36,8 +36,8 @@ const LATE_MAX: Duration = Duration::from_secs(15);
 /// The minimum time during which events of the current minute are sent.
 const CURRENT_LASTS_NS: i64 = 20_000_000_000;
 const CURRENT_IS_LATE_NS: std::ops::Range<i64> = 0..3_000_000_000;
-/// The time limit for the last points, which covers leases, pauses and grace periods.
-const EXACT_WITHIN: Duration = Duration::from_secs(120);
+/// The time limit for the last points, which covers windows, leases, pauses and grace periods.
+const EXACT_WITHIN: Duration = Duration::from_secs(240);
 
 struct Load {
     socket: UdpSocket,
@@ -50,8 +50,7 @@ struct Load {
     received_before: u64,
     sent: u64,
     expected: Expected,
-    /// The same events with the tag `product` only.
-    products: Expected,
+    windows: Windows,
     /// Until when events have current timestamps, by the clock of Redis, in nanoseconds since the epoch.
     current_until: i64,
     /// For each current minute, when it ended, or when its last event was sent if that was later.
@@ -69,7 +68,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     eprintln!("{kind:?}, max_hold {max_hold:?}");
     let mut world = World::start(kind, max_hold);
     let mut load = Load::new(&world, random.random());
-    let (mut expected, mut products) = (Points::new(), Points::new());
+    let mut expected = Points::new();
     let mut rollbacks = Vec::new();
     let mut latest = None;
     let began = Instant::now();
@@ -120,13 +119,12 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
         expected.extend(std::mem::take(&mut load.expected).points());
-        products.extend(std::mem::take(&mut load.products).points());
         phases += 1;
     }
     let verdict = Verdict {
         world,
         expected,
-        products,
+        windows: load.windows,
         rollbacks,
         stragglers: load.stragglers,
         max_hold,
@@ -197,7 +195,7 @@ impl Load {
             received_before: 0,
             sent: 0,
             expected: Expected::default(),
-            products: Expected::default(),
+            windows: Windows::default(),
             current_until: 0,
             over: BTreeMap::new(),
             archive: 0..0,
@@ -255,11 +253,12 @@ impl Load {
     fn send_lines(&mut self, world: &World, lines: &[String]) {
         let datagram = lines.join("\n").into_bytes();
         self.expected.receive(&datagram);
-        let of_product = |line: &String| line.split_once(',').map(|(_, rest)| rest.to_owned());
-        let counted = lines.iter().filter(|line| !line.starts_with("event_type=archived,"));
-        let products: Vec<_> = counted.filter_map(of_product).collect();
-        if !products.is_empty() {
-            self.products.receive(products.join("\n").as_bytes());
+        for line in lines {
+            let (series, rest) = line.split_once(" value=").unwrap();
+            let (user, time) = rest.rsplit_once(' ').unwrap();
+            for window in windows_with(series, time.parse().unwrap()) {
+                self.windows.entry(window).or_default().insert(user.to_owned());
+            }
         }
         self.send(world, &datagram);
     }

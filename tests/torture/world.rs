@@ -60,13 +60,10 @@ impl World {
             let mut node = sites[0].node(name, &keys);
             node.set_outputs(&[&outputs[0], &outputs[1]]);
             // Windows of thousands of archived minutes would take longer than the tests wait.
-            let rollup = [
-                ("name", "products"),
-                ("every", "1m"),
-                ("by", "[\"product\"]"),
-                ("drop", "[\"event_type=archived\"]"),
-            ];
-            node.set_sections("rollup", &[&rollup]);
+            let drop = ("drop", "[\"event_type=archived\"]");
+            let products = [("name", "products"), ("every", "1m"), ("by", "[\"product\"]"), drop];
+            let two = [("name", "two"), ("every", "2m"), drop];
+            node.set_sections("rollup", &[&products, &two]);
             // The queue is small, so that most events go to disk during an outage.
             node.set("input.queue_events", "3000");
             node.set("input.max_future", "10m");
@@ -139,9 +136,22 @@ impl World {
         self.sites.each_ref().map(Site::points)
     }
 
-    /// Returns the points of the windows, which have the suffix `_products`.
+    /// Returns the points of the windows.
     pub(crate) fn windows(&self) -> [Points; 2] {
-        self.sites.each_ref().map(|site| site.windows("_products"))
+        self.sites.each_ref().map(|site| {
+            ["_products", "_two"].into_iter().flat_map(|suffix| site.windows(suffix)).collect()
+        })
+    }
+
+    /// Returns the points of windows that were written with `complete=false`.
+    pub(crate) fn incomplete(&self, database: usize) -> BTreeSet<Point> {
+        let writes = self.sites[database].writes.writes().into_iter();
+        let lines = writes.flat_map(|write| {
+            let body = String::from_utf8_lossy(&write.body).into_owned();
+            let marked = body.lines().filter(|line| line.contains(",complete=false "));
+            marked.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()
+        });
+        read_back::written(&lines.collect::<Vec<_>>()).into_keys().collect()
     }
 
     pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {
@@ -172,10 +182,10 @@ impl World {
         self.ledger()["eds_events_late_total"]
     }
 
-    /// Waits until every minute is sealed and published. A clock that was set ahead delays this by at most the longest hold.
+    /// Waits until every minute and every window is sealed and published. A clock that was set ahead delays this by at most the longest hold.
     pub(crate) fn wait_sealed(&self, max_hold: Duration) {
         for redis in self.store.masters() {
-            Site::wait_clean_within(redis, max_hold.max(MINUTE + GRACE) + 2 * SOON);
+            Site::wait_clean_within(redis, max_hold.max(2 * MINUTE + GRACE) + 2 * SOON);
         }
     }
 
