@@ -27,6 +27,7 @@ mod contract {
     pub(crate) mod refused;
     pub(crate) mod windows;
     pub(crate) mod witness;
+    pub(crate) mod zeros;
 
     mod prelude {
         pub(crate) use event_data_service::event::{Minute, Partition};
@@ -145,6 +146,11 @@ suite! {
             newer_minutes_do_not_close_an_old_minute_with_events
             newer_minutes_do_not_close_an_old_unsent_minute
             unexpected_clock_closes_nothing;
+        zeros:
+            silent_series_gets_zeros_until_it_has_events_again
+            takeover_halfway_seals_each_zero_once
+            overflow_series_gets_no_zeros_and_prevents_them
+            closed_minute_gets_no_zeros;
     }
     // Only for stores that several processes can share: takeover, attestation and operators.
     shared {

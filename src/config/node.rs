@@ -88,9 +88,15 @@ pub(super) fn build(values: &mut Effective) -> Config {
     let Top { node } = Top::read(values);
     let (input, mut http) = (Input::read(values), Http::read(values));
     let store = sections::Store::read(values);
-    let Flush { interval, grace, max_hold, lease } = Flush::read(values);
+    let Flush { interval, grace, max_hold, lease, zeros } = Flush::read(values);
     let window_hold = input.max_age.max(max_hold);
-    let flush = FlushSettings { interval, grace, max_hold, window_hold, lease };
+    values.together(
+        &["flush.zeros"],
+        zeros.as_secs() % 60 == 0 && zeros.subsec_nanos() == 0,
+        "is not a whole number of minutes; use for example 5m",
+    );
+    let zeros = u32::try_from(zeros.as_secs() / 60).unwrap_or(0);
+    let flush = FlushSettings { interval, grace, max_hold, window_hold, lease, zeros };
     check(values, &input, &store, &flush);
     let retention = input.max_age.saturating_mul(RETENTION_AGES);
     let window = Window::new(input.max_age, input.max_future);

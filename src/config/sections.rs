@@ -141,6 +141,7 @@ sections! {
         alike grace: Span Duration = kinds::span("10ms to 1h"), "5s", "time without events after which a minute that has ended is closed";
         alike max_hold: Span Duration = kinds::span("10ms to 1day"), "60s", "maximum time a minute stays open after its end, or after its first event if that is later";
         own lease: Span Duration = kinds::span("3s to 1h"), "30s", "how long a node's claim on a minute lasts; the node renews the claim while it works";
+        alike zeros: Span Duration = kinds::span("0s to 1h"), "0s", "how long a series without events gets points with value 0; 0s means not at all";
     }
     Output "output." {
         alike name: Text OutputName = kinds::output_name("1 to 32 of a-z 0-9 _ -"), "default", "name of the output, unique among the outputs";

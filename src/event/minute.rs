@@ -40,6 +40,11 @@ impl Minute {
         self.0
     }
 
+    /// Returns the minute that is this number of minutes later.
+    pub(crate) fn after(self, minutes: u32) -> Self {
+        Self::from_epoch_minutes(self.0 + i64::from(minutes)).unwrap_or(Self::MAX)
+    }
+
     /// Returns the start of the minute in nanoseconds since the epoch; for [`Minute::MIN`], the smallest `i64`.
     #[must_use]
     pub const fn start_nanos(self) -> i64 {

@@ -163,7 +163,9 @@ impl Contributor {
 
     async fn contribute(&self, claim: &Claim) -> Result<(), StoreError> {
         let Shared { store, partitions, settings, .. } = &*self.shared;
-        let counts = self.shared.unsent(claim).await?;
+        let unsent = self.shared.unsent(claim).await?.into_iter();
+        // A window has no zeros.
+        let (counts, zeros): (Vec<_>, Vec<_>) = unsent.partition(|counts| counts.cumulative > 0);
         let (mut windows, mut groups) = (Vec::new(), Vec::new());
         for (partition, rollup) in partitions.rollups() {
             let [_, minute] = rollup.every.window(claim.minute);
@@ -209,7 +211,7 @@ impl Contributor {
                 );
             }
         }
-        let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
+        let series: Vec<_> = counts.iter().chain(&zeros).map(|counts| &*counts.series).collect();
         if store.acknowledge(claim, &series, settings.lease).await? {
             self.shared.claims.remove(claim);
         }

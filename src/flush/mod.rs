@@ -57,6 +57,8 @@ pub struct FlushSettings {
     pub window_hold: Duration,
     /// How long a claim lasts if it is not renewed.
     pub lease: Duration,
+    /// For how many minutes after its last events a series gets counts of zero.
+    pub zeros: u32,
 }
 
 /// One configured output.

@@ -145,6 +145,7 @@ mod tests {
         max_hold: Duration::ZERO,
         window_hold: Duration::ZERO,
         lease: Duration::ZERO,
+        zeros: 0,
     };
 
     #[test]

@@ -207,6 +207,9 @@ impl Worker {
     async fn seal(&self, claim: &Claim) -> Vec<Claim> {
         let Shared { store, settings, outputs, metrics, claims, partitions, .. } = &*self.shared;
         let (mut outputs, mut sources) = (&outputs[..], Vec::new());
+        // Zeros in an older minute would close the next one, although its events may still be replayed from an archive.
+        let is_recent = self.shared.is_recent(claim.minute.after(settings.zeros));
+        let mut zeros = if is_recent { settings.zeros } else { 0 };
         if partitions.rollup(claim.partition).is_some() {
             let Some(settled) = self.settled(claim).await else {
                 claims.release(std::slice::from_ref(claim), settings.interval).await;
@@ -215,12 +218,14 @@ impl Worker {
             sources = settled;
             // Windows are sent to the outputs, but not added to windows.
             outputs = &outputs[..outputs.len() - 1];
+            zeros = 0;
         }
         let request = SealRequest {
             series_max: COMPACT_SERIES,
             lease: settings.lease,
             outputs,
             sources: &sources,
+            zeros,
         };
         while !self.shared.stop.is_cancelled() {
             let done = match store.compact(claim, &request).await {

@@ -39,6 +39,7 @@ const SETTINGS: FlushSettings = FlushSettings {
     max_hold: Duration::from_secs(2),
     window_hold: Duration::from_secs(2),
     lease: LEASE,
+    zeros: 0,
 };
 const START_MICROS: i64 = 1_480_876_800_000_000;
 

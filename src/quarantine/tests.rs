@@ -63,7 +63,7 @@ async fn store(series: &[&str]) -> RedisStore {
         for claim in store.claim(partition, &request, &[]).await.unwrap() {
             let lease = request.lease;
             let outputs = &[OutputName::default()];
-            let request = SealRequest { series_max: 99, lease, outputs, sources: &[] };
+            let request = SealRequest { series_max: 99, lease, outputs, ..SealRequest::default() };
             let mut done = store.compact(&claim, &request).await.unwrap();
             let claim = done.sending.remove(0);
             for unsent in store.unsent(&claim, 0).await.unwrap().items {

@@ -72,6 +72,8 @@ impl fmt::Display for OutputName {
 
 /// The maximum number of quarantined counts per output per partition.
 pub const QUARANTINE_MAX: usize = 10_000;
+/// The maximum number of series per partition that get zeros once they are silent.
+pub(super) const ACTIVE_MAX: usize = 10_000;
 /// The maximum number of recent minutes, and also of old ones, that a claim request examines, so as not to block the store.
 pub(super) const LOOKED_AT_MAX: usize = 250;
 /// How long a minute remains recent after the earliest time at which it could have been closed.
@@ -127,7 +129,7 @@ pub struct Claim {
 }
 
 /// A request for one step of sealing.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct SealRequest<'a> {
     /// The maximum number of series to seal in this step.
     pub series_max: usize,
@@ -137,6 +139,8 @@ pub struct SealRequest<'a> {
     pub outputs: &'a [OutputName],
     /// For a window: which minutes of each partition must have been added to it.
     pub sources: &'a [(Partition, Vec<Minute>)],
+    /// For how many minutes after its last events a series gets counts of zero; 0 if this minute gets none.
+    pub zeros: u32,
 }
 
 /// The result of one step of sealing.
@@ -340,7 +344,8 @@ pub trait Draining: Store {
     ) -> Result<Vec<Claim>>;
 
     /// Seals the counts of up to `series_max` series and renews the lease. If the minute is closed, no counts are sealed,
-    /// and the events are late. After the last series, the claim ends and is replaced by claims to send. Does nothing if the
+    /// and the events are late. After the last series, seals zeros for series that are silent in this minute, and registers
+    /// the next minute if a series could be silent in that. Then the claim ends and is replaced by claims to send. Does nothing if the
     /// generation of the store is not that of the claim, because the store may be missing recorded events.
     async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction>;
 

@@ -43,12 +43,12 @@ mod union;
 use async_trait::async_trait;
 
 pub(crate) use self::draining::is_recent;
+use self::draining::{ACTIVE_MAX, LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
 pub use self::draining::{
     Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
     Draining, Known, News, NotAName, OutputBacklog, OutputName, QUARANTINE_MAX, SealRequest,
     Testimony,
 };
-use self::draining::{LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
     Admission, AdmitRequest, Admitted, REQUEST_BYTES_MAX, RecordRequest, Recording, Records, Seen,

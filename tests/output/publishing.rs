@@ -113,6 +113,7 @@ impl Publisher {
                 max_hold: HOUR,
                 window_hold: HOUR,
                 lease: Duration::from_secs(30),
+                zeros: 0,
             },
             witness_file: None,
             contributions: None,

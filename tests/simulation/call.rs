@@ -171,8 +171,12 @@ impl Call {
             }
             Self::Compact(claim, series_max, lease, outputs) => {
                 let claim = Claim { generation: 0, ..claim.clone() };
-                let request =
-                    SealRequest { series_max: *series_max, lease: *lease, outputs, sources: &[] };
+                let request = SealRequest {
+                    series_max: *series_max,
+                    lease: *lease,
+                    outputs,
+                    ..SealRequest::default()
+                };
                 Answer::Compaction(store.compact(&claim, &request).await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),

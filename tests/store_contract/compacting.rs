@@ -78,7 +78,7 @@ pub(crate) async fn takeover_halfway_seals_the_same_counts(ground: &Ground) {
     assert_eq!(nodes[2].finish(&done.sending).await, model(&events));
 }
 
-async fn lapse(node: &Node, claim: &Claim) {
+pub(crate) async fn lapse(node: &Node, claim: &Claim) {
     let claims = [claim];
     let extended = node.0.extend(&claims, Duration::ZERO);
     assert_eq!(extended.await.unwrap(), 1);

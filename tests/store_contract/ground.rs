@@ -293,7 +293,12 @@ impl Node {
         self.0
             .compact(
                 claim,
-                &SealRequest { series_max, lease: AT_ONCE.lease, outputs, sources: &[] },
+                &SealRequest {
+                    series_max,
+                    lease: AT_ONCE.lease,
+                    outputs,
+                    ..SealRequest::default()
+                },
             )
             .await
     }
@@ -301,8 +306,12 @@ impl Node {
     /// Seals all series for these outputs, three per step. Returns the claims to send.
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
-            let request =
-                SealRequest { series_max: 3, lease: AT_ONCE.lease, outputs, sources: &[] };
+            let request = SealRequest {
+                series_max: 3,
+                lease: AT_ONCE.lease,
+                outputs,
+                ..SealRequest::default()
+            };
             let done = self.0.compact(claim, &request).await.unwrap();
             if done.left == 0 {
                 return done.sending;

@@ -22,7 +22,7 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
 /// Seals with a short lease, so that the returned claim to send lapses soon.
 async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
     let outputs = std::slice::from_ref(only());
-    let request = SealRequest { series_max: 100, lease: BRIEF, outputs, sources: &[] };
+    let request = SealRequest { series_max: 100, lease: BRIEF, outputs, ..SealRequest::default() };
     let done = node.0.compact(claim, &request).await.unwrap();
     assert_eq!((done.left, done.sending.len()), (0, 1));
     done.sending[0].clone()

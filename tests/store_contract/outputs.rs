@@ -47,7 +47,8 @@ fn expire(ground: &Ground, number: i64) -> Option<bool> {
 
 async fn seal_late(node: &Node, outputs: &[OutputName]) -> (u64, u64) {
     let claim = node.claim_one(&AT_ONCE).await;
-    let request = SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs, sources: &[] };
+    let request =
+        SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs, ..SealRequest::default() };
     let done = node.0.compact(&claim, &request).await;
     let done = done.unwrap();
     assert_eq!((done.left, done.sending), (0, Vec::new()));
@@ -167,7 +168,7 @@ pub(crate) async fn counts_of_another_output_are_sent_by_a_node_that_has_it(grou
     node.record(&events(SEED_MINUTE, 3)).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let lease = AT_ONCE.lease;
-    let request = SealRequest { series_max: 1, lease, outputs: &both(), sources: &[] };
+    let request = SealRequest { series_max: 1, lease, outputs: &both(), ..SealRequest::default() };
     let part = node.0.compact(&claim, &request).await.unwrap();
     assert_eq!((part.left, part.sending), (2, Vec::new()));
     let to_one = node.seal_for(&claim, std::slice::from_ref(&one)).await;

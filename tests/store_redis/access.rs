@@ -72,7 +72,8 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
         if claim.output.is_none() {
             loop {
                 let (lease, outputs) = (Duration::ZERO, &outputs);
-                let request = SealRequest { series_max: 1, lease, outputs, sources: &[] };
+                let request =
+                    SealRequest { series_max: 1, lease, outputs, ..SealRequest::default() };
                 let done = store.compact(&claim, &request).await?;
                 claims.extend(done.sending);
                 if done.left == 0 {

@@ -121,7 +121,12 @@ pub(crate) async fn compact(
     series_max: usize,
 ) -> Result<Compaction, StoreError> {
     let outputs = &[OutputName::default()];
-    store.compact(claim, &SealRequest { series_max, lease: LEASE, outputs, sources: &[] }).await
+    store
+        .compact(
+            claim,
+            &SealRequest { series_max, lease: LEASE, outputs, ..SealRequest::default() },
+        )
+        .await
 }
 
 pub(crate) async fn seal(

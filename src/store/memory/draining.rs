@@ -10,11 +10,11 @@ use super::{
     Counts, MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms,
     series_counts,
 };
-use crate::event::{Minute, Partition, Quality};
+use crate::event::{Minute, OverflowSeries, Partition, Quality};
 use crate::store::{
-    Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest,
-    Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest, SeriesCounts,
-    StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
+    ACTIVE_MAX, Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim,
+    ClaimRequest, Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest,
+    SeriesCounts, StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
 };
 
 /// The approximate size of a count in bytes, excluding its series.
@@ -39,6 +39,11 @@ impl MemoryStore {
         partition.busy.remove(&minute);
         partition.close(minute, self.retention);
     }
+}
+
+/// Returns whether a series with these last events gets a zero in a minute without events.
+fn is_silent(last: Minute, minute: Minute, zeros: u32) -> bool {
+    last < minute && minute <= last.after(zeros)
 }
 
 impl State {
@@ -171,7 +176,7 @@ impl Draining for MemoryStore {
     async fn compact(&self, claim: &Claim, request: &SealRequest<'_>) -> Result<Compaction> {
         let state = &mut *self.lock();
         state.held(claim)?;
-        let SealRequest { series_max, lease, outputs, .. } = *request;
+        let SealRequest { series_max, lease, outputs, zeros, .. } = *request;
         let until = Instant::now() + lease;
         let partition = &mut state.partitions[claim.partition.index()];
         let is_closed = partition.is_closed(claim.minute);
@@ -184,6 +189,9 @@ impl Draining for MemoryStore {
         let counts =
             |group: SeriesCounts| (group.series, (group.unique, group.cumulative, group.quality));
         let mut sealed: Vec<(String, Counts)> = groups.map(counts).collect();
+        let overflow = OverflowSeries::new(&self.partitions, claim.partition);
+        let overflow = overflow.of(claim.minute);
+        let is_full = minute.admits(overflow);
         for _ in 0..series_max {
             let Some((series, sets)) = minute.sets.pop_first() else {
                 break;
@@ -202,6 +210,21 @@ impl Draining for MemoryStore {
             minute.admitted.remove(&series);
             let (unique, cumulative) = sets.counts(&minute.users);
             sealed.push((series, (unique, cumulative, Quality::default())));
+        }
+        if zeros > 0 {
+            for (series, _) in sealed.iter().filter(|(series, _)| series != overflow) {
+                if let Some(last) = partition.active.get_mut(series) {
+                    *last = claim.minute.max(*last);
+                } else if partition.active.len() < ACTIVE_MAX {
+                    partition.active.insert(series.clone(), claim.minute);
+                }
+            }
+            if minute.sets.is_empty() && !is_closed && !is_full {
+                let silent = partition.active.iter().filter(|(series, last)| {
+                    is_silent(**last, claim.minute, zeros) && !minute.counts.contains_key(*series)
+                });
+                sealed.extend(silent.map(|(series, _)| (series.clone(), Counts::default())));
+            }
         }
         for (series, counts) in sealed {
             // The series is stored once for the counts, and once per output.
@@ -223,6 +246,7 @@ impl Draining for MemoryStore {
             return Ok(done);
         }
         minute.arrivals = 0;
+        minute.awaits_zeros = false;
         state.bytes -= std::mem::take(&mut minute.users).bytes;
         minute.leases.remove(&None);
         for output in minute.unsent.keys().cloned().map(Some) {
@@ -232,6 +256,14 @@ impl Draining for MemoryStore {
             });
         }
         self.end(state, claim.partition, claim.minute);
+        let partition = &mut state.partitions[claim.partition.index()];
+        let next = claim.minute.after(1);
+        let awaits_zeros = partition.active.values().any(|last| is_silent(*last, next, zeros));
+        if awaits_zeros && !partition.is_closed(next) {
+            partition.busy.insert(next);
+            partition.minutes.entry(next).or_default().awaits_zeros = true;
+        }
+        partition.active.retain(|_, last| claim.minute < last.after(2 * zeros));
         Ok(done)
     }
 

@@ -61,6 +61,8 @@ struct PartitionState {
     /// The closed minutes. All minutes before `since` are closed as well.
     closed: BTreeSet<Minute>,
     since: Option<Minute>,
+    /// The last minute with events of each series that can get zeros.
+    active: BTreeMap<String, Minute>,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +83,8 @@ struct MinuteState {
     /// If this is a window: its users, and the minutes that have been added, by partition.
     union: Option<Union>,
     added: BTreeSet<Bucket>,
+    /// Whether the minute is to be sealed even if it gets no events, because a series could get a zero in it.
+    awaits_zeros: bool,
     /// The deadline of each claim: to seal (`None`), or to send to an output.
     leases: BTreeMap<Option<OutputName>, Instant>,
     /// The share of this minute's counts in [`State::bytes`].
@@ -176,7 +180,7 @@ impl MinuteState {
     }
 
     fn is_open(&self) -> bool {
-        !self.sets.is_empty() || self.union.is_some()
+        !self.sets.is_empty() || self.union.is_some() || self.awaits_zeros
     }
 
     fn waits(&self) -> bool {

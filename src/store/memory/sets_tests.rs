@@ -115,7 +115,8 @@ async fn unsent_counts_are_accounted_until_sent() {
     while record(recorded).await.is_ok() {
         recorded += 1;
         let claims = store.claim(partition, &request, &[]).await.unwrap();
-        let request = SealRequest { series_max: 1, lease: hour, outputs: &outputs, sources: &[] };
+        let request =
+            SealRequest { series_max: 1, lease: hour, outputs: &outputs, ..SealRequest::default() };
         let sealed = store.compact(&claims[0], &request).await.unwrap();
         sending.extend(sealed.sending);
     }

@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use super::gateway::At;
 use super::keys::{Place, Process, Scope};
 use super::millis;
-use crate::event::Minute;
+use crate::event::{Minute, OverflowSeries};
 use crate::store::{
-    Claim, Compaction, OutputName, Page, REQUEST_BYTES_MAX, RecordRequest, Records, Result,
-    SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError,
+    ACTIVE_MAX, Bucket, Claim, Compaction, OutputName, Page, REQUEST_BYTES_MAX, RecordRequest,
+    Records, Result, SealRequest, Seen, SeriesCounts, SeriesUsers, StoreError,
 };
 
 pub(super) const SEALING: &str = include_str!("sealing.lua");
@@ -93,6 +93,20 @@ pub(super) fn cover(pipeline: &mut Pipeline, place: Place<'_>, process: &Process
 
 pub(super) fn names(outputs: &[OutputName]) -> String {
     outputs.iter().map(OutputName::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the argument from which `sealing.lua` learns which series get zeros: empty if none do.
+pub(super) fn zeros_for(at: At<'_>, zeros: u32) -> String {
+    let Bucket { partition, minute } = at.bucket();
+    let partitions = &at.gateway.partitions;
+    let count = partitions.count_in(minute);
+    let next = minute.after(1);
+    if zeros == 0 {
+        return String::new();
+    }
+    let next = if partitions.count_in(next) == count { next.to_string() } else { String::new() };
+    let overflow = OverflowSeries::new(partitions, partition);
+    format!("{zeros} {ACTIVE_MAX} {count} {next} {}", overflow.of(minute))
 }
 
 /// The reply of `end_step`: series sealed, total of late events, series left, token of the claims to send, their outputs.

@@ -220,7 +220,7 @@ impl Node {
                         series_max: most,
                         lease: LEASE,
                         outputs: &outputs,
-                        sources: &[],
+                        ..SealRequest::default()
                     };
                     let step = store.compact(&claim, &request).await;
                     Ended::Sealed(claim, step)
@@ -257,7 +257,7 @@ pub(super) async fn load_scripts(store: &RedisStore, event: Event) {
     let claims = store.claim(partition(), &request(1), &[]).await.unwrap();
     store.extend(&[&claims[0]], LEASE).await.unwrap();
     let outputs = &[OutputName::default()];
-    let request = SealRequest { series_max: 1, lease: LEASE, outputs, sources: &[] };
+    let request = SealRequest { series_max: 1, lease: LEASE, outputs, ..SealRequest::default() };
     let sealed = store.compact(&claims[0], &request).await.unwrap();
     assert!(send(store, &sealed.sending[0], 1, &Reads::default()).await.unwrap());
 }

@@ -343,20 +343,20 @@ impl Keyspace {
         self.with(key, |sorted: &mut Sorted| {
             Ok(match name {
                 "ZADD" => {
-                    let is_option = |arg: &&Bytes| matches!(arg.as_slice(), b"NX" | b"XX");
-                    let option = args.first().filter(is_option).map(Vec::as_slice);
-                    let pairs = args[usize::from(option.is_some())..].chunks_exact(2);
+                    let is_option = |arg: &Bytes| matches!(&**arg, b"NX" | b"XX" | b"GT" | b"CH");
+                    let count_of_options = args.iter().take_while(|arg| is_option(arg)).count();
+                    let (options, pairs) = args.split_at(count_of_options);
+                    let has = |option: &[u8]| options.iter().any(|given| given == option);
                     let mut added = 0;
-                    for pair in pairs {
-                        let is_there = sorted.contains_key(&pair[1]);
-                        let is_left = match option {
-                            Some(b"NX") => is_there,
-                            Some(_) => !is_there,
-                            None => false,
+                    for pair in pairs.chunks_exact(2) {
+                        let (number, before) = (float(&pair[0])?, sorted.get(&pair[1]).copied());
+                        let is_left = match before {
+                            Some(before) => has(b"NX") || (has(b"GT") && number <= before),
+                            None => has(b"XX"),
                         };
                         if !is_left {
-                            sorted.insert(pair[1].clone(), float(&pair[0])?);
-                            added += usize::from(!is_there);
+                            sorted.insert(pair[1].clone(), number);
+                            added += usize::from(before.is_none() || has(b"CH"));
                         }
                     }
                     count(added)

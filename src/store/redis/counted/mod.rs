@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::gateway::At;
 use super::keys::{Place, Scope};
-use super::layout::{SEALING, held, names, pieces, seal};
+use super::layout::{SEALING, held, names, pieces, seal, zeros_for};
 use super::scripts::{SHARED, Source, scripts};
 use super::{lock, millis};
 use crate::store::{Bucket, Claim, Compaction, Result, SealRequest, SeriesCounts};
@@ -18,8 +18,8 @@ use crate::store::{Bucket, Claim, Compaction, Result, SealRequest, SeriesCounts}
 scripts! {
     CUT Cut = "cut.lua"() Partition[tokens] Minute[logs cut] => name base (token);
     SEAL Seal = SHARED + SEALING + "seal.lua"()
-        Partition[claims tokens witness closed arrivals outputs stamps] Minute[logs counts cut kept]
-        => name minute base kept_ms kept_counts (token lease_ms sealed_for from all);
+        Partition[claims tokens witness closed arrivals outputs stamps minutes active] Minute[logs counts cut kept]
+        => name minute base kept_ms kept_counts (token lease_ms sealed_for zeros_for from all);
 }
 
 /// How long items are cached after their last use.
@@ -108,6 +108,7 @@ impl Cuts {
             token: &claim.token,
             lease_ms: millis(request.lease),
             sealed_for: names(request.outputs),
+            zeros_for: zeros_for(at, request.zeros),
             from,
             all,
         }

@@ -8,7 +8,7 @@ if redis.call('HGET', tokens, name) ~= token then
 end
 local series = redis.call('SRANDMEMBER', event_types, series_max)
 local values, sets = {}, {}
-keeps_users = keeps_users and not is_closed()
+keeps_users = keeps_users and not is_closed(minute)
 for i, one in ipairs(series) do
   local of_users, of_events = base .. 'unique_user:' .. one, base .. 'cumulative_user:' .. one
   local users = redis.call('SCARD', of_users)

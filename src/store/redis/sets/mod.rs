@@ -17,7 +17,9 @@ use redis_link::Connection;
 
 use super::gateway::At;
 use super::keys::{Place, Scope};
-use super::layout::{OpenMinutes, SEALING, announce, by_minute, cover, events_of, names, seal};
+use super::layout::{
+    OpenMinutes, SEALING, announce, by_minute, cover, events_of, names, seal, zeros_for,
+};
 use super::millis;
 use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Batch, series_fingerprint};
@@ -27,8 +29,8 @@ use crate::store::{
 
 scripts! {
     COMPACT Compact = SHARED + SEALING + "compact.lua"()
-        Partition[claims tokens witness closed arrivals outputs stamps] Minute[event_types counts]
-        => name minute base kept_ms kept_counts (token lease_ms sealed_for series_max);
+        Partition[claims tokens witness closed arrivals outputs stamps minutes active] Minute[event_types counts]
+        => name minute base kept_ms kept_counts (token lease_ms sealed_for zeros_for series_max);
     RECORD Record = "record.lua"() Minute[event_types] => base ();
 }
 
@@ -94,6 +96,7 @@ impl OpenMinutes for Sets {
             token: &claim.token,
             lease_ms: millis(request.lease),
             sealed_for: names(request.outputs),
+            zeros_for: zeros_for(at, request.zeros),
             series_max: request.series_max,
         };
         seal(at, claim, script.at(&at.place), request.outputs).await
