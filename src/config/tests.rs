@@ -168,6 +168,12 @@ max_hold = "5s"
 interval = "20s"
 => flush.lease: is shorter than 3 × flush.interval, so claims could expire before they are renewed; raise it or lower flush.interval
 [flush]
+zeros = "90s"
+=> FILE:2: flush.zeros: is not a whole number of minutes; use for example 5m
+[flush]
+zeros = "61m"
+=> FILE:2: flush.zeros: "61m" is out of range; use 0s to 1h
+[flush]
 interval = "20h"
 => FILE:2: flush.interval: "20h" is out of range; use 10ms to 1m
 [input]
@@ -334,16 +340,17 @@ fn equivalent_values_compare_equal() {
         config.alike
     };
     let first = alike(
-        "[flush]\nmax_hold = \"60s\"\n[input]\nmax_users_per_series = 0x10\n[store]\npartitions_before = 4\n\
+        "[flush]\nmax_hold = \"60s\"\nzeros = \"300s\"\n[input]\nmax_users_per_series = 0x10\n[store]\npartitions_before = 4\n\
          partitions_from = \"2026-11-22T03:10:00+01:00\"\n[output]\nurl = \"http://localhost/\"\norg = \"o\"\nbucket = \"b\"",
     );
     let second = alike(
-        "[flush]\nmax_hold = \"1m\"\n[input]\nmax_users_per_series = 16\n[store]\npartitions_before = 4\n\
+        "[flush]\nmax_hold = \"1m\"\nzeros = \"5m\"\n[input]\nmax_users_per_series = 16\n[store]\npartitions_before = 4\n\
          partitions_from = 2026-11-22T02:10:00Z\n[output]\nurl = \"http://localhost\"\norg = \"o\"\nbucket = \"b\"",
     );
     assert_eq!(first, second);
     for expected in [
         ("flush.max_hold", "1m"),
+        ("flush.zeros", "5m"),
         ("store.partitions_from", "2026-11-22T02:10:00Z"),
         ("outputs", "default http://localhost api=v2 org=o bucket=b"),
     ] {

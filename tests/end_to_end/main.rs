@@ -70,6 +70,7 @@ mod unix;
 mod upgrade;
 mod versions;
 mod whole_picture;
+mod zeros;
 
 mod prelude {
     pub(crate) use testing::prelude::*;

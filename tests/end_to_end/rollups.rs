@@ -195,7 +195,7 @@ fn publish(site: &Site, node: &Node, first_user: u64) {
 }
 
 /// Moves the clock while no node runs, because nodes wait after a jump of the clock.
-fn skip(site: &Site, node: &mut Node, seconds: i64) {
+pub(crate) fn skip(site: &Site, node: &mut Node, seconds: i64) {
     assert!(node.terminate().success());
     site.clock().advance(seconds);
     node.run();

@@ -176,6 +176,7 @@ impl Site {
                     || (key.ends_with(":counts")
                         || key.ends_with(":coverage")
                         || key.contains(":had:")
+                        || key.contains(":active:")
                         // A list that its node could not add to a window.
                         || (key.contains("{eds:rollup:") && key.contains(":log:"))
                         || key.starts_with("{eds:mutex:probe-"))
