@@ -30,8 +30,12 @@ local function late_in_all(late)
   return before + late
 end
 
--- Notes the last minute with events of these series, each followed by its counts. If there are too many, new ones are ignored.
+-- Notes the last minute with events of these series, each followed by its counts, after removing series that have been silent
+-- for long. If there are too many, new ones are ignored.
 local function watch(fields)
+  in_slices(redis.call('ZRANGEBYSCORE', active, '-inf', minute - 2 * zeros, 'LIMIT', 0, LOOKED_AT), function(...)
+    redis.call('ZREM', active, ...)
+  end)
   local scores = {}
   for i = 1, #fields, 2 do
     if fields[i + 1] ~= '0:0' and fields[i] ~= overflow then
@@ -112,9 +116,6 @@ local function await_next()
   then
     redis.call('ZADD', minutes, 'NX', following, next_name)
   end
-  in_slices(redis.call('ZRANGEBYSCORE', active, '-inf', minute - 2 * zeros, 'LIMIT', 0, LOOKED_AT), function(...)
-    redis.call('ZREM', active, ...)
-  end)
 end
 
 -- Ends a step of sealing. After the last series, the claim ends, and its holder gets a claim to send for each output that is
