@@ -118,7 +118,13 @@ pub(crate) async fn window_that_lacks_a_minute_is_marked(ground: &Ground) {
     let sources = [(partition, minutes)];
     let claims = a.0.claim(window().partition, &AT_ONCE, &[]).await.unwrap();
     let outputs = std::slice::from_ref(only());
-    let request = SealRequest { series_max: 9, lease: AT_ONCE.lease, outputs, sources: &sources };
+    let request = SealRequest {
+        series_max: 9,
+        lease: AT_ONCE.lease,
+        outputs,
+        sources: &sources,
+        ..SealRequest::default()
+    };
     let done = a.0.compact(&claims[0], &request).await.unwrap();
     let counts = a.0.unsent(&done.sending[0], 0).await.unwrap().items;
     assert!(counts[0].quality.is_incomplete, "{counts:?}");
