@@ -150,6 +150,17 @@ impl Witness {
         }
     }
 
+    /// Records that all minutes of a window are closed, and that only these had events.
+    pub(super) fn settled(&mut self, [first, last]: [Minute; 2], with_events: &[Minute]) {
+        let Testimony { since, closed, empty, announced, .. } = &mut self.past.testimony;
+        let first = since.map_or(first, |since| first.max(since));
+        let numbers = first.epoch_minutes()..=last.epoch_minutes();
+        let minutes = numbers.filter_map(Minute::from_epoch_minutes);
+        empty.extend(minutes.filter(|minute| {
+            !(with_events.contains(minute) || closed.contains(minute) || announced.contains(minute))
+        }));
+    }
+
     /// Records how many late events this process has found in total, according to the store. Returns how many are new.
     pub(super) fn found_late(&mut self, in_all: u64) -> u64 {
         let before = self.late.unwrap_or(in_all);

@@ -258,6 +258,15 @@ impl Worker {
         let Shared { store, partitions, states, .. } = &*self.shared;
         let FlushSettings { grace, window_hold: max_hold, lease, .. } = self.settings();
         let window = partitions.rollup(claim.partition)?.every.window(claim.minute);
+        // After trouble, nodes may still have to record events of these minutes, or to restore that they are closed.
+        let now = Instant::now();
+        let may_close = |partition| {
+            let PartitionState { settling, .. } = &*states.of(partition);
+            settling.may_close(now) && settling.may_take_over(now)
+        };
+        if !partitions.all().all(may_close) {
+            return None;
+        }
         let calls = partitions.iter().map(|partition| async move {
             let request = ClaimRequest {
                 generation: 0,
@@ -278,6 +287,10 @@ impl Worker {
                 tracing::debug!(%error, "cannot close the minutes of a window; retrying");
                 None
             });
+            if let Some(minutes) = &settled {
+                // All other live nodes know.
+                states.of(partition).witness.settled(window, minutes);
+            }
             sources = sources.zip(settled).map(|(mut sources, settled)| {
                 sources.push((partition, settled));
                 sources
