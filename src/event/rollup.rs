@@ -361,5 +361,17 @@ mod tests {
             prop_assert_eq!(every.window(after)[0], after);
             prop_assert_eq!(every.window(start), [start, last]);
         }
+
+        /// The load generator computes windows in a different way. Until 2011, a date could begin twice in some time zones.
+        #[test]
+        fn windows_are_those_of_the_load_generator(number in 22_100_000_i64..40_000_000, zone in prop::sample::select(&chrono_tz::TZ_VARIANTS[..]), days in prop::sample::select(vec![1, 7])) {
+            let start = Every::Days(days, zone).window(Minute::from_epoch_minutes(number).unwrap())[0];
+            let rollup = format!("a every={days}days time_zone={zone} suffix=_window").parse().unwrap();
+            let mut expected = loadgen::Expected::with_rollups(vec![rollup]);
+            expected.add(format!("a=1 value=x {}", number * 60_000_000_000).as_bytes()).unwrap();
+            expected.confirm();
+            let point = format!("cumulative_user_event_window,a=1 value=1 {}", start.start_nanos());
+            prop_assert!(expected.lines().unwrap().lines().any(|line| line == point), "{}", point);
+        }
     }
 }

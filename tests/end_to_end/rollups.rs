@@ -4,7 +4,7 @@ use crate::prelude::*;
 
 /// The rollups of the tests, each with its suffix. The day of Berlin begins at 23:00 UTC.
 const ROLLUPS: [&[(&str, &str)]; 3] = [
-    &[("name", "hourly"), ("every", "1h")],
+    &HOURLY,
     &[
         ("name", "products"),
         ("every", "1day"),
@@ -18,9 +18,8 @@ const ROLLUPS: [&[(&str, &str)]; 3] = [
         ("drop", "[\"event_type=t3\"]"),
     ],
 ];
+const HOURLY: [(&str, &str); 2] = [("name", "hourly"), ("every", "1h")];
 const HOUR_NS: i64 = 60 * MINUTE_NS;
-/// 2016-12-03T23:00:00Z.
-const DAY_NS: i64 = 1_480_806_000_000_000_000;
 const MINUTES: i64 = 100;
 
 /// An event: the minute since the seed minute, the numbers of its type, product and user, and its nanosecond.
@@ -40,44 +39,32 @@ fn line(&(minute, kind, product, user, at): &Event) -> String {
     format!("event_type=t{kind},product=p{product} value=u{user} {at}")
 }
 
-/// Returns the points of all windows, computed from the events.
-fn windows(events: impl Iterator<Item = Event>) -> Points {
-    let mut users: BTreeMap<(String, String, i64), (BTreeSet<u64>, u64)> = BTreeMap::new();
-    for (minute, kind, product, user, _) in events {
-        let start = SEED_MINUTE_NS + minute * MINUTE_NS;
-        let hour = start / HOUR_NS * HOUR_NS;
-        let day = (start - DAY_NS) / (24 * HOUR_NS) * 24 * HOUR_NS + DAY_NS;
-        let mut windows = vec![
-            ("_1h", format!("event_type=t{kind},product=p{product}"), hour),
-            ("_products", format!("product=p{product}"), day),
-        ];
-        if kind != 3 {
-            windows.push(("_pages", format!("event_type=t{kind}"), start));
-        }
-        for (suffix, group, start) in windows {
-            let counts = users.entry((suffix.to_owned(), group, start)).or_default();
-            counts.0.insert(user);
-            counts.1 += 1;
-        }
-    }
-    let points =
-        users.into_iter().flat_map(|((suffix, series, minute_start_ns), (users, events))| {
-            let point = move |measurement: &str| Point {
-                minute_start_ns,
-                series: series.clone(),
-                measurement: format!("{measurement}{suffix}"),
-            };
-            [
-                (point("unique_user_event"), users.len() as u64),
-                (point("cumulative_user_event"), events),
-            ]
+/// Returns a sender that also computes the points of these rollups.
+fn sender_with<'a>(
+    nodes: impl IntoIterator<Item = &'a Node>,
+    rollups: &[&[(&str, &str)]],
+) -> Sender {
+    let rollups = rollups.iter().map(|keys| {
+        let keys = keys.iter().map(|(key, value)| match *key {
+            "name" => (*value).to_owned(),
+            _ => format!("{key}={}", value.replace(['[', ']', '"'], "")),
         });
-    points.collect()
+        keys.collect::<Vec<_>>().join(" ")
+    });
+    let rollups: Vec<_> = rollups.collect();
+    let mut sender = Sender::to_all(nodes);
+    sender.expected = Expected::with_rollups(rollups.iter().map(|rollup| &**rollup));
+    sender
 }
 
-fn of_windows(points: Points) -> Points {
-    let is_of_window = |point: &Point| !point.measurement.ends_with("_user_event");
-    points.into_iter().filter(|(point, _)| is_of_window(point)).collect()
+/// Waits until the node has written exactly these points to standard output.
+#[track_caller]
+fn wait_stdout(node: &Node, expected: &Points) {
+    eventually("the points are on standard output", SOON, || {
+        let stdout = node.stdout();
+        let whole_lines = &stdout[..stdout.rfind('\n').map_or(0, |end| end + 1)];
+        compare(expected, &read_back::written(whole_lines.as_bytes()))
+    });
 }
 
 #[test]
@@ -86,16 +73,9 @@ fn windows_are_exact_in_memory() {
     let mut node = Node::new("alone", &keys);
     node.set_sections("rollup", &ROLLUPS);
     node.run();
-    let mut sender = Sender::to_all([&node]);
+    let mut sender = sender_with([&node], &ROLLUPS);
     sender.send_all(events(0..MINUTES).map(|event| line(&event)));
-    eventually("the windows are on standard output", SOON, || {
-        let stdout = node.stdout();
-        let whole_lines = &stdout[..stdout.rfind('\n').map_or(0, |end| end + 1)];
-        compare(
-            &windows(events(0..MINUTES)),
-            &of_windows(read_back::written(whole_lines.as_bytes())),
-        )
-    });
+    wait_stdout(&node, &sender.expected.points());
 }
 
 #[test]
@@ -116,8 +96,7 @@ fn windows_are_exact_when_nodes_are_killed(layout: &str) {
         node.set_sections("rollup", &ROLLUPS);
         node.run();
     }
-    let expected = windows(events(0..MINUTES));
-    let mut sender = Sender::to_all([&nodes[0], &nodes[1]]);
+    let mut sender = sender_with(&nodes, &ROLLUPS);
     sender.send_all(events(0..MINUTES).map(|event| line(&event)));
     let all = events(0..MINUTES).count() as u64;
     for node in &nodes {
@@ -129,9 +108,10 @@ fn windows_are_exact_when_nodes_are_killed(layout: &str) {
     }
     let points = || {
         let writes = site.writes.writes().into_iter().filter(|write| write.taken);
-        of_windows(writes.flat_map(|write| read_back::written(&write.body)).collect())
+        writes.flat_map(|write| read_back::written(&write.body)).collect()
     };
-    eventually("the windows are written", 3 * SOON, || compare(&expected, &points()));
+    let expected = sender.expected.points();
+    eventually("the points are written", 3 * SOON, || compare(&expected, &points()));
     site.assert_one_value_a_point();
     site.wait_redis_clean();
 }
@@ -171,8 +151,6 @@ fn users_beyond_the_limit_are_estimated() {
     let (estimate, _) = estimate.unwrap_or_else(|| panic!("{found:?}"));
     assert!(estimate.parse::<u64>().unwrap().abs_diff(5000) < 250, "{estimate}");
 }
-
-const HOURLY: [(&str, &str); 2] = [("name", "hourly"), ("every", "1h")];
 
 /// Returns a site whose clock shows ten minutes past an hour.
 fn site_past_the_hour() -> Site {

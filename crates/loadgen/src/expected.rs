@@ -1,9 +1,10 @@
-//! Computes the exact counts that the service must write for the lines that were sent. This module keeps all events, sorts
-//! them, and compares neighbours. It accepts only lines in the short form, without escapes.
+//! Computes the exact counts that the service must write for the lines that were sent, and those of rollups. This module keeps
+//! all events, sorts them, and compares neighbours. It accepts only lines in the short form, without escapes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::MINUTE_NANOS;
+use super::rollup::Rollup;
 
 /// Why the counts for a line cannot be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +34,35 @@ impl Event {
     }
 }
 
+/// The counts of a window contradict those of its minutes or of other windows, which means that they cannot be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the numbers of the {rollup} with the first minute {start} and the group `{group}` contradict those of its parts"
+)]
+pub struct Inconsistent {
+    rollup: String,
+    group: String,
+    start: i64,
+}
+
+impl Inconsistent {
+    fn new((group, start): &Window, rollup: &Rollup) -> Self {
+        Self { rollup: format!("{rollup:?}"), group: group.clone(), start: *start }
+    }
+}
+
+/// The group of a window, and its first minute.
+type Window = (String, i64);
+
+/// The numbers of windows.
+type Windows = BTreeMap<Window, Counts>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    users: usize,
+    events: usize,
+}
+
 /// Collects the events in lines, and computes their counts at the end.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
@@ -42,9 +72,16 @@ pub struct Expected {
     /// The confirmed events, followed by the events in the open datagram.
     events: Vec<Event>,
     confirmed: usize,
+    rollups: Vec<Rollup>,
 }
 
 impl Expected {
+    /// Returns no events, whose windows of these rollups are to be counted.
+    #[must_use]
+    pub fn with_rollups(rollups: Vec<Rollup>) -> Self {
+        Self { rollups, ..Self::default() }
+    }
+
     /// Adds the event in a line to the open datagram. Ignores comments. Returns an error if the line is not supported.
     pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -73,32 +110,107 @@ impl Expected {
         self.events.truncate(self.confirmed);
     }
 
-    /// Returns the lines that the service must write for the confirmed events, sorted, each with a trailing newline.
-    #[must_use]
-    pub fn lines(mut self) -> String {
+    /// Returns the lines that the service must write for the confirmed events and their windows, sorted, each with a trailing
+    /// newline. Returns an error if the numbers of windows contradict those of minutes, other windows or sets of users.
+    pub fn lines(mut self) -> Result<String, Inconsistent> {
         self.discard();
+        self.events.sort_unstable_by_key(|event| (event.series, event.user, event.nanos));
+        self.events.dedup();
         let mut names = vec![""; self.series.len()];
         for (name, number) in &self.series {
             names[*number as usize] = name;
         }
-        let key = |event: &Event| (event.series, event.minute(), event.user, event.nanos);
-        self.events.sort_unstable_by_key(key);
-        self.events.dedup();
+        let first_tag = names.first().and_then(|series| series.split('=').next());
+        // The last two are only checked.
+        let rollups = [Rollup::of_minutes(1, None)].into_iter().chain(self.rollups.clone());
+        let rollups =
+            rollups.chain([Rollup::of_minutes(60, None), Rollup::of_minutes(1_440, first_tag)]);
+        let counted = rollups.map(|rollup| Ok((self.count(&rollup, &names)?, rollup)));
+        let counted = counted.collect::<Result<Vec<_>, Inconsistent>>()?;
+        for (windows, rollup) in &counted {
+            for (parts, part) in &counted {
+                check(windows, rollup, parts, part)?;
+            }
+        }
         let mut lines = Vec::new();
-        let together = |a: &Event, b: &Event| a.series == b.series && a.minute() == b.minute();
-        for events in self.events.chunk_by(together) {
-            let (series, start) =
-                (names[events[0].series as usize], events[0].minute() * MINUTE_NANOS);
-            let unique = events.chunk_by(|a, b| a.user == b.user).count();
-            for (measurement, count) in
-                [("cumulative_user_event", events.len()), ("unique_user_event", unique)]
-            {
-                lines.push(format!("{measurement},{series} value={count} {start}\n"));
+        for (windows, Rollup { suffix, .. }) in counted.iter().take(1 + self.rollups.len()) {
+            let error = if suffix.is_empty() { "" } else { ",error=0" };
+            for ((group, start), Counts { users, events }) in windows {
+                let comma = if group.is_empty() { "" } else { "," };
+                let start = start * MINUTE_NANOS;
+                lines.extend([
+                    format!("cumulative_user_event{suffix}{comma}{group} value={events} {start}\n"),
+                    format!(
+                        "unique_user_event{suffix}{comma}{group} value={users}{error} {start}\n"
+                    ),
+                ]);
             }
         }
         lines.sort_unstable();
-        lines.concat()
+        Ok(lines.concat())
     }
+
+    /// Returns the numbers of each window, after counting the users both by sorting and with sets.
+    fn count(&self, rollup: &Rollup, names: &[&str]) -> Result<Windows, Inconsistent> {
+        let (mut numbers, mut starts) = (HashMap::new(), HashMap::new());
+        // There are no more groups than series, so the number cannot be too large.
+        let group = |series| number(&mut numbers, &rollup.group(series)?).ok();
+        let groups: Vec<_> = names.iter().copied().map(group).collect();
+        let mut users: Vec<(u32, i64, u32)> = Vec::with_capacity(self.events.len());
+        let mut sets: HashMap<_, HashSet<u32>> = HashMap::new();
+        for event in &self.events {
+            let Some(group) = groups[event.series as usize] else { continue };
+            let minute = event.minute();
+            let start = *starts.entry(minute).or_insert_with(|| rollup.start(minute));
+            users.push((group, start, event.user));
+            sets.entry((group, start)).or_default().insert(event.user);
+        }
+        users.sort_unstable();
+        let mut names = vec![""; numbers.len()];
+        for (name, number) in &numbers {
+            names[*number as usize] = name;
+        }
+        let mut windows = Windows::new();
+        for events in users.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            let (group, start, _) = events[0];
+            let counts =
+                Counts { users: events.chunk_by(|a, b| a.2 == b.2).count(), events: events.len() };
+            let window = (names[group as usize].to_owned(), start);
+            if sets[&(group, start)].len() != counts.users {
+                return Err(Inconsistent::new(&window, rollup));
+            }
+            windows.insert(window, counts);
+        }
+        Ok(windows)
+    }
+}
+
+/// Checks the numbers of windows against those of their parts, if each window of `part` is part of a window of `rollup`.
+fn check(
+    windows: &Windows,
+    rollup: &Rollup,
+    parts: &Windows,
+    part: &Rollup,
+) -> Result<(), Inconsistent> {
+    let Some(group_of) = rollup.containing(part) else { return Ok(()) };
+    // The greatest and the total number of users, and the number of events.
+    let mut sums: HashMap<Window, [usize; 3]> = HashMap::new();
+    for ((group, start), Counts { users, events }) in parts {
+        if let Some(group) = group_of(rollup, group) {
+            let [most, total, all_events] = sums.entry((group, rollup.start(*start))).or_default();
+            *most = *users.max(most);
+            *total += users;
+            *all_events += events;
+        }
+    }
+    let is_wrong = |window: &&Window| match (windows.get(*window), sums.get(*window)) {
+        (Some(counts), Some([most, total, events])) => {
+            !(most..=total).contains(&&counts.users) || *events != counts.events
+        }
+        _ => true,
+    };
+    let wrong = windows.keys().chain(sums.keys()).find(is_wrong);
+    wrong.map_or(Ok(()), |window| Err(Inconsistent::new(window, rollup)))
 }
 
 fn split(line: &[u8]) -> Result<(&str, &str, i64), NotSimple> {

@@ -18,7 +18,7 @@ fn counts_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
             expected.discard();
         }
     }
-    Ok(expected.lines())
+    Ok(expected.lines().unwrap())
 }
 
 #[test]
@@ -63,6 +63,64 @@ fn events_without_a_sent_copy_do_not_count() {
     ]);
     let expected = "cumulative_user_event,a=1 value=2 0\nunique_user_event,a=1 value=1 0\n";
     assert_eq!(counts.unwrap(), expected);
+}
+
+fn rollup(text: &str) -> Rollup {
+    text.parse().unwrap()
+}
+
+#[test]
+fn windows_count_the_users_of_minutes_and_groups_once() {
+    let rollups = ["hourly every=1h", "all every=1day time_zone=Asia/Kolkata by=none drop=p=2"];
+    let mut expected = Expected::with_rollups(rollups.map(rollup).into());
+    for (product, user, minute) in
+        [(1, "x", 0), (1, "x", 0), (1, "x", 1), (1, "y", 1), (1, "x", 60), (2, "y", 0), (3, "x", 1)]
+    {
+        let nanos = minute * MINUTE_NANOS;
+        expected.add(format!("p={product} value={user} {nanos}").as_bytes()).unwrap();
+    }
+    expected.confirm();
+    let lines = expected.lines().unwrap();
+    let windows: Vec<_> = lines.lines().filter(|line| !line.contains("user_event,")).collect();
+    let of_windows = "\
+cumulative_user_event_1h,p=1 value=1 3600000000000
+cumulative_user_event_1h,p=1 value=3 0
+cumulative_user_event_1h,p=2 value=1 0
+cumulative_user_event_1h,p=3 value=1 0
+cumulative_user_event_all value=5 -19800000000000
+unique_user_event_1h,p=1 value=1,error=0 3600000000000
+unique_user_event_1h,p=1 value=2,error=0 0
+unique_user_event_1h,p=2 value=1,error=0 0
+unique_user_event_1h,p=3 value=1,error=0 0
+unique_user_event_all value=2,error=0 -19800000000000";
+    assert_eq!(windows.join("\n"), of_windows);
+}
+
+#[test]
+fn windows_that_contradict_their_minutes_are_found() {
+    let mut expected = Expected::default();
+    for line in ["a=1 value=x 5", "a=1 value=y 6", "a=1 value=x 60000000000"] {
+        expected.add(line.as_bytes()).unwrap();
+    }
+    let [minute, hour] = ["m every=1m", "h every=1h"].map(rollup);
+    let [minutes, hours] = [&minute, &hour].map(|rollup| expected.count(rollup, &["a=1"]).unwrap());
+    let window = ("a=1".to_owned(), 0);
+    assert_eq!(hours, [(window.clone(), Counts { users: 2, events: 3 })].into());
+    let with = |users, events| [(window.clone(), Counts { users, events })].into();
+    let other = [(("a=2".to_owned(), 0), Counts { users: 2, events: 3 })].into();
+    for (hours, is_right) in [
+        (with(2, 3), true),
+        (with(3, 3), true),
+        (with(1, 3), false),
+        (with(4, 3), false),
+        (with(2, 2), false),
+        (Windows::new(), false),
+        (other, false),
+    ] {
+        assert_eq!(check(&hours, &hour, &minutes, &minute).is_ok(), is_right, "{hours:?}");
+    }
+    // Minutes have no part that is an hour.
+    assert_eq!(check(&minutes, &minute, &with(9, 9), &hour), Ok(()));
 }
 
 #[test]

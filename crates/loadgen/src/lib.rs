@@ -8,6 +8,7 @@ mod draw;
 mod expected;
 mod options;
 mod pacer;
+mod rollup;
 mod sender;
 mod source;
 mod summary;
@@ -21,8 +22,9 @@ use std::time::UNIX_EPOCH;
 use chrono::{DateTime, SecondsFormat};
 
 pub use ages::{MAX_AGE, MAX_FUTURE};
-pub use expected::{Expected, NotSimple};
+pub use expected::{Expected, Inconsistent, NotSimple};
 pub use options::Options;
+pub use rollup::Rollup;
 pub use summary::Summary;
 pub use synthetic::{Event, Plan, Synthetic};
 
@@ -61,6 +63,9 @@ pub enum SendError {
     /// The file for the expected counts is left empty.
     #[error("cannot compute the expected counts for line {0}: {1}")]
     NotSimple(u64, #[source] NotSimple),
+    /// The file for the expected counts is left empty.
+    #[error("the expected counts are wrong, which is a bug in this program: {0}")]
+    Inconsistent(#[from] Inconsistent),
     #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
     Expected(PathBuf, #[source] io::Error),
 }

@@ -8,6 +8,7 @@ use chrono::DateTime;
 use clap::{Args, FromArgMatches};
 
 use super::now_nanos;
+use super::rollup::Rollup;
 use super::synthetic::REPEAT_SHARE_MAX;
 
 const LOAD: &str = "Synthetic load";
@@ -50,9 +51,15 @@ pub struct Options {
 
     /// Write to this file the exact counts that the nodes must publish, as sorted output lines.
     /// An event counts if at least one copy of it was sent. Lines from standard input must have a timestamp in nanoseconds
-    /// and the user field `value`, and must not have escapes. Takes 16 to 32 bytes of memory per event
+    /// and the user field `value`, and must not have escapes. Takes 16 to 32 bytes of memory per event, and at the end twice as
+    /// much, because the counts of hours are checked against those of minutes
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
+
+    /// Also write the counts of a rollup to the --expected file. Can be repeated. The keys are those of [[rollup]] in the
+    /// configuration: every, time_zone, by, without, keep, drop and suffix, with commas in lists
+    #[arg(long, value_name = "NAME [KEY=VALUE…]", requires = "expected")]
+    pub rollup: Vec<Rollup>,
 
     /// Do not add timestamps. By default, lines from standard input without a timestamp get the time at which they are read,
     /// in nanoseconds, so that all nodes count their copies as one event
@@ -178,6 +185,8 @@ mod tests {
             "--events 1 --series 0",
             "--events 1 --repeat 0.91",
             "--events 1 --realtime --shuffle",
+            "--rollup hourly",
+            "--expected x --rollup every=1h",
             "--events 1 --realtime --minutes 2",
             "--drop-rate 2",
             "--lines-per-datagram 0",

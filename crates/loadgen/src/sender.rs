@@ -43,7 +43,9 @@ impl<'a> Sender<'a> {
     pub(super) fn open(options: &'a Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
         let targets = options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?;
         let expected = options.expected.as_ref();
-        let expected = expected.map(|path| Ok((Expected::default(), File::create(path)?)));
+        let rollups = || options.rollup.clone();
+        let expected =
+            expected.map(|path| Ok((Expected::with_rollups(rollups()), File::create(path)?)));
         Ok(Self {
             options,
             targets,
@@ -98,7 +100,7 @@ impl<'a> Sender<'a> {
         self.summary.copies_refused =
             refusing.map(|target| (target.name.clone(), target.refused)).collect();
         if let Some((expected, mut file)) = self.expected {
-            let written = file.write_all(expected.lines().as_bytes());
+            let written = file.write_all(expected.lines()?.as_bytes());
             let written = written.and_then(|()| file.sync_all());
             written.map_err(|error| unwritable(self.options, error))?;
         }

@@ -25,6 +25,12 @@ pub type Points = BTreeMap<Point, u64>;
 pub struct Expected(loadgen::Expected);
 
 impl Expected {
+    /// Returns no events, whose windows of these rollups are also expected.
+    pub fn with_rollups<'a>(rollups: impl IntoIterator<Item = &'a str>) -> Self {
+        let rollups = rollups.into_iter().map(|rollup| rollup.parse().expect("a rollup"));
+        Self(loadgen::Expected::with_rollups(rollups.collect()))
+    }
+
     /// Adds a datagram that reached a node. Adding a copy of a datagram changes nothing.
     #[track_caller]
     pub fn receive(&mut self, datagram: &[u8]) {
@@ -37,7 +43,8 @@ impl Expected {
 
     /// Returns the points that the database must contain.
     pub fn points(&self) -> Points {
-        written(self.0.clone().lines().as_bytes())
+        let lines = self.0.clone().lines();
+        written(lines.unwrap_or_else(|error| panic!("{error}")).as_bytes())
     }
 }
 
