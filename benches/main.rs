@@ -21,6 +21,15 @@ mod receiving;
 mod recording;
 mod relay;
 mod report;
+#[path = "../tests/support/load.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "shared with the tests; only part of it is used here"
+)]
+mod sender;
 mod whole;
 mod without;
 
@@ -38,6 +47,8 @@ const SECTIONS: &[(&str, Section)] = &[
     ("parsing", parsing::run),
     ("whole", whole::run),
     ("relay", relay::run),
+    ("rollups", peers::rollups::run),
+    ("day", peers::day::run),
 ];
 
 fn main() -> anyhow::Result<()> {

@@ -1,11 +1,14 @@
 //! Measures `eds run` with each store. Nodes receive a load within one minute, and run until its counts have been written.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use testing::clock::Clock;
+use testing::eventually::eventually;
+use testing::load::MINUTE_NS;
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
@@ -58,11 +61,17 @@ impl Store {
     }
 }
 
+/// The keys of a rollup.
+pub(crate) type Keys = &'static [(&'static str, &'static str)];
+
 /// Nodes and their servers, with a clock set by the benchmark.
 pub(crate) struct Cluster {
-    clock: Clock,
+    pub(crate) clock: Clock,
     layout: Option<&'static str>,
     url: String,
+    pub(crate) rollups: &'static [Keys],
+    /// The binary of the nodes, or `None` for that of this build.
+    pub(crate) binary: Option<PathBuf>,
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) nodes: Vec<Node>,
 }
@@ -86,7 +95,7 @@ impl Cluster {
             url = server.url();
             servers.push(server);
         }
-        Self { clock, layout, url, servers, nodes: Vec::new() }
+        Self { clock, layout, url, rollups: &[], binary: None, servers, nodes: Vec::new() }
     }
 
     /// Starts one more node.
@@ -100,17 +109,24 @@ impl Cluster {
         for (key, value) in self.clock.environment() {
             node.set_environment(&key, &value);
         }
+        if !self.rollups.is_empty() {
+            node.set_sections("rollup", self.rollups);
+        }
+        node.set_binary(self.binary.as_deref());
         node.run();
         self.nodes.push(node);
     }
 
-    /// Sets the clock so that a load that begins after `start` ends shortly before the end of a minute. Returns when the
-    /// load begins, as an instant and as a timestamp in nanoseconds.
+    /// Sets the clock so that a load that begins after `start` ends shortly before the end of a minute, but not of an hour.
+    /// Returns when the load begins, as an instant and as a timestamp in nanoseconds.
     fn set_clock(&self, start: Duration, flow: &Flow) -> anyhow::Result<(Instant, i64)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let now = i64::try_from(now.as_nanos())?;
         let last = now + i64::try_from((start + flow.lasts() + END).as_nanos())?;
-        let ahead = 60_000_000_000 - last.rem_euclid(60_000_000_000);
+        let mut ahead = MINUTE_NS - last.rem_euclid(MINUTE_NS);
+        if (last + ahead) % (60 * MINUTE_NS) == 0 {
+            ahead += MINUTE_NS;
+        }
         self.clock.set(ahead / 1_000);
         let begins = now + ahead + i64::try_from(start.as_nanos())?;
         Ok((Instant::now() + start, begins))
@@ -181,6 +197,18 @@ impl Cluster {
         }
     }
 
+    /// Waits until all minutes but the current one have been sealed and added to the windows of all rollups.
+    pub(crate) fn wait_added(&self) {
+        eventually("the minutes are added to their windows", PATIENCE, || {
+            let keys = self.servers.iter().flat_map(RedisServer::keys);
+            let mut keys = keys.filter(|key| !key.contains("{eds:rollup:"));
+            let is_left = |key: &String| {
+                [":minutes", ":claims", ":claims:rollup"].iter().any(|end| key.ends_with(end))
+            };
+            keys.find(is_left).map_or(Ok(()), Err)
+        });
+    }
+
     /// Returns the CPU seconds used so far by all nodes, and by all servers.
     pub(crate) fn cpu(&self) -> anyhow::Result<(f64, f64)> {
         let nodes = self.nodes.iter().map(|node| process_cpu(node.pid()));
@@ -233,6 +261,9 @@ pub(crate) fn count_with(
     let before = cluster.cpu()?;
     let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");
     let (events, users) = cluster.wait_counted(recorded);
+    if !cluster.rollups.is_empty() {
+        cluster.wait_added();
+    }
     let after = cluster.cpu()?;
     let memory = cluster.nodes.iter().map(|node| peak_memory_mb(node.pid()));
     let memory = memory.collect::<Result<Vec<_>, _>>()?;

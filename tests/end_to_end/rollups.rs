@@ -173,9 +173,9 @@ fn publish(site: &Site, node: &Node, first_user: u64) {
 }
 
 /// Moves the clock while no node runs, because nodes wait after a jump of the clock.
-pub(crate) fn skip(site: &Site, node: &mut Node, seconds: i64) {
+pub(crate) fn skip(clock: &Clock, node: &mut Node, seconds: i64) {
     assert!(node.terminate().success());
-    site.clock().advance(seconds);
+    clock.advance(seconds);
     node.run();
 }
 
@@ -204,11 +204,11 @@ fn window_that_was_open_when_redis_forgot_is_marked() {
     publish(&site, &node, 0);
     site.redis.query::<()>(&["FLUSHALL"]);
     wait_for("the node notices", || node.log(), |log| log.contains("the store lost acknowledged"));
-    skip(&site, &mut node, 60);
+    skip(site.clock(), &mut node, 60);
     publish(&site, &node, 100);
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     publish(&site, &node, 200);
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     let expected = BTreeMap::from([(hour, (10, true)), (hour + HOUR_NS, (10, false))]);
     wait_for("both windows are written", || hours(&site), |found| *found == expected);
     let lost = || node.metrics().count_of("eds_losses_unacknowledged", &[("reason", "windows")]);
@@ -226,18 +226,18 @@ fn window_that_redis_forgot_is_restored_from_the_spool_directory() {
     node.run();
     let hour = site.clock().now_ns() / HOUR_NS * HOUR_NS;
     publish(&site, &node, 0);
-    skip(&site, &mut node, 60);
+    skip(site.clock(), &mut node, 60);
     publish(&site, &node, 5);
     node.kill();
     site.redis.query::<()>(&["FLUSHALL"]);
     node.run();
     wait_for("the window is restored", || node.log(), |log| log.contains("restored=2"));
     // The other partition has had no events, which its witness knows after the window.
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     publish(&site, &node, 200);
     site.redis.query::<()>(&["FLUSHALL"]);
     wait_for("the window is restored", || node.log(), |log| log.contains("restored=1"));
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     let expected = BTreeMap::from([(hour, (15, false)), (hour + HOUR_NS, (10, false))]);
     wait_for("both windows are written", || hours(&site), |found| *found == expected);
     let kept = || std::fs::read_dir(spool.path().join("windows")).unwrap().count();
@@ -254,11 +254,73 @@ fn added_rollup_begins_with_the_next_whole_window() {
     node.set_sections("rollup", &[&HOURLY]);
     let (code, stdout) = node.command_text(&["settings", "apply"]);
     assert!(code == Some(0) && stdout.contains("rollups: \"\" → \"hourly every=1h"), "{stdout}");
-    skip(&site, &mut node, 60);
+    skip(site.clock(), &mut node, 60);
     publish(&site, &node, 100);
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     publish(&site, &node, 200);
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     let expected = BTreeMap::from([(hour + HOUR_NS, (10, false))]);
     wait_for("the window is written", || hours(&site), |found| *found == expected);
+}
+
+#[test]
+fn day_on_which_daylight_saving_time_begins_has_23_hours() {
+    // 2026-03-28T23:00:00Z.
+    day_is_exact(1_774_738_800_000_000_000, 23);
+}
+
+#[test]
+fn day_on_which_daylight_saving_time_ends_has_25_hours() {
+    // 2026-10-24T22:00:00Z.
+    day_is_exact(1_792_879_200_000_000_000, 25);
+}
+
+/// Counts events around both ends of a day in Berlin, which is a Sunday, and around the change of its clocks at 01:00 UTC.
+fn day_is_exact(start_ns: i64, hours: i64) {
+    const DAILY: [(&str, &str); 3] =
+        [("name", "daily"), ("every", "1day"), ("time_zone", "Europe/Berlin")];
+    const WEEKLY: [(&str, &str); 3] =
+        [("name", "weekly"), ("every", "7days"), ("time_zone", "Europe/Berlin")];
+    let rollups: [&[(&str, &str)]; 3] = [&HOURLY, &DAILY, &WEEKLY];
+    let (end, change) = (hours * 60, 25 * 60 - start_ns / MINUTE_NS % (24 * 60));
+    let minutes =
+        [-2, -1, 0, 1, change - 60, change - 1, change, change + 59, change + 60, end - 1, end];
+    // In every minute, one user is new, and another is in all minutes.
+    let line = |minute: &i64| {
+        let at = start_ns + minute * MINUTE_NS;
+        format!("a=1 value=u{minute} {at}\na=1 value=all {at}")
+    };
+    let datagram = |minutes: &[i64]| minutes.iter().map(line).collect::<Vec<_>>().join("\n");
+    let in_day = minutes.iter().filter(|minute| (0..end).contains(*minute)).count() as u64;
+    let end_ns = start_ns + end * MINUTE_NS;
+    let now_ns = Clock::ahead_by(0).now_ns();
+    let clock_at = |at_ns: i64| Clock::ahead_by((at_ns - now_ns) / 1000);
+
+    // All at once, nine days later.
+    let mut alone = Node::new("alone", &[("store.url", "memory:"), ("output.url", "stdout:")]);
+    alone.set_clock(clock_at(end_ns + 9 * 24 * HOUR_NS));
+    alone.set_sections("rollup", &rollups);
+    alone.run();
+    let mut sender = sender_with([&alone], &rollups);
+    sender.send_all([datagram(&minutes)]);
+    let expected = sender.expected.points();
+    let days = expected.iter().filter(|(point, _)| point.measurement == "unique_user_event_1d");
+    let days: Vec<_> = days.map(|(point, users)| (point.minute_start_ns, *users)).collect();
+    let others = [(start_ns - 24 * HOUR_NS, 3), (start_ns, in_day + 1), (end_ns, 2)];
+    assert_eq!(days, others);
+    wait_stdout(&alone, &expected);
+
+    // While the day lasts: after the change, and shortly before its end.
+    let clock = clock_at(start_ns + (change + 61) * MINUTE_NS);
+    let redis = RedisServer::start_with_clock(&clock, &[]);
+    let mut node = Node::new("one", &[("store.url", &redis.url()), ("output.url", "stdout:")]);
+    node.share_clock(&clock);
+    node.set_sections("rollup", &rollups);
+    node.run();
+    let (first, last) = minutes.split_at(minutes.len() - 2);
+    Sender::to_all([&node]).send_all([datagram(first)]);
+    skip(&clock, &mut node, (end - change - 61) * 60 - 20);
+    Sender::to_all([&node]).send_all([datagram(last)]);
+    skip(&clock, &mut node, 9 * 24 * 3600);
+    wait_stdout(&node, &expected);
 }

@@ -55,9 +55,9 @@ fn silent_series_get_each_zero_once_when_a_node_is_killed() {
     let zeros = zeros.last().unwrap();
     site.wait_exact(&zeros, SOON);
 
-    skip(&site, &mut living, 60);
+    skip(site.clock(), &mut living, 60);
     site.wait_exact(&(0..SERIES).map(|series| expect(2, series, 0)).last().unwrap(), SOON);
-    skip(&site, &mut living, 60);
+    skip(site.clock(), &mut living, 60);
     site.wait_exact(&expect(3, 0, 0), SOON);
     // No minute is left that could get zeros.
     site.assert_clean();
