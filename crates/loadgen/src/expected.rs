@@ -1,4 +1,4 @@
-//! Computes the exact counts that the service must write for the lines that were sent, and those of rollups. This module keeps
+//! Computes the exact counts of minutes and windows that the service must write for the lines that were sent. This module keeps
 //! all events, sorts them, and compares neighbours. It accepts only lines in the short form, without escapes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -34,10 +34,10 @@ impl Event {
     }
 }
 
-/// The counts of a window contradict those of its minutes or of other windows, which means that they cannot be trusted.
+/// The counts of a window contradict the counts of its minutes or of other windows, so one of them is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the numbers of the {rollup} with the first minute {start} and the group `{group}` contradict those of its parts"
+    "the numbers of the {rollup} with the first minute {start} and the group `{group}` contradict its parts"
 )]
 pub struct Inconsistent {
     rollup: String,
@@ -111,7 +111,7 @@ impl Expected {
     }
 
     /// Returns the lines that the service must write for the confirmed events and their windows, sorted, each with a trailing
-    /// newline. Returns an error if the numbers of windows contradict those of minutes, other windows or sets of users.
+    /// newline. Returns an error if the counts of windows contradict the minutes, other windows or sets of users.
     pub fn lines(mut self) -> Result<String, Inconsistent> {
         self.discard();
         self.events.sort_unstable_by_key(|event| (event.series, event.user, event.nanos));
@@ -185,7 +185,7 @@ impl Expected {
     }
 }
 
-/// Checks the numbers of windows against those of their parts, if each window of `part` is part of a window of `rollup`.
+/// Checks the counts of windows against their parts, if each window of `part` is part of a window of `rollup`.
 fn check(
     windows: &Windows,
     rollup: &Rollup,

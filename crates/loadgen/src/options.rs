@@ -51,8 +51,8 @@ pub struct Options {
 
     /// Write to this file the exact counts that the nodes must publish, as sorted output lines.
     /// An event counts if at least one copy of it was sent. Lines from standard input must have a timestamp in nanoseconds
-    /// and the user field `value`, and must not have escapes. Takes 16 to 32 bytes of memory per event, and at the end twice as
-    /// much, because the counts of hours are checked against those of minutes
+    /// and the user field `value`, and must not have escapes. Takes 16 to 32 bytes of memory per event, and at the end up to
+    /// 64, because the counts are checked against those of hours and a day
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
 
