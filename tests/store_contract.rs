@@ -109,6 +109,7 @@ suite! {
         windows:
             sealed_users_are_kept_until_acknowledged
             minute_is_added_to_a_window_once
+            lists_folded_at_the_same_time_leave_none_behind
             sealed_window_accepts_no_more_minutes
             window_waits_for_its_minutes
             lagging_node_holds_a_window;

@@ -200,9 +200,11 @@ async fn fold(at: At<'_>) -> Result<()> {
     let mut union = merged(at, &lists).await?;
     let frames = off_runtime(move || union.frames()).await;
     let log = upload(at, &frames).await?;
+    let list = log_key(at.place, &log);
     let mut script = Fold { log, frames: frames.len() }.at(&at.place);
     script.arg(lists.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
-    at.ask::<()>(script).await
+    let is_replaced: bool = at.ask(script).await?;
+    if is_replaced { Ok(()) } else { at.ask(Cmd::unlink(list)).await }
 }
 
 impl RedisStore {
