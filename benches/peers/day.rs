@@ -174,7 +174,7 @@ fn list_bytes(cluster: &Cluster, rollup: &str) -> f64 {
 
 fn points(cluster: &Cluster) -> Points {
     let lines = cluster.nodes.iter().map(Node::stdout).collect::<String>();
-    written(lines[..lines.rfind('\n').map_or(0, |end| end + 1)].as_bytes())
+    written(&lines.as_bytes()[..lines.rfind('\n').map_or(0, |end| end + 1)])
 }
 
 fn of_suffix(points: &Points, suffix: &str) -> Points {

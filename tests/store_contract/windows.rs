@@ -91,13 +91,12 @@ pub(crate) async fn minute_is_added_to_a_window_once(ground: &Ground) {
 pub(crate) async fn lists_folded_at_the_same_time_leave_none_behind(ground: &Ground) {
     let nodes = [ground.node("a"), ground.node("b")];
     nodes[0].record(&[event(SEED_MINUTE, &series_of_one_partition(1)[0], "x", 1)]).await;
-    let claim = sealed(&nodes[0]).await;
+    let partition = sealed(&nodes[0]).await.partition;
     let add = async |number: u64| {
-        let node = &nodes[usize::from(number % 2 == 0)];
-        let minute = Minute::from_epoch_minutes(HOUR[0] + i64::try_from(number).unwrap()).unwrap();
-        let claim = Claim { minute, ..claim.clone() };
+        let node = &nodes[usize::from(number.is_multiple_of(2))];
+        let source = bucket(partition, HOUR[0] + i64::try_from(number).unwrap());
         let users: Vec<_> = (0..10).map(|user| number * 10 + user).collect();
-        assert!(node.0.contribute(window(), &claim, &frames(&users)).await.unwrap());
+        assert!(node.0.contribute(window(), source, &frames(&users)).await.unwrap());
     };
     futures_util::future::join_all((0..60).map(add)).await;
     if let Ground::Redis(server, _) = ground {
