@@ -113,6 +113,9 @@ impl TagFilter {
 }
 
 impl Every {
+    /// The length of a minute, which is a window of one minute.
+    pub const MINUTE: Self = Self::Minutes(1);
+
     /// Returns the windows of this length, or `None` if it neither divides a day nor is one or seven days.
     #[must_use]
     pub fn new(length: Duration, zone: Tz) -> Option<Self> {
@@ -134,6 +137,24 @@ impl Every {
             Self::Minutes(minutes) => minutes,
             // On one of the days, the clock may be set back, by at most two hours.
             Self::Days(days, _) => days.cast_signed() * MINUTES_PER_DAY + 120,
+        }
+    }
+
+    /// Returns the number of minutes in a window, if daylight saving time does not change.
+    #[must_use]
+    pub const fn minutes(self) -> i64 {
+        match self {
+            Self::Minutes(minutes) => minutes,
+            Self::Days(days, _) => days.cast_signed() * MINUTES_PER_DAY,
+        }
+    }
+
+    /// Returns the time zone whose days these are; UTC if a window is shorter than a day.
+    #[must_use]
+    pub const fn zone(self) -> Tz {
+        match self {
+            Self::Minutes(_) => Tz::UTC,
+            Self::Days(_, zone) => zone,
         }
     }
 
@@ -196,10 +217,7 @@ impl fmt::Display for Rollup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, every, tags, keep, drop, limits, suffix } = self;
         let RollupLimits { users_max, groups_max, bytes_max } = limits;
-        let zone = match every {
-            Every::Minutes(_) => Tz::UTC,
-            Every::Days(_, zone) => *zone,
-        };
+        let zone = every.zone();
         let filters = |filters: &[TagFilter]| {
             let all = filters.iter().map(|TagFilter { key, value }| format!("{key}={value}"));
             all.collect::<Vec<_>>().join(",")

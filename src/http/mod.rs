@@ -88,7 +88,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn serve(self, health: Health, queries: Arc<Queries>) {
-        let there_are = "/ (the status page), /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, series, top and coverage";
+        let there_are = "/ (the status page), /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, windows, series, top and coverage";
         let places = self.places(QUERIES_SHARE);
         let queries = api::router(queries).layer(middleware::from_fn_with_state(places, in_place));
         let more = queries.merge(page::router());

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::{Bucket, Page, Result, SeriesCounts, Store};
-use crate::event::{Minute, Partition};
+use crate::event::{Every, Minute, Partition};
 
 /// The name of an output: short enough for keys and labels, and made of characters that need no escaping there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -313,6 +313,24 @@ pub enum Announced {
 /// Returns for how many recent minutes the store lists whether they are closed, not counting the longest window.
 pub(super) fn closed_minutes(retention: Duration) -> i64 {
     i64::try_from(retention.as_secs().div_ceil(60) + 1).unwrap_or(i64::MAX)
+}
+
+/// The minimum number of sent windows of a rollup that are kept for queries.
+const WINDOWS_KEPT: i64 = 31;
+
+/// Returns how long the counts of a window are kept for queries at most, if those of a minute are kept for `retention`.
+pub(super) fn retention_of(retention: Duration, every: Every) -> Duration {
+    match every {
+        Every::MINUTE => retention,
+        every => {
+            retention.max(Duration::from_secs((WINDOWS_KEPT * every.minutes()).unsigned_abs() * 60))
+        }
+    }
+}
+
+/// Returns the value of `counts_max` for [`kept_for`] with which a partition of windows keeps as many counts as one of minutes.
+pub(super) fn kept_counts(counts_max: u64, every: Every) -> u64 {
+    counts_max.saturating_mul(every.minutes().unsigned_abs())
 }
 
 /// Returns how long the counts of a minute are kept for queries after they have been sent: at least a minute, and at most

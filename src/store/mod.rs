@@ -43,7 +43,9 @@ mod union;
 use async_trait::async_trait;
 
 pub(crate) use self::draining::is_recent;
-use self::draining::{ACTIVE_MAX, LOOKED_AT_MAX, closed_minutes, kept_for, recent_for};
+use self::draining::{
+    ACTIVE_MAX, LOOKED_AT_MAX, closed_minutes, kept_counts, kept_for, recent_for, retention_of,
+};
 pub use self::draining::{
     Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, CheckIn, Claim, ClaimRequest, Compaction,
     Draining, Known, News, NotAName, OutputBacklog, OutputName, QUARANTINE_MAX, SealRequest,

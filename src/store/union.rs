@@ -247,11 +247,10 @@ impl Union {
         frames
     }
 
-    /// Returns the counts of each group, sorted by name.
-    pub fn counts(mut self) -> impl Iterator<Item = SeriesCounts> {
-        self.settle();
-        self.groups.into_iter().map(|(name, group)| SeriesCounts {
-            series: name.into(),
+    /// Returns the counts of each group, sorted by name. The union must be settled.
+    pub fn counts(&self) -> impl ExactSizeIterator<Item = SeriesCounts> {
+        self.groups.iter().map(|(name, group)| SeriesCounts {
+            series: name.to_string(),
             unique: group.unique(),
             cumulative: group.events,
             quality: Quality { is_estimated: group.sketch.is_some(), ..Quality::default() },
@@ -292,7 +291,8 @@ mod tests {
     const LIMITS: RollupLimits =
         RollupLimits { users_max: 1_000_000, groups_max: 1000, bytes_max: 64 << 20 };
 
-    fn counts(union: Union) -> Vec<(String, u64, u64)> {
+    fn counts(mut union: Union) -> Vec<(String, u64, u64)> {
+        union.settle();
         let counts =
             union.counts().inspect(|counts| assert_eq!(counts.quality, Quality::default()));
         counts.map(|counts| (counts.series, counts.unique, counts.cumulative)).collect()
@@ -371,6 +371,7 @@ mod tests {
                     union.frames().iter().for_each(|frame| folded.read(frame).unwrap());
                     union = folded;
                 }
+                union.settle();
                 union.counts().collect::<Vec<_>>()
             });
             let [large, small] = &orders[0][..] else { panic!("{orders:?}") };

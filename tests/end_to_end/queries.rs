@@ -227,7 +227,9 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
 #[test]
 fn responses_match_the_openapi_document() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
-    let node = Node::start("one", &[("flush.grace", "4s")]);
+    let mut node = Node::new("one", &[("flush.grace", "4s")]);
+    node.set_sections("rollup", &[&[("name", "hourly"), ("every", "1h")]]);
+    node.run();
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, five_minutes_ago_ns());
     eventually("the events are recorded", SOON, || {
@@ -256,6 +258,14 @@ fn responses_match_the_openapi_document() {
     });
     check("/api/v1/minutes", "?product=x", 200, JSON);
     check("/api/v1/series", "?product=x", 200, JSON);
+    wait_for(
+        "the minute is added to its window",
+        || counts(&node.json("/api/v1/windows?rollup=hourly")),
+        |added| *added == expected(|_| true),
+    );
+    check("/api/v1/windows", "?rollup=hourly&product=x", 200, JSON);
+    check("/api/v1/windows", "?product=x", 400, PROBLEM);
+    check("/api/v1/series", "?rollup=hourly", 200, JSON);
     let covered = check("/api/v1/coverage", "", 200, JSON);
     assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
     check("/api/v1/coverage", "?product=x", 400, PROBLEM);
@@ -283,7 +293,7 @@ fn responses_match_the_openapi_document() {
             .map(|parameter| parameter["name"].as_str().unwrap())
             .filter(|name| *name != "tags")
             .collect();
-        for name in ["from", "to", "by", "window", "n", "position", "list"] {
+        for name in ["from", "to", "by", "window", "n", "position", "list", "rollup"] {
             let problem = check(path, &format!("?{name}=%21"), 400, PROBLEM);
             assert_eq!(problem["parameter"], name);
             let unknown =
@@ -293,5 +303,5 @@ fn responses_match_the_openapi_document() {
         let many = (0..9).map(|tag| format!("&t{tag}=1")).collect::<Vec<_>>().concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
-    assert_eq!(file["paths"].as_object().unwrap().len(), 7);
+    assert_eq!(file["paths"].as_object().unwrap().len(), 8);
 }

@@ -246,6 +246,52 @@ fn window_that_redis_forgot_is_restored_from_the_spool_directory() {
 }
 
 #[test]
+fn open_windows_are_provisional_and_sealed_ones_final() {
+    let site = site_past_the_hour();
+    let mut node = site.node("one", &[("store.partitions", "2")]);
+    node.set_sections("rollup", &[&HOURLY]);
+    node.run();
+    let hour = site.clock().now_ns() / HOUR_NS * HOUR_NS / 1_000_000_000;
+    publish(&site, &node, 0);
+    let shown = |node: &Node, hour: i64| {
+        let (path, to) = ("/api/v1/windows?rollup=hourly", hour + 3600);
+        let answer = node.json(&format!("{path}&from={hour}&to={to}&a=1"));
+        answer["counts"].as_array().unwrap().clone()
+    };
+    let numbers = |count: &Value| {
+        [&count["unique"], &count["cumulative"], &count["provisional"], &count["error"]]
+            .map(Value::clone)
+    };
+    let wait = |node: &Node, hour, expected: [Value; 4]| {
+        let has = |counts: &Vec<Value>| counts.first().map(numbers).as_ref() == Some(&expected);
+        let counts = wait_for("the window has these counts", || shown(node, hour), has);
+        assert_eq!(counts.len(), 1, "{counts:?}");
+        assert_eq!(counts[0]["complete"], true);
+    };
+    wait(&node, hour, [10.into(), 10.into(), true.into(), 0.0.into()]);
+    skip(&site, &mut node, 60);
+    // Half of these users are the same as in the previous minute.
+    publish(&site, &node, 5);
+    wait(&node, hour, [15.into(), 20.into(), true.into(), 0.0.into()]);
+    let series = node.json("/api/v1/series?rollup=hourly&window=1h");
+    assert_eq!(series["series"][0]["series"], "a=1", "{series}");
+    skip(&site, &mut node, 3600);
+    publish(&site, &node, 0);
+    wait(&node, hour, [15.into(), 20.into(), false.into(), 0.0.into()]);
+    wait(&node, hour + 3600, [10.into(), 10.into(), true.into(), 0.0.into()]);
+    let top = node.json("/api/v1/top?rollup=hourly&by=unique&window=2h");
+    assert_eq!(top["items"][0]["unique_window_max"], 15, "{top}");
+    // The hour is kept for longer than its minutes.
+    let counts = site
+        .redis
+        .keys()
+        .into_iter()
+        .find(|key| key.contains("rollup:hourly") && key.ends_with(":counts"));
+    let kept_ms = site.redis.query::<i64>(&["PTTL", &counts.unwrap()]);
+    assert!(kept_ms > 30 * 3_600_000, "{kept_ms}");
+}
+
+#[test]
 fn added_rollup_begins_with_the_next_whole_window() {
     let site = site_past_the_hour();
     let mut node = site.start_node("one", &[("store.partitions", "2")]);

@@ -33,7 +33,11 @@ async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
     all
 }
 
-async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -> Counts {
+pub(crate) async fn open_of(
+    reading: &dyn CountReader,
+    partition: Partition,
+    most: usize,
+) -> Counts {
     let mut all = Counts::new();
     for minute in reading.open_minutes(partition, most).await.unwrap() {
         let bucket = Bucket { partition, minute };

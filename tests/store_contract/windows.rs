@@ -4,6 +4,7 @@ use event_data_service::event::{Partitions, RollupLimits};
 use event_data_service::store::{SeriesCounts, Testimony, Union};
 
 use crate::contract::prelude::*;
+use crate::contract::reading::open_of;
 
 const LIMITS: RollupLimits = RollupLimits { users_max: 1000, groups_max: 1000, bytes_max: 1 << 20 };
 /// The first and the last minute of the hour of the seed minute.
@@ -107,6 +108,23 @@ pub(crate) async fn lists_folded_at_the_same_time_leave_none_behind(ground: &Gro
     }
     let counts = window_counts(&nodes[1]).await;
     assert_eq!(counts["series=0"], (600, 600));
+}
+
+pub(crate) async fn open_window_is_read_with_all_its_minutes(ground: &Ground) {
+    let (a, reading) = (ground.node("a"), ground.reading());
+    let series = &series_of_one_partition(1)[0];
+    let mut expected = Vec::new();
+    for (minute, users, counts) in [(0, [1, 2], (2, 2)), (1, [2, 3], (3, 4))] {
+        a.record(&[event(SEED_MINUTE + minute, series, "x", 1)]).await;
+        let Claim { partition, minute, .. } = sealed(&a).await;
+        let source = bucket(partition, minute.epoch_minutes());
+        assert!(a.0.contribute(window(), source, &frames(&users)).await.unwrap());
+        let open = open_of(&*reading, window().partition, 9).await;
+        expected = vec![((HOUR[1], "series=0".to_owned()), counts)];
+        assert_eq!(open.into_iter().collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(window_counts(&a).await.into_values().collect::<Vec<_>>(), [expected[0].1]);
+    assert_eq!(open_of(&*reading, window().partition, 9).await.len(), 0);
 }
 
 pub(crate) async fn sealed_window_accepts_no_more_minutes(ground: &Ground) {

@@ -1,10 +1,11 @@
-//! [`Source`]: reads counts and series from all partitions, and returns an error if there are too many.
+//! [`Source`]: reads counts and series of minutes or windows from their partitions, and returns an error if there are too
+//! many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::parameters::{Filter, Range, matches};
+use super::parameters::{Counted, Filter, Range, matches};
 use super::turns::Pace;
-use crate::event::{Minute, Partition, Partitions};
+use crate::event::{Minute, Partition, Quality};
 use crate::http::problem::Problem;
 use crate::store::{Bucket, CountReader};
 
@@ -16,12 +17,14 @@ pub(super) const OPEN_MINUTES_MAX: usize = 60;
 pub(super) const SIZES_AT_ONCE: usize = 120;
 const SETS_AT_ONCE: usize = 500;
 
-pub(super) type Counts = BTreeMap<(Minute, String), (u64, u64)>;
+/// The numbers of distinct users and events, and their quality.
+pub(super) type Numbers = (u64, u64, Quality);
+pub(super) type Counts = BTreeMap<(Minute, String), Numbers>;
 
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     pub(super) reading: &'a dyn CountReader,
-    pub(super) partitions: Partitions,
+    pub(super) counted: &'a Counted,
     pub(super) filter: &'a Filter,
     pub(super) pace: Pace,
 }
@@ -32,11 +35,11 @@ impl Source<'_> {
     pub(super) async fn sealed(
         &self,
         range: Range,
-        mut take: impl FnMut(Partition, Minute, BTreeMap<String, (u64, u64)>) -> Result<(), Problem>,
+        mut take: impl FnMut(Partition, Minute, BTreeMap<String, Numbers>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        let minutes: Vec<Minute> = range.minutes().collect();
+        let minutes: Vec<Minute> = range.windows(self.counted.every).collect();
         let mut read = 0;
-        for partition in self.partitions.iter() {
+        for &partition in &self.counted.partitions {
             for minutes in minutes.chunks(SIZES_AT_ONCE) {
                 let sizes = self.pace.ask(self.reading.sealed_sizes(partition, minutes)).await?;
                 read += sizes.iter().sum::<u64>();
@@ -52,7 +55,8 @@ impl Source<'_> {
                         let page = self.pace.ask(asking).await?;
                         for count in page.items {
                             if matches(self.filter, &count.series) {
-                                found.insert(count.series, (count.unique, count.cumulative));
+                                let numbers = (count.unique, count.cumulative, count.quality);
+                                found.insert(count.series, numbers);
                             }
                         }
                         cursor = page.next;
@@ -66,7 +70,7 @@ impl Source<'_> {
 
     pub(super) async fn minutes(&self, range: Range) -> Result<Counts, Problem> {
         let mut counts = Counts::new();
-        let take = |_, minute, found: BTreeMap<String, (u64, u64)>| {
+        let take = |_, minute, found: BTreeMap<String, Numbers>| {
             counts.extend(found.into_iter().map(|(series, numbers)| ((minute, series), numbers)));
             bounded(counts.len())
         };
@@ -77,8 +81,8 @@ impl Source<'_> {
     /// Returns, for each series, the highest unique count in any minute and the sum of its cumulative counts.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
         let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
-        let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
-            for (series, (unique, cumulative)) in found {
+        let take = |_, _, found: BTreeMap<String, Numbers>| {
+            for (series, (unique, cumulative, _)) in found {
                 let [max, events] = all.entry(series).or_default();
                 *max = unique.max(*max);
                 *events += cumulative;
@@ -89,13 +93,19 @@ impl Source<'_> {
         Ok(all.into_iter().collect())
     }
 
-    /// Returns the newest open minutes, each with the partitions in which it is open, and whether older ones are left out.
-    async fn open(&self) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
+    /// Returns the newest open minutes that begin in the range, each with the partitions in which it is open, and whether
+    /// older ones are left out.
+    async fn open(
+        &self,
+        range: Range,
+    ) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
-        for partition in self.partitions.iter() {
+        for &partition in &self.counted.partitions {
             // Requesting one extra minute shows whether any are left out.
             let most = OPEN_MINUTES_MAX + 1;
-            for minute in self.pace.ask(self.reading.open_minutes(partition, most)).await? {
+            let found = self.pace.ask(self.reading.open_minutes(partition, most)).await?;
+            for minute in found.into_iter().filter(|minute| range.has(self.counted.every, *minute))
+            {
                 open.entry(minute).or_default().push(partition);
             }
         }
@@ -128,9 +138,9 @@ impl Source<'_> {
         Ok(found)
     }
 
-    /// Returns the current counts for the newest open minutes, and whether older minutes are left out.
-    pub(super) async fn live(&self) -> Result<(Counts, bool), Problem> {
-        let (open, left_out) = self.open().await?;
+    /// Returns the current counts for the newest open minutes that begin in the range, and whether older minutes are left out.
+    pub(super) async fn live(&self, range: Range) -> Result<(Counts, bool), Problem> {
+        let (open, left_out) = self.open(range).await?;
         let (mut counts, mut read) = (Counts::new(), 0);
         for (minute, partitions) in open {
             for partition in partitions {
@@ -140,7 +150,8 @@ impl Source<'_> {
                 for series in series.chunks(SETS_AT_ONCE) {
                     let asking = self.reading.open_counts(Bucket { partition, minute }, series);
                     for found in self.pace.ask(asking).await? {
-                        counts.insert((minute, found.series), (found.unique, found.cumulative));
+                        let numbers = (found.unique, found.cumulative, found.quality);
+                        counts.insert((minute, found.series), numbers);
                     }
                 }
             }
@@ -150,13 +161,13 @@ impl Source<'_> {
 
     pub(super) async fn series(&self, range: Range) -> Result<BTreeSet<String>, Problem> {
         let mut all = BTreeSet::new();
-        let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
+        let take = |_, _, found: BTreeMap<String, Numbers>| {
             all.extend(found.into_keys());
             bounded(all.len())
         };
         self.sealed(range, take).await?;
         let mut read = 0;
-        for (minute, partitions) in self.open().await?.0 {
+        for (minute, partitions) in self.open(Range::ALL).await?.0 {
             for partition in partitions {
                 all.extend(self.open_series(partition, minute, &mut read).await?);
                 bounded(all.len())?;

@@ -16,15 +16,15 @@ impl Source<'_> {
     pub(super) async fn coverage(&self, range: Range) -> Result<Vec<Value>, Problem> {
         let mut counted: BTreeMap<(usize, Minute), u64> = BTreeMap::new();
         self.sealed(range, |partition, minute, found| {
-            let events = found.values().map(|(_, cumulative)| cumulative);
+            let events = found.values().map(|(_, cumulative, _)| cumulative);
             counted.insert((partition.index(), minute), events.sum());
             Ok(())
         })
         .await?;
-        let minutes: Vec<Minute> = range.minutes().collect();
+        let minutes: Vec<Minute> = range.windows(self.counted.every).collect();
         let mut covered: BTreeMap<Minute, (u64, Coverage)> = BTreeMap::new();
         let mut open = BTreeSet::new();
-        for partition in self.partitions.iter() {
+        for &partition in &self.counted.partitions {
             open.extend(self.open_of(partition, &minutes).await?);
             for minutes in minutes.chunks(SIZES_AT_ONCE) {
                 let seen = self.pace.ask(self.reading.coverage(partition, minutes)).await?;

@@ -24,11 +24,11 @@ use coordination::{Arbiter, InvalidSetting};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use self::counts::{Counts, Source};
+use self::counts::{Numbers, Source};
 use self::lists::{LIST_TTL, Lists};
-use self::parameters::{Filter, Parameters, Range};
+use self::parameters::{Counted, Filter, Parameters, Range, no_rollup};
 use self::turns::{Pace, Turns};
-use crate::event::Partitions;
+use crate::event::{ESTIMATE_ERROR, Minute, Partitions};
 use crate::http::problem::Problem;
 use crate::node::Node;
 use crate::status::Observer;
@@ -88,13 +88,8 @@ impl Queries {
         self.node.clock.now_nanos().div_euclid(1_000_000_000)
     }
 
-    fn source<'a>(&'a self, filter: &'a Filter) -> Source<'a> {
-        Source {
-            reading: &*self.reading,
-            partitions: self.partitions.clone(),
-            filter,
-            pace: Pace::default(),
-        }
+    fn source<'a>(&'a self, filter: &'a Filter, counted: &'a Counted) -> Source<'a> {
+        Source { reading: &*self.reading, counted, filter, pace: Pace::default() }
     }
 
     async fn read<T>(
@@ -105,7 +100,7 @@ impl Queries {
     }
 
     fn parameters(&self, uri: &Uri, allowed: &[&'static str]) -> Result<Parameters, Problem> {
-        Parameters::read(uri, allowed, self.window_max)
+        Parameters::read(uri, allowed, &self.partitions, self.window_max)
     }
 }
 
@@ -115,6 +110,7 @@ pub(super) fn router(queries: Arc<Queries>) -> Router {
     Router::new()
         .route("/api/v1/minutes", get(minutes))
         .route("/api/v1/live", get(live))
+        .route("/api/v1/windows", get(windows))
         .route("/api/v1/series", get(series))
         .route("/api/v1/top", get(top))
         .route("/api/v1/coverage", get(coverage))
@@ -131,42 +127,77 @@ async fn in_time(request: Request, next: Next) -> Answer {
 async fn minutes(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let parameters = queries.parameters(&uri, &["from", "to"])?;
     let range = parameters.range(queries.now())?;
-    let filter = parameters.filter;
-    let found = queries.read(queries.source(&filter).minutes(range)).await?;
+    let Parameters { filter, counted, .. } = parameters;
+    let found = queries.read(queries.source(&filter, &counted).minutes(range)).await?;
+    let counts: Vec<_> = found.into_iter().map(count).collect();
     let (from, to) = (minute(range.from), minute(range.to));
-    let answer = json!({ "from": from, "to": to, "filter": filter, "counts": counts(found) });
+    let answer = json!({ "from": from, "to": to, "filter": filter, "counts": counts });
     Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
 }
 
 async fn live(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
-    let filter = queries.parameters(&uri, &[])?.filter;
-    let (found, left_out) = queries.read(queries.source(&filter).live()).await?;
+    let Parameters { filter, counted, .. } = queries.parameters(&uri, &[])?;
+    let source = queries.source(&filter, &counted);
+    let (found, left_out) = queries.read(source.live(Range::ALL)).await?;
+    let counts: Vec<_> = found.into_iter().map(count).collect();
     let answer = json!({
-        "provisional": true, "filter": filter, "minutes_left_out": left_out, "counts": counts(found),
+        "provisional": true, "filter": filter, "minutes_left_out": left_out, "counts": counts,
     });
     Ok(respond(&answer, Duration::from_secs(1), Duration::ZERO))
 }
 
-async fn series(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
-    let parameters = queries.parameters(&uri, &["window"])?;
-    let minutes = parameters.window()?;
-    let range = Range::before(queries.now(), minutes);
-    let filter = parameters.filter;
-    let series = queries.read(queries.source(&filter).series(range)).await?;
-    let series = series.iter().map(|series| json!({ "series": series, "tags": tags(series) }));
+async fn windows(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let parameters = queries.parameters(&uri, &["rollup", "from", "to"])?;
+    let range = parameters.range(queries.now())?;
+    let Parameters { filter, counted, .. } = parameters;
+    let Some(rollup) = &counted.rollup else {
+        return Err(no_rollup(&queries.partitions, "this path requires the name of a rollup"));
+    };
+    let source = queries.source(&filter, &counted);
+    // The sealed windows are read last, so that they include windows that have been sealed in the meantime.
+    let reading = async { Ok((source.live(range).await?, source.minutes(range).await?)) };
+    let ((mut all, left_out), sealed) = queries.read(reading).await?;
+    all.extend(sealed.clone());
+    let counts = all.into_iter().map(|(key, (unique, cumulative, quality))| {
+        let [start, last] = counted.every.window(key.0).map(Minute::epoch_minutes);
+        json!({
+            "start": minute(start), "end": minute(last + 1), "tags": tags(&key.1), "series": key.1,
+            "unique": unique, "cumulative": cumulative, "provisional": !sealed.contains_key(&key),
+            "error": if quality.is_estimated { ESTIMATE_ERROR } else { 0.0 },
+            "complete": !quality.is_incomplete,
+        })
+    });
+    let (from, to) = (minute(range.from), minute(range.to));
     let answer = json!({
+        "rollup": rollup, "from": from, "to": to, "filter": filter, "windows_left_out": left_out,
+        "counts": counts.collect::<Vec<_>>(),
+    });
+    Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
+}
+
+async fn series(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
+    let parameters = queries.parameters(&uri, &["window", "rollup"])?;
+    let minutes = parameters.window()?;
+    let Parameters { filter, counted, .. } = parameters;
+    let range = Range::before(queries.now(), minutes, counted.every);
+    let series = queries.read(queries.source(&filter, &counted).series(range)).await?;
+    let series = series.iter().map(|series| json!({ "series": series, "tags": tags(series) }));
+    let mut answer = json!({
         "window": format!("{minutes}m"), "from": minute(range.from), "to": minute(range.to),
         "filter": filter, "series": series.collect::<Vec<_>>(),
     });
+    if let Some(name) = counted.rollup {
+        answer["rollup"] = json!(name);
+    }
     Ok(respond(&answer, Duration::from_secs(15), Duration::ZERO))
 }
 
 async fn coverage(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let parameters = queries.parameters(&uri, &["from", "to"])?;
     let range = parameters.range(queries.now())?;
-    let no_filter =
-        parameters.without_tags("coverage includes all series; remove this parameter")?;
-    let minutes = queries.read(queries.source(&no_filter).coverage(range)).await?;
+    let no_tags = "coverage includes all series; remove this parameter";
+    let Parameters { filter, counted, .. } = parameters.without_tags(no_tags)?;
+    let minutes = queries.read(queries.source(&filter, &counted).coverage(range)).await?;
     let (from, to) = (minute(range.from), minute(range.to));
     let answer = json!({ "from": from, "to": to, "minutes": minutes });
     Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))
@@ -190,20 +221,17 @@ async fn losses(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
 const NO_PARAMETERS: &str = "this path takes no parameters; remove them";
 
 async fn top(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
-    let allowed = ["by", "window", "n", "position", "list"];
+    let allowed = ["by", "window", "n", "position", "list", "rollup"];
     let top = queries.parameters(&uri, &allowed)?.top()?;
     let (answer, age) = top::answer(&queries, &top).await?;
     Ok(respond(&answer, LIST_TTL, age))
 }
 
-fn counts(counts: Counts) -> Vec<Value> {
-    let counts = counts.into_iter().map(|((at, series), (unique, cumulative))| {
-        json!({
-            "minute": minute(at.epoch_minutes()), "tags": tags(&series), "series": series,
-            "unique": unique, "cumulative": cumulative,
-        })
-    });
-    counts.collect()
+fn count(((at, series), (unique, cumulative, _)): ((Minute, String), Numbers)) -> Value {
+    json!({
+        "minute": minute(at.epoch_minutes()), "tags": tags(&series), "series": series,
+        "unique": unique, "cumulative": cumulative,
+    })
 }
 
 fn tags(series: &str) -> BTreeMap<String, String> {

@@ -1,14 +1,16 @@
 //! Parses request parameters. The functions are pure: the current time is passed as an argument.
 
 use std::collections::BTreeMap;
+use std::iter::successors;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Query;
 use axum::http::Uri;
 use chrono::DateTime;
 
-use crate::event::{Minute, tags};
+use crate::event::{Every, Minute, Partition, Partitions, tags};
 use crate::http::problem::Problem;
 
 pub(super) const QUERY_BYTES_MAX: usize = 2048;
@@ -17,8 +19,11 @@ pub(super) const TAGS_MAX: usize = 8;
 pub(super) const TAGS_BYTES_MAX: usize = 400;
 pub(super) const ITEMS_MAX: usize = 100;
 
-const RESERVED: [&str; 7] = ["from", "to", "by", "window", "n", "position", "list"];
+const RESERVED: [&str; 8] = ["rollup", "from", "to", "by", "window", "n", "position", "list"];
+/// The default length of a range, in minutes or windows of a rollup.
 const WINDOW_DEFAULT: i64 = 15;
+/// Maximum length of a range in windows of a rollup.
+const WINDOWS_MAX: i64 = 1440;
 const ITEMS_DEFAULT: usize = 5;
 
 pub(super) type Filter = BTreeMap<String, String>;
@@ -31,6 +36,40 @@ pub(super) fn matches(filter: &Filter, series: &str) -> bool {
     filter.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
 }
 
+/// What the requested counts are for: minutes, or the windows of a rollup.
+#[derive(Debug)]
+pub(super) struct Counted {
+    /// The name of the rollup; `None` for minutes.
+    pub(super) rollup: Option<String>,
+    pub(super) every: Every,
+    pub(super) partitions: Vec<Partition>,
+}
+
+impl Counted {
+    fn new(partitions: &Partitions, rollup: Option<&str>) -> Result<Self, Problem> {
+        let Some(name) = rollup else {
+            let partitions = partitions.iter().collect();
+            return Ok(Self { rollup: None, every: Every::MINUTE, partitions });
+        };
+        let named = partitions.rollups().find(|(_, rollup)| rollup.name == name);
+        let (partition, rollup) = named.ok_or_else(|| {
+            no_rollup(partitions, &format!("`{name}` is not the name of a rollup"))
+        })?;
+        let (rollup, every) = (Some(rollup.name.clone()), rollup.every);
+        Ok(Self { rollup, every, partitions: vec![partition] })
+    }
+}
+
+/// Returns the error for a missing or unknown rollup.
+pub(super) fn no_rollup(partitions: &Partitions, why: &str) -> Problem {
+    let known: Vec<_> = partitions.rollups().map(|(_, rollup)| &*rollup.name).collect();
+    let known = match &known[..] {
+        [] => "no rollups are configured".to_owned(),
+        known => format!("use one of: {}", known.join(", ")),
+    };
+    Problem::parameter("rollup", format!("{why}; {known}"))
+}
+
 /// A range of minutes since the epoch, whose end is exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
@@ -39,14 +78,34 @@ pub(super) struct Range {
 }
 
 impl Range {
-    pub(super) fn minutes(self) -> impl Iterator<Item = Minute> {
-        (self.from..self.to).filter_map(Minute::from_epoch_minutes)
+    pub(super) const ALL: Self = Self { from: i64::MIN, to: i64::MAX };
+
+    /// Returns the last minute of each window that begins in the range.
+    pub(super) fn windows(self, every: Every) -> impl Iterator<Item = Minute> {
+        let last = move |number| Some(every.window(Minute::from_epoch_minutes(number)?)[1]);
+        let windows = successors(last(self.from), move |at| last(at.epoch_minutes() + 1));
+        windows
+            .skip_while(move |minute| start(every, minute.epoch_minutes()) < self.from)
+            .take_while(move |minute| start(every, minute.epoch_minutes()) < self.to)
     }
 
-    pub(super) fn before(now: i64, minutes: i64) -> Self {
-        let to = now.div_euclid(60);
-        Self { from: to - minutes, to }
+    /// Returns whether the window with this minute begins in the range.
+    pub(super) fn has(self, every: Every, minute: Minute) -> bool {
+        (self.from..self.to).contains(&start(every, minute.epoch_minutes()))
     }
+
+    /// Returns the range of the last windows that ended before `now`, in seconds, with this total length in minutes.
+    pub(super) fn before(now: i64, minutes: i64, every: Every) -> Self {
+        let to = start(every, now.div_euclid(60));
+        let windows = 0..minutes / every.minutes();
+        Self { from: windows.fold(to, |from, _| start(every, from - 1)), to }
+    }
+}
+
+/// Returns the first minute of the window with this minute.
+fn start(every: Every, number: i64) -> i64 {
+    let window = Minute::from_epoch_minutes(number).map(|minute| every.window(minute));
+    window.map_or(number, |[start, _]| start.epoch_minutes())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +123,7 @@ impl By {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Top {
     pub(super) by: By,
     pub(super) window: i64,
@@ -72,13 +131,16 @@ pub(super) struct Top {
     pub(super) filter: Filter,
     pub(super) position: Option<usize>,
     pub(super) list: Option<String>,
+    pub(super) counted: Arc<Counted>,
 }
 
 impl Top {
     /// Returns a key that identifies the list. Versions with different list formats must use different keys.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
-        format!("greatest:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
+        let rollup = self.counted.rollup.as_ref();
+        let rollup = rollup.map_or_else(String::new, |name| format!("rollup:{name}:"));
+        format!("greatest:{rollup}{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
     }
 }
 
@@ -86,14 +148,17 @@ impl Top {
 pub(super) struct Parameters {
     known: BTreeMap<&'static str, String>,
     pub(super) filter: Filter,
+    pub(super) counted: Counted,
     window_max: i64,
 }
 
 impl Parameters {
-    /// Parses the query string of a URI. Names in `allowed` are parameters; all others are tags. `window_max` is in minutes.
+    /// Parses the query string of a URI. Names in `allowed` are parameters; all others are tags. `window_max` is the maximum
+    /// length of a range of minutes; ranges of windows have a different limit.
     pub(super) fn read(
         uri: &Uri,
         allowed: &[&'static str],
+        partitions: &Partitions,
         window_max: i64,
     ) -> Result<Self, Problem> {
         let bytes = uri.query().map_or(0, str::len);
@@ -134,15 +199,25 @@ impl Parameters {
             );
             return Err(Problem::too_much(detail));
         }
-        Ok(Self { known, filter, window_max })
+        let counted = Counted::new(partitions, known.get("rollup").map(String::as_str))?;
+        let window_max = match counted.rollup {
+            None => window_max,
+            Some(_) => WINDOWS_MAX * counted.every.minutes(),
+        };
+        Ok(Self { known, filter, counted, window_max })
     }
 
-    /// Returns the empty filter, or an error with this detail if the request contains tags.
-    pub(super) fn without_tags(self, detail: &str) -> Result<Filter, Problem> {
+    /// Returns an error with this detail if the request contains tags.
+    pub(super) fn without_tags(self, detail: &str) -> Result<Self, Problem> {
         match self.filter.keys().next() {
             Some(tag) => Err(Problem::parameter(tag, detail)),
-            None => Ok(self.filter),
+            None => Ok(self),
         }
+    }
+
+    /// Returns the default length of a range in minutes.
+    fn window_default(&self) -> i64 {
+        (WINDOW_DEFAULT * self.counted.every.minutes()).min(self.window_max)
     }
 
     fn parsed<T>(
@@ -175,7 +250,7 @@ impl Parameters {
     pub(super) fn range(&self, now: i64) -> Result<Range, Problem> {
         let to = self.instant("to")?.unwrap_or(now.saturating_mul(1000));
         let from = self.instant("from")?;
-        let from = from.unwrap_or(to - WINDOW_DEFAULT.min(self.window_max) * 60_000);
+        let from = from.unwrap_or(to - self.window_default() * 60_000);
         if from >= to {
             let detail = "`from` must be before `to`, which defaults to now";
             return Err(Problem::parameter("from", detail));
@@ -206,9 +281,15 @@ impl Parameters {
             if minutes > self.window_max {
                 return Err(format!("longer than the maximum of {}m", self.window_max));
             }
+            if minutes % self.counted.every.minutes() != 0 {
+                return Err(format!(
+                    "not a multiple of {}, the length of a window",
+                    self.counted.every
+                ));
+            }
             Ok(minutes)
         })?;
-        Ok(window.unwrap_or(WINDOW_DEFAULT.min(self.window_max)))
+        Ok(window.unwrap_or(self.window_default()))
     }
 
     fn number(
@@ -223,7 +304,7 @@ impl Parameters {
         })
     }
 
-    pub(super) fn top(&self) -> Result<Top, Problem> {
+    pub(super) fn top(self) -> Result<Top, Problem> {
         let by = self.parsed("by", |text| match text {
             "cumulative" => Ok(By::Cumulative),
             "unique" => Ok(By::Unique),
@@ -240,9 +321,10 @@ impl Parameters {
             by: by.unwrap_or(By::Cumulative),
             window: self.window()?,
             n,
-            filter: self.filter.clone(),
             position: self.number("position", 0..=n - 1)?,
             list,
+            filter: self.filter,
+            counted: Arc::new(self.counted),
         })
     }
 }

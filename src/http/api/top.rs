@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 struct Ranked {
     from: i64,
     to: i64,
-    /// The series, each with its highest number of users in any minute and its total number of events.
+    /// The series, each with its highest number of users in any minute or window and its total number of events.
     items: Vec<(String, [u64; 2])>,
 }
 
@@ -42,10 +42,17 @@ pub(super) async fn answer(
             "age_ms": millis(age), "expires_in_ms": millis(remaining),
         },
     });
+    let unique_max = match &top.counted.rollup {
+        None => "unique_minute_max",
+        Some(name) => {
+            answer["rollup"] = json!(name);
+            "unique_window_max"
+        }
+    };
     let mut items = ranked.items.iter().enumerate().map(|(position, (series, [users, events]))| {
         json!({
             "position": position, "series": series, "tags": tags(series),
-            "unique_minute_max": users, "cumulative": events,
+            unique_max: users, "cumulative": events,
         })
     });
     match top.position {
@@ -108,8 +115,8 @@ async fn current(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
 async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     let ranked = queries.read(async {
         queries.metrics.query_computations.inc();
-        let range = Range::before(queries.now(), top.window);
-        let mut all = queries.source(&top.filter).by_series(range).await?;
+        let range = Range::before(queries.now(), top.window, top.counted.every);
+        let mut all = queries.source(&top.filter, &top.counted).by_series(range).await?;
         rank(&mut all, top.by, top.n);
         Ok(Ranked { from: range.from, to: range.to, items: all })
     });

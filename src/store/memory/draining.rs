@@ -10,11 +10,12 @@ use super::{
     Counts, MemoryStore, MinuteState, PartitionState, Result, State, after_ms, now_ms,
     series_counts,
 };
-use crate::event::{Minute, OverflowSeries, Partition, Quality};
+use crate::event::{Every, Minute, OverflowSeries, Partition, Quality};
 use crate::store::{
     ACTIVE_MAX, Announced, Attested, Backlog, Bucket, CLOCK_TOLERANCE_MS, CheckIn, Claim,
     ClaimRequest, Compaction, Draining, Known, News, OutputName, Page, QUARANTINE_MAX, SealRequest,
-    SeriesCounts, StoreError, Testimony, Union, closed_minutes, is_recent, kept_for,
+    SeriesCounts, StoreError, Testimony, Union, closed_minutes, is_recent, kept_counts, kept_for,
+    retention_of,
 };
 
 /// The approximate size of a count in bytes, excluding its series.
@@ -28,6 +29,7 @@ impl MemoryStore {
 
     /// If a minute has neither sets nor unsent counts, closes the minute and lets its counts expire.
     fn end(&self, state: &mut State, partition: Partition, minute: Minute) {
+        let every = self.partitions.rollup(partition).map_or(Every::MINUTE, |rollup| rollup.every);
         let partition = &mut state.partitions[partition.index()];
         let ended = partition.minutes.entry(minute).or_default();
         if ended.is_open() || !ended.unsent.is_empty() {
@@ -35,7 +37,9 @@ impl MemoryStore {
         }
         state.bytes -= std::mem::take(&mut ended.unsent_bytes);
         let counts = (ended.counts.len() + ended.admitted.len()) as u64;
-        ended.expires_ms = after_ms(now_ms(), kept_for(self.retention, self.counts_max, counts));
+        let (retention, counts_max) =
+            (retention_of(self.retention, every), kept_counts(self.counts_max, every));
+        ended.expires_ms = after_ms(now_ms(), kept_for(retention, counts_max, counts));
         partition.busy.remove(&minute);
         partition.close(minute, self.retention);
     }
@@ -185,7 +189,7 @@ impl Draining for MemoryStore {
         let keeps_users = outputs.contains(&OutputName::rollup());
         let union = minute.union.take();
         state.bytes -= union.as_ref().map_or(0, Union::bytes);
-        let groups = union.into_iter().flat_map(Union::counts).filter(|_| !is_closed);
+        let groups = union.iter().flat_map(Union::counts).filter(|_| !is_closed);
         let counts =
             |group: SeriesCounts| (group.series, (group.unique, group.cumulative, group.quality));
         let mut sealed: Vec<(String, Counts)> = groups.map(counts).collect();

@@ -344,16 +344,23 @@ impl CountReader for MemoryStore {
     async fn open_minutes(&self, at: Partition, most: usize) -> Result<Vec<Minute>> {
         let state = self.lock();
         let busy: Vec<_> = state.partitions[at.index()].busy().collect();
-        let open = busy.iter().rev().filter(|(_, state)| !state.sets.is_empty());
+        let open = busy.iter().rev().filter(|(_, state)| state.is_open());
         Ok(open.take(most).map(|(minute, _)| *minute).collect())
     }
 
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>> {
-        Ok(self.look(bucket, |minute| Page::cut(minute.sets.keys().cloned(), cursor)))
+        Ok(self.look(bucket, |minute| match &minute.union {
+            Some(union) => Page::cut(union.counts().map(|counts| counts.series), cursor),
+            None => Page::cut(minute.sets.keys().cloned(), cursor),
+        }))
     }
 
     async fn open_counts(&self, bucket: Bucket, series: &[&str]) -> Result<Vec<SeriesCounts>> {
         Ok(self.look(bucket, |minute| {
+            if let Some(union) = &minute.union {
+                let series: BTreeSet<_> = series.iter().copied().collect();
+                return union.counts().filter(|counts| series.contains(&*counts.series)).collect();
+            }
             let open = series.iter().filter(|series| !minute.counts.contains_key(**series));
             let open = open.filter_map(|series| minute.sets.get_key_value(*series));
             open.map(|(series, sets)| {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use redis_link::slot;
 
 use super::millis;
-use crate::event::{Minute, Partition, Partitions};
-use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName};
+use crate::event::{Every, Minute, Partition, Partitions};
+use crate::store::{CLOCK_TOLERANCE_MS, LOOKED_AT_MAX, OutputName, kept_counts, retention_of};
 
 const SLOTS: u32 = 16384;
 
@@ -28,6 +28,8 @@ pub(super) struct PartitionKeys {
     /// The hash tag, including the braces.
     pub(super) tag: String,
     pub(super) slot: u16,
+    /// The length of a window; one minute in a partition of series.
+    every: Every,
 }
 
 /// The kind of place that a key belongs to.
@@ -59,7 +61,7 @@ pub(super) struct Place<'a> {
     tag: &'a str,
     pub(super) minute: Option<Minute>,
     output: Option<&'a OutputName>,
-    process: Option<&'a Process>,
+    process: Option<(&'a Process, Every)>,
 }
 
 /// Returns the partitions of a store, whose count may change at a minute. Partitions with equal hash tags are the same.
@@ -114,11 +116,13 @@ pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
 
 impl Keys {
     pub(super) fn new(prefix: &str, partitions: &Partitions) -> Self {
-        let windows = partitions
-            .rollups()
-            .map(|(_, rollup)| of_all(prefix, &format!("rollup:{}", rollup.name)));
-        let tags = tags_of_all(prefix, partitions).into_iter().chain(windows);
-        Self { prefix: prefix.to_owned(), partitions: tags.map(PartitionKeys::new).collect() }
+        let windows = partitions.rollups().map(|(_, rollup)| {
+            let tag = of_all(prefix, &format!("rollup:{}", rollup.name));
+            PartitionKeys { every: rollup.every, ..PartitionKeys::new(tag) }
+        });
+        let tags = tags_of_all(prefix, partitions).into_iter();
+        let partitions = tags.map(PartitionKeys::new).chain(windows).collect();
+        Self { prefix: prefix.to_owned(), partitions }
     }
 
     pub(super) fn partition(&self, partition: Partition) -> &PartitionKeys {
@@ -143,7 +147,7 @@ pub(super) fn of_all(prefix: &str, name: &str) -> String {
 impl PartitionKeys {
     pub(super) fn new(tag: String) -> Self {
         let slot = slot(tag.trim_matches(['{', '}']).as_bytes());
-        Self { tag, slot }
+        Self { tag, slot, every: Every::MINUTE }
     }
 
     pub(super) fn key(&self, name: &str) -> String {
@@ -151,7 +155,7 @@ impl PartitionKeys {
     }
 
     pub(super) fn place<'a>(&'a self, process: &'a Process) -> Place<'a> {
-        Place { tag: &self.tag, process: Some(process), ..Place::default() }
+        Place { tag: &self.tag, process: Some((process, self.every)), ..Place::default() }
     }
 }
 
@@ -191,7 +195,8 @@ impl<'a> Place<'a> {
     /// Returns the value of a script argument that depends only on the place.
     pub(super) fn argument(&self, name: &str) -> String {
         let minute = self.minute.unwrap_or(Minute::MIN);
-        let Some(Process { node, retention, listed_minutes, counts_max }) = self.process else {
+        let Some((Process { node, retention, listed_minutes, counts_max }, every)) = self.process
+        else {
             return String::new();
         };
         match name {
@@ -202,8 +207,8 @@ impl<'a> Place<'a> {
             "tag" => self.tag.to_owned(),
             "output" => self.output.map_or_else(String::new, OutputName::to_string),
             "node" => node.clone(),
-            "kept_ms" => millis(*retention).to_string(),
-            "kept_counts" => counts_max.to_string(),
+            "kept_ms" => millis(retention_of(*retention, every)).to_string(),
+            "kept_counts" => kept_counts(*counts_max, every).to_string(),
             "listed_minutes" => listed_minutes.to_string(),
             "tolerance_ms" => CLOCK_TOLERANCE_MS.to_string(),
             "looked_max" => LOOKED_AT_MAX.to_string(),

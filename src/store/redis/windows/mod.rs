@@ -6,7 +6,7 @@ use ::redis::{Cmd, cmd, pipe};
 use async_trait::async_trait;
 
 use super::RedisStore;
-use super::counted::{Cuts, Length, lengths, log_key};
+use super::counted::{Cuts, Length, Taken, lengths, log_key};
 use super::gateway::{At, DRAINING};
 use super::keys::{Place, Scope};
 use super::layout::OpenMinutes;
@@ -36,11 +36,30 @@ const LISTS_MAX: usize = 256;
 const FOLD_SHARE: u64 = 8;
 
 #[derive(Debug)]
-pub(super) struct Windows(Cuts);
+pub(super) struct Windows {
+    cuts: Cuts,
+    /// The counts of open windows, each with the lists that they were read from.
+    read: Taken<(Vec<Length>, Vec<SeriesCounts>)>,
+}
 
 impl Windows {
     pub(super) fn new() -> Self {
-        Self(Cuts::new())
+        Self { cuts: Cuts::new(), read: Taken::new() }
+    }
+
+    /// Passes the current counts of an open window to `take`. A list never changes, so they are read again only if the window
+    /// has other lists than the last time.
+    async fn open<T>(&self, at: At<'_>, take: impl FnOnce(&[SeriesCounts]) -> T) -> Result<T> {
+        let mut lists = lengths(at).await?;
+        lists.sort_unstable();
+        let known = self.read.take(&at.bucket()).filter(|(of, _)| *of == lists);
+        let (lists, counts) = match known {
+            Some(known) => known,
+            None => (lists.clone(), read(at, lists).await?),
+        };
+        let taken = take(&counts);
+        self.read.put(at.bucket(), (lists, counts));
+        Ok(taken)
     }
 }
 
@@ -80,7 +99,7 @@ impl OpenMinutes for Windows {
             let events = counts.iter().map(|counts| counts.cumulative).sum();
             Ok((counts, events))
         };
-        let done = self.0.seal(at, claim, request, count).await?;
+        let done = self.cuts.seal(at, claim, request, count).await?;
         Ok(Compaction { missing, ..done })
     }
 
@@ -94,14 +113,16 @@ impl OpenMinutes for Windows {
     }
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
-        let counts = provisional(at).await?;
-        Ok(Page::cut(counts.into_iter().map(|counts| counts.series), cursor))
+        let series = |counts: &SeriesCounts| counts.series.clone();
+        self.open(at, |counts| Page::cut(counts.iter().map(series), cursor)).await
     }
 
     async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
-        let mut counts = provisional(at).await?;
-        counts.retain(|counts| series.contains(&&*counts.series));
-        Ok(counts)
+        let find = |counts: &[SeriesCounts]| {
+            let place = |name: &&str| counts.binary_search_by(|counts| (*counts.series).cmp(name));
+            series.iter().filter_map(|name| Some(counts[place(name).ok()?].clone())).collect()
+        };
+        self.open(at, find).await
     }
 }
 
@@ -137,13 +158,13 @@ fn window_of(at: At<'_>) -> Option<[Minute; 2]> {
     rollup.zip(at.place.minute).map(|(rollup, last)| rollup.every.window(last))
 }
 
-async fn provisional(at: At<'_>) -> Result<Vec<SeriesCounts>> {
-    read(at, lengths(at).await?).await
-}
-
 async fn read(at: At<'_>, lists: Vec<Length>) -> Result<Vec<SeriesCounts>> {
-    let union = merged(at, &lists).await?;
-    Ok(off_runtime(move || union.counts().collect()).await)
+    let mut union = merged(at, &lists).await?;
+    let counts = move || {
+        union.settle();
+        union.counts().collect()
+    };
+    Ok(off_runtime(counts).await)
 }
 
 async fn merged(at: At<'_>, lists: &[Length]) -> Result<Union> {
