@@ -146,6 +146,12 @@ struct CheckArguments {
     /// Print only problems
     #[arg(long, conflicts_with = "explain")]
     quiet: bool,
+    /// Print the memory that a window of each rollup takes with this many distinct users per group, instead of the values
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["explain", "connect", "quiet"])]
+    users: Option<u64>,
+    /// With --users: the number of groups in a window; without `by` or `without`, each series is a group
+    #[arg(long, value_name = "NUMBER", requires = "users", default_value = "1", value_parser = clap::value_parser!(u64).range(..=1 << 32))]
+    groups: u64,
 }
 
 /// Returns the definition of all commands and arguments, from which manual pages and completions are generated.
@@ -270,6 +276,10 @@ fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     if arguments.connect {
         return daemon::connect(&config, arguments.quiet);
+    }
+    if let Some(users) = arguments.users {
+        daemon::rollup_costs(&config, arguments.groups, users)?;
+        return Ok(true);
     }
     if !arguments.quiet {
         show(&config.warnings(), &effective, arguments.explain)?;

@@ -210,6 +210,28 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
     }
 }
 
+#[test]
+fn check_prints_what_rollups_cost() {
+    let variables = [
+        ("EDS_ROLLUP__NAME", "daily"),
+        ("EDS_ROLLUP__EVERY", "1day"),
+        ("EDS_ROLLUP__USERS_MAX", "100000"),
+    ];
+    for (users, words) in [
+        ("100000", ["rollup daily (1d): ", "about 37.6 MiB in the store", "38.2 MiB on the node"]),
+        ("100001", ["rollup daily (1d): ", "about 902.2 KiB in the store", "are estimates"]),
+    ] {
+        let output = eds(
+            &["check", "--config", "/dev/null", "--users", users, "--groups", "50"],
+            &variables,
+        );
+        assert!(output.status.success(), "{}", err(&output));
+        for word in words {
+            assert!(out(&output).contains(word), "{word} is missing from {}", out(&output));
+        }
+    }
+}
+
 /// Kubernetes sets these variables in every pod, for each port of each Service.
 #[test]
 fn kubernetes_service_variables_are_ignored() {

@@ -126,6 +126,7 @@ pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
         retention: config.retention,
         outputs: described(config, outputs),
         partitions: usize::from(config.partitions.count()),
+        rollups: config.partitions.rollups().map(|(at, rollup)| (at, rollup.clone())).collect(),
     }
 }
 

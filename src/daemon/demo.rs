@@ -1,4 +1,4 @@
-//! `eds demo`: sends five lines over UDP to a real node with the memory store, and prints the sets and points that result.
+//! `eds demo`: sends six lines over UDP to a real node with the memory store, and prints the sets and points that result.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -20,22 +20,24 @@ use crate::node::lock;
 use crate::output::line_protocol::Lines;
 use crate::store::{Bucket, OutputName};
 
-/// The events: series, user, and nanoseconds since the start of the minute.
-const EVENTS: [(&str, &str, i64); 5] = [
+/// The events: series, user, and nanoseconds since the start of the first minute. The last event is in the next minute.
+const EVENTS: [(&str, &str, i64); 6] = [
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_928),
     ("event_type=os_error,product=productA", "testusername2", 27_352_348_928),
     ("event_type=browser_error,product=productB", "testusername3", 27_352_348_928),
     ("event_type=browser_error,product=productB", "testusername4", 27_352_348_928),
     ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930),
+    ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930 + MINUTE_NANOS),
 ];
-/// The number of points that the node writes: two for each of the three series.
-const POINTS: usize = 6;
-const SETTINGS: [(&str, &str); 5] = [
+/// The number of points that the node writes: two for each series in the first minute, in the second, and in the window.
+const POINTS: usize = 2 * (3 + 1 + 3);
+const SETTINGS: [(&str, &str); 6] = [
     ("EDS_STORE__PARTITIONS", "1"),
     ("EDS_INPUT__RECEIVE_BUFFER", "64KiB"),
     ("EDS_INPUT__LINGER_MAX", "100ms"),
     ("EDS_FLUSH__INTERVAL", "200ms"),
     ("EDS_FLUSH__GRACE", "1s"),
+    ("EDS_ROLLUP__EVERY", "5m"),
 ];
 const TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
@@ -77,13 +79,17 @@ async fn show() -> anyhow::Result<()> {
 
     let now =
         chrono::Utc::now().timestamp_nanos_opt().context("the clock is beyond the year 2262")?;
-    let minute = Minute::of_nanos(now - MINUTE_NANOS);
+    // The beginning of the last five minutes that have ended.
+    let minute = Minute::of_nanos((now.div_euclid(5 * MINUTE_NANOS) - 1) * 5 * MINUTE_NANOS);
     let mut datagram = String::new();
     for (series, user, offset) in EVENTS {
         writeln!(datagram, "{series} value={user} {}", minute.start_nanos() + offset)?;
     }
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
-    writeln!(out, "It receives five events from the previous minute:\n\n{datagram}")?;
+    writeln!(
+        out,
+        "It receives five events of one minute, and one of the next minute:\n\n{datagram}"
+    )?;
 
     while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
         tokio::time::sleep(POLL).await;
@@ -103,7 +109,7 @@ async fn show() -> anyhow::Result<()> {
 
     writeln!(
         out,
-        "\nThe minute has ended. Once no more events arrive, the node closes it and writes these points:\n"
+        "\nBoth minutes have ended, and so has their window of five minutes. Once no more events arrive, the node writes these points:\n"
     )?;
     let points = loop {
         let bytes = lock(&written).clone();
@@ -114,11 +120,15 @@ async fn show() -> anyhow::Result<()> {
         tokio::time::sleep(POLL).await;
     };
     let mut points: Vec<_> = points.lines().collect();
-    points.sort_by_key(|point| EVENTS.iter().position(|(series, ..)| point.contains(series)));
+    points.sort_by_key(|point| {
+        let series = EVENTS.iter().position(|(series, ..)| point.contains(series));
+        (point.contains("_user_event_5m"), point.rsplit(' ').next(), series)
+    });
     writeln!(out, "{}", points.join("\n"))?;
     writeln!(
         out,
-        "\nThe first point of each series is the number of distinct users, and the second is the number of events."
+        "\nThe first point of each series is the number of distinct users, and the second is the number of events.\n\
+         The five minutes (`_5m`) of http-5xx have one user, although each of the two minutes has one: it is the same user."
     )?;
     service.drain(Duration::from_secs(5), &CancellationToken::new()).await;
     Ok(())

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 pub(crate) use self::connect::connect;
 pub(crate) use self::demo::demo;
 pub(crate) use self::log::write_error;
-pub(crate) use self::operate::{loss, outputs, quarantine, settings};
+pub(crate) use self::operate::{loss, outputs, quarantine, rollup_costs, settings};
 use self::relay::Relay;
 pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;

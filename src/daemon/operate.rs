@@ -10,7 +10,11 @@ use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
-use crate::store::{Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _};
+use crate::store::{
+    Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _, WindowCost,
+    window_cost,
+};
+use crate::text;
 
 /// Runs `eds quarantine`. `output` is required only if several outputs are configured.
 pub(crate) fn quarantine(
@@ -211,4 +215,30 @@ fn operate(
     let (store, partitions) = build::operated(config)?;
     log::start(&Log { level: Some(Level::WARN), format: LogFormat::Text })?;
     runtime()?.block_on(run(store, partitions))
+}
+
+/// Prints the memory that a window of each rollup takes, with this many groups, each with this many users.
+pub(crate) fn rollup_costs(config: &Config, groups: u64, users: u64) -> io::Result<()> {
+    let mut out = io::stdout();
+    let mut all = 0_u64;
+    for (_, rollup) in config.partitions.rollups() {
+        let WindowCost { stored, sealing, is_estimated } =
+            window_cost(rollup.limits, groups, users);
+        all += stored;
+        let [stored, sealing] = [stored, sealing].map(text::bytes);
+        let estimated =
+            if is_estimated { "; beyond its limits, numbers of users are estimates" } else { "" };
+        writeln!(
+            out,
+            "rollup {} ({}): an open window takes about {stored} in the store (in Redis: one slot), and {sealing} on the node that \
+             seals or reads it{estimated}",
+            rollup.name, rollup.every
+        )?;
+    }
+    writeln!(
+        out,
+        "{} rollups: about {} in the store, or twice that while a window waits to be sealed and the next one is open",
+        config.partitions.rollups().count(),
+        text::bytes(all)
+    )
 }

@@ -171,6 +171,11 @@ impl Service {
             node: Arc::clone(node),
             metrics: Arc::clone(metrics),
             outputs: build::described(config, outputs),
+            rollups: config
+                .partitions
+                .rollups()
+                .map(|(at, rollup)| (at, rollup.name.clone()))
+                .collect(),
             queue_max: [limits.events, limits.bytes],
             spool_max,
             latest: Arc::default(),

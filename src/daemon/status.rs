@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::event::Minute;
     use crate::status::Expected;
-    use crate::store::{Registry, Store, StoreError, Survey, Surveyed};
+    use crate::store::{Bucket, Registry, Store, StoreError, Survey, Surveyed};
 
     const PANIC: &str = "this store cannot be looked at twice";
 
@@ -230,6 +230,10 @@ mod tests {
     impl Survey for Panicking {
         fn registry(&self) -> Arc<dyn Registry> {
             unreachable!("an observer reads no registry")
+        }
+
+        async fn open_windows(&self) -> Result<Vec<(Bucket, u64)>, StoreError> {
+            panic!("nothing was asked")
         }
 
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {

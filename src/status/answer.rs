@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::report::{NodeReport, RelayReport, known};
 use crate::diagnosis::Diagnosis;
+use crate::event::{Partition, Rollup};
 use crate::store::{Loss, ServerSeen};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -26,6 +27,8 @@ pub(crate) struct Status {
     pub(crate) partitions: PartitionsStatus,
     /// All outputs, sorted by name, including those that are no longer configured but still have unsent counts.
     pub(crate) outputs: Vec<OutputStatus>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rollups: Vec<RollupStatus>,
     /// `None` if the store is in the node's memory.
     pub(crate) redis: Option<RedisStatus>,
     #[serde(skip)]
@@ -137,6 +140,27 @@ pub(crate) struct OutputStatus {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct RollupStatus {
+    pub(crate) name: String,
+    /// The length of a window, such as `1h` or `1d`.
+    pub(crate) every: String,
+    pub(crate) minutes: i64,
+    pub(crate) time_zone: String,
+    pub(crate) suffix: String,
+    /// The newest open windows, newest first; `None` while the store is not responding.
+    pub(crate) open: Option<Vec<WindowStatus>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct WindowStatus {
+    pub(crate) start: String,
+    pub(crate) end: String,
+    /// The approximate memory that the users of the window take.
+    pub(crate) bytes: u64,
+    pub(crate) waits_for: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RedisStatus {
     pub(crate) servers: Vec<ServerSeen>,
     /// The bytes needed for the current input according to the formula in `docs/limits.md`; `None` if unknown.
@@ -152,6 +176,8 @@ pub(crate) struct Expected {
     pub(crate) retention: Duration,
     pub(crate) outputs: Vec<(String, String)>,
     pub(crate) partitions: usize,
+    /// The rollups, each with the partition of its windows.
+    pub(crate) rollups: Vec<(Partition, Rollup)>,
 }
 
 pub(super) fn percent(part: u64, all: u64) -> u64 {

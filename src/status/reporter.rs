@@ -17,7 +17,7 @@ use super::report::{
     NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, Spooled, Totals,
 };
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::Rejection;
+use crate::event::{Partition, Rejection};
 use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS, lock};
 use crate::store::{NodeStore, Reported};
 use crate::telemetry::Metrics;
@@ -100,6 +100,7 @@ pub(crate) struct NodeReporter {
     pub(crate) node: Arc<Node>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) outputs: Vec<(String, String)>,
+    pub(crate) rollups: Vec<(Partition, String)>,
     pub(crate) queue_max: [u64; 2],
     pub(crate) spool_max: u64,
     pub(crate) latest: Latest,
@@ -147,6 +148,7 @@ impl NodeReporter {
             self.losses.deliver().await;
             if losses_due.is_due() {
                 self.losses.read_unacknowledged().await;
+                self.measure_windows().await;
             }
             if let Ok(Ok(is_taken)) = answer {
                 self.node.name_taken.store(is_taken, Ordering::Relaxed);
@@ -187,6 +189,22 @@ impl NodeReporter {
             tracing::warn!(%other, lines, "{}", Cause::UnstampedCopies);
         }
         memory.copies_at = Some((Instant::now(), other));
+    }
+
+    async fn measure_windows(&self) {
+        let [open, bytes] = [&self.metrics.windows_open, &self.metrics.windows_bytes];
+        let Ok(Ok(windows)) = timeout(REPORTED_WITHIN, self.store.open_windows()).await else {
+            open.clear();
+            bytes.clear();
+            return;
+        };
+        for (partition, name) in &self.rollups {
+            let label = [("rollup", name.clone())];
+            let own = || windows.iter().filter(|(bucket, _)| bucket.partition == *partition);
+            let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            open.get_or_create(&label).set(gauge(own().count() as u64));
+            bytes.get_or_create(&label).set(gauge(own().map(|(_, bytes)| bytes).sum()));
+        }
     }
 
     fn rejected(&self, now: &LedgerTotals, before: &Counts) -> Vec<RejectedReport> {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::answer::{
     Answer, CauseStatus, Expected, Lost, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
-    RedisStatus, States, Status,
+    RedisStatus, RollupStatus, States, Status, WindowStatus,
 };
 use super::findings;
 use super::losses::merged;
@@ -20,9 +20,10 @@ use super::process_findings::rejects_much;
 use super::report::{NodeReport, RelayReport, Report};
 use super::reporter::Latest;
 use crate::diagnosis::{LossCause, Severity};
-use crate::event::Minute;
+use crate::event::{Minute, Partition, Rollup};
 use crate::store::{
-    Backlog, Coverage, Loss, OutputBacklog, QUARANTINE_MAX, Reported, StoreError, Survey, Surveyed,
+    Backlog, Bucket, Coverage, Loss, OutputBacklog, OutputName, QUARANTINE_MAX, Reported,
+    StoreError, Survey, Surveyed,
 };
 use crate::text::beginning;
 
@@ -114,6 +115,7 @@ pub(super) fn summarize(
         Some(backlogs) => partitions(count, &nodes, backlogs, &outputs, now_ms),
         None => PartitionsStatus { count, ..PartitionsStatus::default() },
     };
+    let rollups = rollups(expected, &nodes, &seen, now_ms);
     let formula = seen.reports.is_ok().then(|| memory_by_formula(expected, &nodes, &seen));
     let is_recorded = seen.losses.is_ok();
     let is_known = seen.reports.is_ok() && is_recorded;
@@ -129,6 +131,7 @@ pub(super) fn summarize(
         relays,
         partitions,
         outputs,
+        rollups,
         redis: (!seen.servers.is_empty())
             .then_some(RedisStatus { servers: seen.servers, memory_by_formula: formula }),
         expected: expected.clone(),
@@ -265,6 +268,67 @@ fn partitions(
     };
     let old = (old > 0).then(|| old_minutes(old, nodes));
     PartitionsStatus { count, by_state: Some(states), oldest_unsent, old }
+}
+
+fn rollups(
+    expected: &Expected,
+    nodes: &[NodeReport],
+    seen: &Surveyed,
+    now_ms: i64,
+) -> Vec<RollupStatus> {
+    let backlogs = seen.backlogs.as_deref().unwrap_or_default();
+    let of_series = &backlogs[..expected.partitions.min(backlogs.len())];
+    let time = |ms: i64| {
+        let time = DateTime::from_timestamp_millis(ms).unwrap_or_default();
+        time.to_rfc3339_opts(SecondsFormat::Secs, true)
+    };
+    let status = |(partition, rollup): &(Partition, Rollup)| {
+        let window = |(Bucket { minute, .. }, bytes): &(Bucket, u64)| {
+            let [first, last] = rollup.every.window(*minute);
+            WindowStatus {
+                start: time(first.end_millis() - 60_000),
+                end: time(last.end_millis()),
+                bytes: *bytes,
+                waits_for: waits_for(last, of_series, nodes, now_ms),
+            }
+        };
+        let open = seen.windows.as_ref().ok().map(|windows| {
+            let own = windows.iter().filter(|(bucket, _)| bucket.partition == *partition);
+            own.map(window).collect()
+        });
+        RollupStatus {
+            name: rollup.name.clone(),
+            every: rollup.every.to_string(),
+            minutes: rollup.every.minutes(),
+            time_zone: rollup.every.zone().to_string(),
+            suffix: rollup.suffix.to_string(),
+            open,
+        }
+    };
+    expected.rollups.iter().map(status).collect()
+}
+
+/// Returns what must happen before the window with this last minute is sealed.
+fn waits_for(last: Minute, of_series: &[Backlog], nodes: &[NodeReport], now_ms: i64) -> String {
+    if now_ms < last.end_millis() {
+        return "its end".to_owned();
+    }
+    let oldest = |minute: &dyn Fn(&Backlog) -> Option<Minute>| {
+        let minutes = of_series.iter().filter_map(minute).filter(|minute| *minute <= last);
+        minutes.min().map(Minute::shown)
+    };
+    if let Some(minute) = oldest(&|backlog| backlog.oldest) {
+        return format!("minute {minute} to be sealed");
+    }
+    if let Some(minute) = oldest(&|backlog| backlog.outputs.get(&OutputName::rollup())?.oldest) {
+        return format!("minute {minute} to be added to windows");
+    }
+    let lagging = nodes.iter().filter(|node| !node.seen.silent && node.details.lag_seconds > 0);
+    let lagging: Vec<_> = lagging.map(|node| node.process.name.as_str()).collect();
+    if lagging.is_empty() {
+        return "further minutes during the grace period".to_owned();
+    }
+    format!("lagging nodes: {}", lagging.join(", "))
 }
 
 fn old_minutes(waiting: u64, nodes: &[NodeReport]) -> OldMinutes {

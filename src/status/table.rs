@@ -1,10 +1,11 @@
 //! Formats the status as text, with the findings and their remedies first, and the status page of a relay.
 
-use super::answer::{CauseStatus, OutputStatus, Status};
+use super::answer::{CauseStatus, OutputStatus, RollupStatus, Status};
 use super::findings::find_in_relays;
 use super::report::{NodeReport, RelayReport, Report};
 use crate::diagnosis::Diagnosis;
 use crate::store::ServerSeen;
+use crate::text::bytes;
 
 const PAGE_WIDTH: usize = 100;
 
@@ -50,6 +51,9 @@ pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     lines.extend(partitions(status, width));
     for output in &status.outputs {
         lines.extend(indented("output   ", &self::output(output), width));
+    }
+    for rollup in &status.rollups {
+        lines.extend(indented("rollup   ", &self::rollup(rollup), width));
     }
     let Some(redis) = &status.redis else {
         lines.push("store    this node's memory".to_owned());
@@ -225,6 +229,22 @@ fn output(output: &OutputStatus) -> String {
     format!("{}: {state}, {backlog}; {url}", output.name)
 }
 
+fn rollup(rollup: &RollupStatus) -> String {
+    let RollupStatus { name, every, open, .. } = rollup;
+    let Some(open) = open else {
+        return format!("{name} ({every}): open windows unknown");
+    };
+    let size = bytes(open.iter().map(|window| window.bytes).sum());
+    let windows = if open.len() == 1 { "window" } else { "windows" };
+    let oldest = open.last().map_or_else(String::new, |oldest| {
+        format!(
+            "; the window from {} to {} waits for {}",
+            oldest.start, oldest.end, oldest.waits_for
+        )
+    });
+    format!("{name} ({every}): {} open {windows}, {size}{oldest}", open.len())
+}
+
 fn server(server: &ServerSeen) -> String {
     let address = &server.address;
     let Some(server) = &server.found else {
@@ -247,8 +267,4 @@ fn span(seconds: u64) -> String {
         3600..86400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{}h", seconds / 86400, seconds / 3600 % 24),
     }
-}
-
-fn bytes(bytes: u64) -> String {
-    bytesize::ByteSize(bytes).display().iec().to_string()
 }

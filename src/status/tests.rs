@@ -9,10 +9,10 @@ use super::answer::{Answer, Expected, Status};
 use super::report::{NodeDetails, NodeReport, OutputReport, ProcessReport};
 use super::summary::summarize;
 use crate::diagnosis::{Cause, Diagnosis, Severity};
-use crate::event::Minute;
+use crate::event::{Every, Minute, Partition, Partitions, Rollup, RollupLimits, Tags};
 use crate::store::{
-    Backlog, Loss, OutputBacklog, Persistence, Reported, ServerFound, ServerSeen, StoreError,
-    Surveyed,
+    Backlog, Bucket, Loss, OutputBacklog, OutputName, Persistence, Reported, ServerFound,
+    ServerSeen, StoreError, Surveyed,
 };
 
 const NOW: &str = "2026-11-22T14:00:30Z";
@@ -34,7 +34,23 @@ fn expected() -> Expected {
         retention: Duration::from_secs(7200),
         outputs: vec![("default".to_owned(), "InfluxDB at http://db/".to_owned())],
         partitions: 2,
+        rollups: vec![rollup()],
     }
+}
+
+/// Returns a rollup with windows of an hour, and their partition.
+fn rollup() -> (Partition, Rollup) {
+    let rollup = Rollup {
+        name: "hourly".to_owned(),
+        every: Every::Minutes(60),
+        tags: Tags::All,
+        keep: Vec::new(),
+        drop: Vec::new(),
+        limits: RollupLimits { users_max: 1, bytes_max: 8 },
+        suffix: "_1h".into(),
+    };
+    let partitions = Partitions::new(2.try_into().unwrap()).with_rollups(vec![rollup]);
+    partitions.rollups().next().map(|(partition, rollup)| (partition, rollup.clone())).unwrap()
 }
 
 fn report() -> NodeReport {
@@ -84,6 +100,7 @@ struct Seen {
     backlog: Backlog,
     coverage: BTreeMap<Minute, BTreeMap<String, u64>>,
     losses: Vec<Loss>,
+    windows: Vec<(Bucket, u64)>,
     difference: Option<Diagnosis>,
 }
 
@@ -96,6 +113,7 @@ impl Default for Seen {
             backlog: Backlog::default(),
             coverage: BTreeMap::new(),
             losses: Vec::new(),
+            windows: Vec::new(),
             difference: None,
         }
     }
@@ -152,6 +170,7 @@ impl Seen {
             relays: Ok(Vec::new()),
             backlogs: unreachable.clone().map_or(Ok(vec![self.backlog]), Err),
             seen: all(self.coverage),
+            windows: unreachable.clone().map_or(Ok(self.windows), Err),
             losses: unreachable.clone().map_or(Ok(self.losses), Err),
             servers: servers.collect(),
             difference: self.difference,
@@ -482,4 +501,44 @@ fn largest_report_is_read_in_full() {
     let json = report.to_json();
     assert!(json.len() < 32 * 1024, "{}", json.len());
     assert!(NodeReport::read(&json, Duration::ZERO).seen.readable);
+}
+
+#[test]
+fn window_waits_for_its_end_its_minutes_and_lagging_nodes() {
+    let waits_for = |seen: Seen, ago: i64| {
+        let bucket = Bucket { partition: rollup().0, minute: minute(ago) };
+        let status = Seen { windows: vec![(bucket, 2048)], ..seen }.status();
+        let table = super::lines(&status, 200).join("\n");
+        assert!(
+            table.contains("rollup   hourly (1h): 1 open window, 2.0 KiB; the window from "),
+            "{table}"
+        );
+        let window = &status.rollups[0].open.as_ref().unwrap()[0];
+        assert_eq!(window.bytes, 2048);
+        (window.start.clone(), window.end.clone(), window.waits_for.clone())
+    };
+    let [thirteen, fourteen, fifteen] =
+        ["13", "14", "15"].map(|hour| format!("2026-11-22T{hour}:00:00Z"));
+    let open = waits_for(Seen::default(), -59);
+    assert_eq!(open, (fourteen.clone(), fifteen, "its end".to_owned()));
+    let ended = |seen: Seen| {
+        let (start, end, waits_for) = waits_for(seen, 1);
+        assert_eq!((start, end), (thirteen.clone(), fourteen.clone()));
+        waits_for
+    };
+    let mut sealing = Seen::default();
+    sealing.backlog.oldest = Some(minute(2));
+    assert_eq!(ended(sealing), "minute 20261122:0838 to be sealed");
+    let mut later = Seen::default();
+    later.backlog.oldest = Some(minute(0));
+    assert_eq!(ended(later), "further minutes during the grace period");
+    let mut adding = Seen::default();
+    let unsent = OutputBacklog { unsent: 1, oldest: Some(minute(3)), quarantined: 0 };
+    adding.backlog.outputs.insert(OutputName::rollup(), unsent);
+    assert_eq!(ended(adding), "minute 20261122:0837 to be added to windows");
+    let lagging = Seen::with(|report| report.details.lag_seconds = 7);
+    assert_eq!(ended(lagging), "lagging nodes: b");
+    let refused = vec![Err(StoreError::unavailable("Connection refused"))];
+    let status = Seen { servers: refused, ..Seen::default() }.status();
+    assert_eq!(status.rollups[0].open, None);
 }

@@ -7,9 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Serialize, Serializer};
 
-use super::{Backlog, Coverage, Result, Store, StoreError};
+use super::{Backlog, Bucket, Coverage, Result, Store, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
+
+/// The maximum number of open windows of a rollup that are surveyed, starting with the newest.
+pub(super) const OPEN_WINDOWS_MAX: usize = 60;
 
 /// How long a node's last report is kept. During this time, a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
@@ -146,6 +149,7 @@ pub struct Surveyed {
     pub(crate) backlogs: Result<Vec<Backlog>>,
     /// The number of events that each process (`name#number`) has seen of each requested minute.
     pub(crate) seen: Result<BTreeMap<Minute, Coverage>>,
+    pub(crate) windows: Result<Vec<(Bucket, u64)>>,
     pub(crate) losses: Result<Vec<Loss>>,
     /// How the caller's settings differ from the cluster-wide settings, or why this version cannot read the keys.
     pub(crate) difference: Option<Diagnosis>,
@@ -165,6 +169,7 @@ impl Surveyed {
             relays: Err(why.clone()),
             backlogs: Err(why.clone()),
             seen: Err(why.clone()),
+            windows: Err(why.clone()),
             losses: Err(why.clone()),
             ..Self::empty()
         }
@@ -178,6 +183,7 @@ impl Surveyed {
             relays: Ok(Vec::new()),
             backlogs: Ok(Vec::new()),
             seen: Ok(BTreeMap::new()),
+            windows: Ok(Vec::new()),
             losses: Ok(Vec::new()),
             difference: None,
             counts_max: 0,
@@ -226,4 +232,7 @@ pub trait Survey: Store {
 
     /// Surveys the whole store, with the coverage of these minutes and how many minutes before `old_before` are waiting.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;
+
+    /// Returns the open windows of each rollup, newest first, with the approximate size of their users in bytes.
+    async fn open_windows(&self) -> Result<Vec<(Bucket, u64)>>;
 }

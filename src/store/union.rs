@@ -40,6 +40,42 @@ const SKETCH: u8 = 0xff;
 #[error("a frame of a window is malformed")]
 pub struct Malformed;
 
+/// The approximate memory of an open window, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WindowCost {
+    /// In the store, including lists that have not been merged yet.
+    pub(crate) stored: u64,
+    /// On the node that seals or reads the window.
+    pub(crate) sealing: u64,
+    /// Whether the users of some groups are estimated.
+    pub(crate) is_estimated: bool,
+}
+
+/// Returns what a window with this many groups, each with this many users, costs according to the formula in `docs/limits.md`.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate between 0 and 2^64"
+)]
+pub(crate) fn window_cost(limits: RollupLimits, groups: u64, users: u64) -> WindowCost {
+    const NAME_BYTES: u64 = 40;
+    let exact_max = if users > limits.users_max { 0 } else { limits.bytes_max / 8 / users.max(1) };
+    let exact = groups.min(exact_max);
+    let (all, sketches) = (exact * users, groups - exact);
+    // The largest difference in a sorted list of random numbers, of which an entry has at most `USERS_MAX`.
+    let random = users.clamp(3, USERS_MAX as u64) as f64;
+    let largest = 2_f64.powi(64) / users.max(1) as f64 * random.ln();
+    let width = (largest.log2() / 8.0).ceil().min(8.0) as u64;
+    let others = sketches * SKETCH_BYTES as u64 + groups * NAME_BYTES;
+    let merged = all * width + others;
+    WindowCost {
+        stored: merged + merged / 8,
+        sealing: all * size_of::<u64>() as u64 + others + groups * GROUP_BYTES as u64,
+        is_estimated: sketches > 0,
+    }
+}
+
 /// The users and events of the groups of one window, or of a part of it.
 #[derive(Debug)]
 pub struct Union {
@@ -248,6 +284,7 @@ impl Union {
     }
 
     /// Returns the counts of each group, sorted by name. The union must be settled.
+    #[must_use]
     pub fn counts(&self) -> impl ExactSizeIterator<Item = SeriesCounts> {
         self.groups.iter().map(|(name, group)| SeriesCounts {
             series: name.to_string(),
@@ -345,6 +382,33 @@ mod tests {
         }
         assert_eq!(counts(read), [("a=1".to_owned(), 200_000, 300_000)]);
         assert_eq!(Union::new(LIMITS).read(&frames[0][..100]), Err(Malformed));
+    }
+
+    #[test]
+    fn cost_of_a_window_is_that_of_its_frames() {
+        for (groups, users) in [(1, 200_000), (100, 500), (3, 5000), (2, 60_000)] {
+            let limits = RollupLimits {
+                users_max: if users == 60_000 { 50_000 } else { 1_000_000 },
+                ..LIMITS
+            };
+            let mut union = Union::new(limits);
+            for group in 0..groups {
+                let users = (1..=users)
+                    .map(|user: u64| (user + group * users).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                union.add(&format!("event_type=login,product=product-{group:05}"), 1, users);
+            }
+            let stored: u64 = union.frames().iter().map(|frame| frame.len() as u64).sum();
+            let cost = window_cost(limits, groups, users);
+            assert!(
+                stored <= cost.stored && cost.stored <= stored * 3 / 2,
+                "{stored} bytes, {cost:?}"
+            );
+            assert_eq!(cost.is_estimated, union.counts().any(|counts| counts.quality.is_estimated));
+            assert!(cost.sealing >= cost.stored * 3 / 4, "{cost:?}");
+        }
+        let half = RollupLimits { bytes_max: 8 * 5000, ..LIMITS };
+        assert!(window_cost(half, 10, 1000).is_estimated);
+        assert!(!window_cost(half, 5, 1000).is_estimated);
     }
 
     /// Beyond a limit, the number is an estimate, and is the same in whatever order lists are merged.

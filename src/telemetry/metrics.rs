@@ -22,7 +22,7 @@ use crate::node::{LedgerTotals, Node};
 pub(crate) type OfOutput = [(&'static str, String); 1];
 /// A gauge without labels, which is absent while its value is unknown.
 type Known = Family<[(&'static str, String); 0], Gauge>;
-/// A gauge per output.
+/// A gauge per output or rollup.
 pub type Gauges = Family<OfOutput, Gauge>;
 type Counters = Family<OfOutput, Counter>;
 
@@ -137,6 +137,8 @@ metrics! {
         backlog_unsent: Gauges, "Minutes that are sealed but not completely sent to the output, counted per partition; includes outputs that are no longer configured";
         oldest_unsent_minute_age_seconds: Family<OfOutput, Gauge<f64, AtomicU64>>,
             "Time since the end of the oldest minute not completely sent to the output, in seconds; 0 if there is none";
+        windows_open: Gauges, "Open windows of the rollup, at most the 60 newest. Like the next metric, this one is absent while the store is not responding";
+        windows_bytes: Gauges, "Approximate memory used by the users of the rollup's open windows";
         counts_quarantined: Gauges, "Counts in the output's quarantine";
         counts_quarantined_max: Gauge, "Maximum number of counts in an output's quarantine, across all partitions";
         store_memory_bytes: Gauge, "Approximate memory used by open minutes and unsent counts in this process; 0 if they are in Redis";

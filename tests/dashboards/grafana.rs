@@ -36,8 +36,7 @@ fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
 }
 
 /// Replaces Grafana's macros and variables with values, and asserts that none is left.
-fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
-    let [from, to] = world.range_ms;
+fn filled(query: &str, values: &BTreeMap<String, String>, [from, to]: [u64; 2]) -> String {
     let mut query = query
         .replace("$timeFilter", &format!("time >= {from}ms AND time <= {to}ms"))
         .replace("${__from}", &from.to_string())
@@ -49,6 +48,13 @@ fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> Stri
     let is_left = |rest: &str| rest.starts_with(|c: char| c.is_alphabetic() || "_{".contains(c));
     assert!(!query.split('$').skip(1).any(is_left), "{query} has an unknown variable");
     query
+}
+
+/// Returns the range of a panel, which may differ from that of its dashboard.
+fn range_ms(panel: &Value, world: &World) -> [u64; 2] {
+    let [from, to] = world.range_ms;
+    let days = panel["timeFrom"].as_str().map(|days| days.strip_suffix('d').unwrap());
+    [days.map_or(from, |days| to - days.parse::<u64>().unwrap() * 86_400_000), to]
 }
 
 /// Returns all values as a regex alternation, in the way Grafana inserts a variable with multiple values.
@@ -69,18 +75,18 @@ fn every_query_of_the_dashboards_succeeds() {
         let is_tag_keys = first.1.starts_with("SHOW TAG KEYS");
         let options = values_of(
             &world,
-            &filled(first.1, &BTreeMap::new(), &world),
+            &filled(first.1, &BTreeMap::new(), world.range_ms),
             usize::from(!is_tag_keys),
         );
         for option in options {
             let mut values = BTreeMap::from([(first.0.to_owned(), option)]);
             for (name, query) in &rest {
-                let found = values_of(&world, &filled(query, &values, &world), 1);
+                let found = values_of(&world, &filled(query, &values, world.range_ms), 1);
                 values.insert((*name).to_owned(), format!("({})", found.join("|")));
             }
             for panel in list(&dashboard, "panels") {
                 for query in texts(&panel["targets"], "query") {
-                    let query = filled(query, &values, &world);
+                    let query = filled(query, &values, range_ms(panel, &world));
                     written.assert_knows_influxql(&query);
                     let answer = world.query(&query);
                     let cells = answer.iter().flat_map(|series| list(series, "values"));

@@ -22,12 +22,10 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
     let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
     assert_eq!(nodes, BTreeSet::from(["eds-1".to_owned()]));
     let measurements = world.column("SHOW MEASUREMENTS", 0);
-    assert_eq!(
-        measurements,
-        ["cumulative_user_event", "eds", "eds_probe", "unique_user_event"]
-            .map(str::to_owned)
-            .into()
-    );
+    let counts = ["", "_1h", "_1d"]
+        .map(|suffix| ["unique", "cumulative"].map(|kind| format!("{kind}_user_event{suffix}")));
+    let own = ["eds", "eds_probe"].map(str::to_owned);
+    assert_eq!(measurements, counts.into_iter().flatten().chain(own).collect());
     let recorded = world.query("SELECT last(\"events_recorded_total\") FROM \"eds\"");
     assert_eq!(recorded[0]["values"][0][1], 18);
 }

@@ -13,6 +13,7 @@ pub(crate) struct World {
     influxdb: InfluxServer,
     pub(crate) node: Node,
     pub(crate) relay: Node,
+    /// The default range of a dashboard.
     pub(crate) range_ms: [u64; 2],
 }
 
@@ -21,15 +22,21 @@ impl World {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let influxdb = InfluxServer::start();
         runtime.block_on(influxdb.query("", &format!("CREATE DATABASE {DATABASE}")));
-        let node = Node::start(
+        let mut node = Node::new(
             "eds-1",
             &[
                 ("output.url", &influxdb.url()),
                 ("output.api", "v1"),
                 ("output.database", DATABASE),
                 ("output.self_metrics", "1s"),
+                ("flush.grace", "1s"),
             ],
         );
+        node.set_sections(
+            "rollup",
+            &[&[("name", "hourly"), ("every", "1h")], &[("name", "daily"), ("every", "1day")]],
+        );
+        node.run();
         let mut relay = Node::relay("relay", &[&node.udp().to_string()], &[]);
         relay.run();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -58,6 +65,11 @@ impl World {
             }
         }
         world.wait_for("SELECT count(\"value\") FROM \"unique_user_event\"", points);
+        // The windows of yesterday have ended.
+        for suffix in ["_1h", "_1d"] {
+            let count = format!("SELECT count(\"value\") FROM \"unique_user_event{suffix}\"");
+            world.wait_for(&count, 3);
+        }
         // Then wait for two more points.
         let since =
             "SELECT count(\"points_sent_total\") FROM \"eds\" WHERE \"points_sent_total\" > 0";

@@ -8,7 +8,7 @@ use crate::prelude::*;
 use crate::seed::COUNTS;
 
 #[test]
-fn demo_prints_its_six_counts() {
+fn demo_prints_the_counts_of_two_minutes_and_their_window() {
     let directory = TempDir::new().unwrap();
     let stdout = directory.path().join("stdout");
     let mut demo = eds()
@@ -25,13 +25,22 @@ fn demo_prints_its_six_counts() {
         let (key, value) = line.split_once(" value=")?;
         let key =
             key.get(key.find("unique_user_event").or(key.find("cumulative_user_event"))?..)?;
-        Some((key.to_owned(), value.split(' ').next()?.parse().ok()?))
+        Some((key.to_owned(), value.split([' ', ',']).next()?.parse().ok()?))
     };
-    let numbers: BTreeMap<String, u64> = output.lines().filter_map(number).collect();
-    let both = |(series, unique, cumulative)| {
+    let mut numbers: Vec<(String, u64)> = output.lines().filter_map(number).collect();
+    let both = |suffix: &'static str, (series, unique, cumulative): (&str, u64, u64)| {
         let [of_users, of_events] =
-            ["unique", "cumulative"].map(|kind| format!("{kind}_user_event,{series}"));
+            ["unique", "cumulative"].map(|kind| format!("{kind}_user_event{suffix},{series}"));
         [(of_users, unique), (of_events, cumulative)]
     };
-    assert_eq!(numbers, COUNTS.into_iter().flat_map(both).collect(), "{output}");
+    // The first series has another event of the same user in the next minute.
+    let again = (COUNTS[0].0, 1, 1);
+    let window = COUNTS
+        .map(|(series, users, events)| (series, users, events + u64::from(series == again.0)));
+    let minutes = COUNTS.into_iter().chain([again]).flat_map(|counts| both("", counts));
+    let mut expected: Vec<_> =
+        minutes.chain(window.into_iter().flat_map(|counts| both("_5m", counts))).collect();
+    numbers.sort();
+    expected.sort();
+    assert_eq!(numbers, expected, "{output}");
 }

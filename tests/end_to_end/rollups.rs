@@ -269,6 +269,22 @@ fn open_windows_are_provisional_and_sealed_ones_final() {
         assert_eq!(counts[0]["complete"], true);
     };
     wait(&node, hour, [10.into(), 10.into(), true.into(), 0.0.into()]);
+    let status = node.json("/api/v1/status")["rollups"][0].clone();
+    assert_eq!((&status["name"], &status["suffix"]), (&"hourly".into(), &"_1h".into()));
+    let open = &status["open"][0];
+    // Ten users of about eight bytes each, and their group.
+    assert!(
+        (80..200).contains(&open["bytes"].as_u64().unwrap()) && open["waits_for"] == "its end",
+        "{status}"
+    );
+    let measured = || {
+        let metrics = node.metrics();
+        ["open", "bytes"]
+            .map(|kind| metrics.count_of(&format!("eds_windows_{kind}"), &[("rollup", "hourly")]))
+    };
+    wait_for("the window is measured", measured, |found| {
+        found[0] == 1 && open["bytes"] == found[1]
+    });
     skip(&site, &mut node, 60);
     // Half of these users are the same as in the previous minute.
     publish(&site, &node, 5);

@@ -167,6 +167,75 @@ fn open_minute_is_drawn_hollow_and_provisional() {
 }
 
 #[test]
+fn windows_of_a_rollup_are_drawn_and_open_ones_hollow() {
+    // In this time zone, it is about noon, so that the day does not end during the test.
+    let hours = 12
+        - i64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / 3600 % 24).unwrap();
+    let zone = format!("Etc/GMT{:+}", -hours);
+    let ground = Ground::with_rollup(
+        &[("input.max_age", "2days")],
+        &[("name", "daily"), ("every", "1day"), ("by", "[\"product\"]"), ("time_zone", &zone)],
+    );
+    let mut sender = Sender::paced_by(&ground.node);
+    let yesterday = minutes_ago_ns(24 * 60);
+    // Both series are in one group and have the same users, but not the same events.
+    for (series, users, at) in [
+        ("event_type=a,product=p", 9, yesterday),
+        ("event_type=b,product=p", 5, yesterday + MINUTE_NS),
+        ("event_type=a,product=p", 3, minutes_ago_ns(1)),
+    ] {
+        send(&mut sender, series, users, at);
+    }
+    wait_for(
+        "one window is sealed, and one is open",
+        || ground.node.json("/api/v1/windows?rollup=daily")["counts"].clone(),
+        |counts| counts[0]["provisional"] == false && counts[1]["unique"] == 3,
+    );
+    let browser = Chromium::start();
+    browser.resize(1280, 900);
+    browser.open(&format!("http://{}/#rollup=daily", ground.node.http()));
+    browser.wait(
+        "both windows are drawn",
+        "document.querySelectorAll('#plot rect.closed').length === 2 && document.querySelectorAll('#plot rect.open').length === 2",
+        "document.querySelector('#by-minute').innerHTML",
+    );
+    let numbers = rows(&browser, "#numbers-table");
+    assert_eq!(numbers.len(), 30);
+    assert_eq!(numbers[0][1..], ["6", "3", "open, may grow"]);
+    assert_eq!(numbers[1][1..], ["28", "9", "closed"]);
+    assert_eq!(browser.evaluate("document.querySelector('#series').value"), "product=p");
+    assert_eq!(browser.text("#plot-title"), "Window by window");
+    browser.wait(
+        "the group is ranked",
+        "document.querySelectorAll('#top-users tbody tr').length === 1",
+        "document.querySelector('.tops').textContent",
+    );
+    assert_eq!(rows(&browser, "#top-users"), [["product=p", "9"]]);
+    let rollup = &rows(&browser, "#rollups")[0];
+    assert_eq!(rollup[..4], ["daily", "1d", "_daily", "1"]);
+    assert_eq!(rollup[5], "its end");
+
+    let select = |name: &str| {
+        browser.evaluate(&format!(
+            "document.querySelector('#rollup').value = '{name}';
+             document.querySelector('#rollup').dispatchEvent(new Event('change'))"
+        ))
+    };
+    select("");
+    browser.wait(
+        "the minutes are drawn",
+        "document.querySelector('#numbers-table thead').textContent.includes('Minute') && document.querySelectorAll('#plot rect.closed').length === 2",
+        "document.querySelector('#by-minute').innerHTML",
+    );
+    assert_eq!(
+        browser.evaluate("document.querySelector('#series').value"),
+        "event_type=a,product=p"
+    );
+    assert_eq!(rows(&browser, "#numbers-table").len(), 31);
+    assert_clean(&browser, &ground.node);
+}
+
+#[test]
 fn series_names_are_shown_as_text() {
     const HOSTILE: [&str; 4] = [
         r"a=<img/src\=x/onerror\=window.taken\=1>",

@@ -30,6 +30,8 @@ const USERS: [(&str, i64); 3] = [
     ("event_type=checkout,product=shop", 4),
 ];
 
+const HOURLY: [(&str, &str); 2] = [("name", "hourly"), ("every", "1h")];
+
 struct Ground {
     node: Node,
     redis: RedisServer,
@@ -37,6 +39,11 @@ struct Ground {
 
 impl Ground {
     fn start(keys: &[(&str, &str)]) -> Self {
+        Self::with_rollup(keys, &[])
+    }
+
+    /// Like [`Self::start`], but with a rollup with these keys, if there are any.
+    fn with_rollup(keys: &[(&str, &str)], rollup: &[(&str, &str)]) -> Self {
         let redis = RedisServer::start(&[]);
         let url = redis.url();
         let mut all = vec![
@@ -46,13 +53,17 @@ impl Ground {
             ("flush.grace", "300ms"),
         ];
         all.extend(keys);
-        let node = Node::start("one", &all);
+        let mut node = Node::new("one", &all);
+        if !rollup.is_empty() {
+            node.set_sections("rollup", &[rollup]);
+        }
+        node.run();
         Self { node, redis }
     }
 
-    /// Like [`Self::start`], but with [`USERS`] in a closed minute.
-    fn with_counts(keys: &[(&str, &str)]) -> Self {
-        let ground = Self::start(keys);
+    /// Like [`Self::with_rollup`], but with [`USERS`] in a closed minute.
+    fn with_counts(rollup: &[(&str, &str)]) -> Self {
+        let ground = Self::with_rollup(&[], rollup);
         let mut sender = Sender::paced_by(&ground.node);
         for (series, users) in USERS {
             send(&mut sender, series, users, minutes_ago_ns(5));

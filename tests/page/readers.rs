@@ -4,7 +4,7 @@ use serde_json::json;
 use testing::chromium::{Chromium, Theme};
 use testing::prelude::*;
 
-use crate::Ground;
+use crate::{Ground, HOURLY};
 
 const FOCUSED: &str = "(() => {
     const focused = document.activeElement;
@@ -40,7 +40,7 @@ const FAINT: &str = r"(() => {
 
 #[test]
 fn keyboard_reaches_every_control_with_visible_focus() {
-    let ground = Ground::with_counts(&[]);
+    let ground = Ground::with_counts(&HOURLY);
     let browser = ground.page();
     let controls =
         browser.evaluate("document.querySelectorAll('a, input, select, button, summary').length");
@@ -51,10 +51,10 @@ fn keyboard_reaches_every_control_with_visible_focus() {
         assert_eq!(seen, true, "{name} has the focus, but this is not visible");
         reached.push(name.as_str().unwrap().to_owned());
     }
-    assert_eq!(reached[..4], ["skip", "search", "series", "window"]);
+    assert_eq!(reached[..5], ["skip", "search", "series", "rollup", "window"]);
     // Each series has a button in both lists, so each name is reached twice.
     let different: BTreeSet<_> = reached.iter().collect();
-    assert_eq!(different.len(), 5 + 3, "{reached:?}");
+    assert_eq!(different.len(), 6 + 3, "{reached:?}");
 
     // The focused button selects a series. After the list has been redrawn, the new button for the series has the focus.
     browser.press("Enter");
@@ -80,7 +80,7 @@ fn keyboard_reaches_every_control_with_visible_focus() {
 
 #[test]
 fn page_has_landmarks_headings_tables_and_names() {
-    let ground = Ground::with_counts(&[]);
+    let ground = Ground::with_counts(&HOURLY);
     let browser = ground.page();
     let found = browser.accessible();
     let names = |role: &str| -> Vec<&str> {
@@ -100,6 +100,7 @@ fn page_has_landmarks_headings_tables_and_names() {
         "Most users",
         "Most events",
         "Nodes",
+        "Rollups",
         "Outputs",
         "Store",
     ] {
@@ -123,7 +124,7 @@ fn page_has_landmarks_headings_tables_and_names() {
 
 #[test]
 fn every_text_has_contrast_in_both_themes() {
-    let mut ground = Ground::with_counts(&[]);
+    let mut ground = Ground::with_counts(&HOURLY);
     let browser = ground.page();
     let check = |browser: &Chromium, state: &str| {
         for theme in [Theme::Light, Theme::Dark] {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testing::chromium::Chromium;
 
 use crate::support::load::Sender;
-use crate::{Ground, minutes_ago_ns, send, wait_sealed};
+use crate::{Ground, HOURLY, minutes_ago_ns, send, wait_sealed};
 
 /// Returns the visible elements that extend beyond the right edge of the page.
 const TOO_WIDE: &str = "(() => {
@@ -35,7 +35,7 @@ fn assert_fits(browser: &Chromium, width: u32) {
 
 #[test]
 fn page_fits_every_width() {
-    let ground = Ground::with_counts(&[]);
+    let ground = Ground::with_counts(&HOURLY);
     let mut sender = Sender::paced_by(&ground.node);
     // A long word without spaces, with the maximum length of a tag.
     let long = format!("event_type={}", "x".repeat(200));

@@ -158,10 +158,14 @@ async fn windows(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let reading = async { Ok((source.live(range).await?, source.minutes(range).await?)) };
     let ((mut all, left_out), sealed) = queries.read(reading).await?;
     all.extend(sealed.clone());
+    let window = |last: Minute| {
+        let [start, last] = counted.every.window(last).map(Minute::epoch_minutes);
+        json!({ "start": minute(start), "end": minute(last + 1) })
+    };
     let counts = all.into_iter().map(|(key, (unique, cumulative, quality))| {
-        let [start, last] = counted.every.window(key.0).map(Minute::epoch_minutes);
+        let window = window(key.0);
         json!({
-            "start": minute(start), "end": minute(last + 1), "tags": tags(&key.1), "series": key.1,
+            "start": window["start"], "end": window["end"], "tags": tags(&key.1), "series": key.1,
             "unique": unique, "cumulative": cumulative, "provisional": !sealed.contains_key(&key),
             "error": if quality.is_estimated { ESTIMATE_ERROR } else { 0.0 },
             "complete": !quality.is_incomplete,
@@ -170,6 +174,7 @@ async fn windows(State(queries): State<Arc<Queries>>, uri: Uri) -> Answer {
     let (from, to) = (minute(range.from), minute(range.to));
     let answer = json!({
         "rollup": rollup, "from": from, "to": to, "filter": filter, "windows_left_out": left_out,
+        "windows": range.windows(counted.every).map(window).collect::<Vec<_>>(),
         "counts": counts.collect::<Vec<_>>(),
     });
     Ok(respond(&answer, Duration::from_secs(5), Duration::ZERO))

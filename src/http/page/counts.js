@@ -3,7 +3,7 @@
 
 import { ask, Gone, poll } from "./ask.js";
 import { byId, clockSeconds, count, html, say, seriesName, show, table } from "./dom.js";
-import { minutesOf, plot } from "./plot.js";
+import { MINUTES, minutesOf, plot, windowsOf } from "./plot.js";
 
 const EVERY = 5000;
 // Only one query runs at a time, and other clients have to wait for it. The page therefore uses at most a tenth of the time.
@@ -17,14 +17,23 @@ const TAGS_BYTES_MAX = 400;
 
 // Maps each series to its tags.
 let known = new Map();
-let chosen = new URLSearchParams(location.hash.slice(1)).get("series");
+const hash = new URLSearchParams(location.hash.slice(1));
+let chosen = hash.get("series");
+// The name of the selected rollup; empty for minutes. Its period is unknown until the first status.
+let rollup = hash.get("rollup") ?? "";
+let periods = [MINUTES];
 // Redraws the plot at the current width.
 let redraw = () => {};
 // Returns the node's time, in milliseconds since the epoch.
 let now = () => Date.now();
 let askNow = () => {};
 
+/// Returns whether these are still the minutes or windows to show, after a request.
+const isSelected = (period) => period.rollup === rollup;
 const bytes = (text) => new TextEncoder().encode(text).length;
+
+/// Writes the selection to the address, so that the page can be bookmarked.
+const remember = () => history.replaceState(null, "", `#${new URLSearchParams({ ...(chosen !== null && { series: chosen }), ...(rollup && { rollup }) })}`);
 
 /// Returns query parameters that select a series by as many of its tags as the limits allow.
 function filter(tags) {
@@ -39,7 +48,7 @@ function filter(tags) {
 
 function choose(series) {
   chosen = series;
-  history.replaceState(null, "", `#${new URLSearchParams({ series })}`);
+  remember();
   offer();
   for (const button of document.querySelectorAll("button.series")) {
     button.setAttribute("aria-pressed", button.dataset.key === chosen);
@@ -84,35 +93,46 @@ function report(place, trouble, words = "") {
   return trouble === undefined;
 }
 
-async function top(place, by, window, caption, column) {
+/// Returns the query parameters for the last minutes or windows.
+function lasting(window, { rollup, length }) {
+  return new URLSearchParams({ window: `${window * length}m`, ...(rollup && { rollup }) });
+}
+
+async function top(place, by, window, period, caption, column) {
   const button = (item) => {
     const attributes = { class: "series", type: "button", "data-key": item.series, "aria-pressed": `${item.series === chosen}` };
     return html("button", attributes, ...seriesName(item.series));
   };
-  const trouble = await attempt(`/api/v1/top?by=${by}&window=${window}m&n=${TOP}`, ({ items }) => {
+  const trouble = await attempt(`/api/v1/top?by=${by}&n=${TOP}&${lasting(window, period)}`, ({ items }) => {
+    if (!isSelected(period)) return;
     chosen ??= items[0]?.series ?? null;
     for (const item of items) known.set(item.series, item.tags);
-    show(byId(place), [items, window], () => (items.length === 0
-      ? html("p", { class: "soft" }, "No minute in this window has closed yet.")
-      : table(`${caption} in ${window} minutes`, [["Series", button], column], items)));
+    show(byId(place), [items, window, period], () => (items.length === 0
+      ? html("p", { class: "soft" }, `No ${period.word} has closed yet among the last ${window}.`)
+      : table(`${caption} in ${window} ${period.word}s`, [["Series", button], column], items)));
   });
   return report(`${place}-state`, trouble);
 }
 
-/// Requests and draws the minutes of the selected series. Returns the error message, if any.
-async function minutes(window, isListed) {
+/// Requests and draws the minutes or windows of the selected series. Returns the error message, if any.
+async function minutes(window, period, isListed) {
   const [series, tags] = [chosen, known.get(chosen)];
-  const draw = (sealed, live) => {
-    const minutes = minutesOf(series, now(), window, sealed, live);
-    redraw = () => plot(byId("plot"), byId("numbers-table"), series, minutes);
-    if (series === chosen) redraw();
+  const drawAll = (minutes) => {
+    redraw = () => plot(byId("plot"), byId("numbers-table"), series, minutes, period);
+    if (series === chosen && isSelected(period)) redraw();
   };
+  const draw = (sealed, live) => drawAll(minutesOf(series, now(), window, sealed, live));
+  const query = filter(tags ?? {});
+  if (period.rollup) {
+    query.set("rollup", period.rollup);
+    query.set("from", Math.floor(now() / 1000) - window * period.length * 60);
+    return attempt(`/api/v1/windows?${query}`, (answer) => drawAll(windowsOf(series, now(), answer)));
+  }
   if (tags === undefined) {
     // A series that is not listed has no counts in this window.
     if (isListed) draw([], []);
     return undefined;
   }
-  const query = filter(tags);
   let live;
   const trouble = await attempt(`/api/v1/live?${query}`, (answer) => {
     live = answer.counts;
@@ -127,23 +147,48 @@ async function minutes(window, isListed) {
 
 async function all() {
   const window = Number(byId("window").value);
+  const period = periods.find(isSelected);
+  if (period === undefined) return true;
   try {
-    let trouble = await attempt(`/api/v1/series?window=${window}m`, (answer) => {
-      known = new Map(answer.series.map((item) => [item.series, item.tags]));
+    let trouble = await attempt(`/api/v1/series?${lasting(window, period)}`, (answer) => {
+      if (isSelected(period)) known = new Map(answer.series.map((item) => [item.series, item.tags]));
     });
-    const users = await top("top-users", "unique", window, "The series with the most users",
-      ["Most in a minute", (item) => count(item.unique_minute_max), "number"]);
-    const events = await top("top-events", "cumulative", window, "The series with the most events",
+    const users = await top("top-users", "unique", window, period, "The series with the most users",
+      [`Most in a ${period.word}`, (item) => count(item.unique_minute_max ?? item.unique_window_max), "number"]);
+    const events = await top("top-events", "cumulative", window, period, "The series with the most events",
       ["Events", (item) => count(item.cumulative), "number"]);
     chosen ??= known.keys().next().value ?? null;
     offer();
-    if (chosen !== null) trouble = (await minutes(window, trouble === undefined)) ?? trouble;
+    if (chosen !== null) trouble = (await minutes(window, period, trouble === undefined)) ?? trouble;
     const words = chosen === null ? "No series had events in this window." : "";
     return report("counts-state", trouble, words) && users && events;
   } catch (error) {
     if (!(error instanceof Gone)) console.error(error);
     return false;
   }
+}
+
+/// Offers minutes and the rollups in the status. Falls back to minutes if the selected rollup is not among them.
+export function offerRollups(rollups = []) {
+  periods = [MINUTES, ...rollups.map(({ name, every, minutes, time_zone }) =>
+    ({ rollup: name, word: "window", per: `window of ${every} (${name})`, length: minutes, zone: time_zone }))];
+  byId("rollup-label").hidden = rollups.length === 0;
+  const names = ["minute", ...rollups.map(({ name, every }) => `${name} (${every})`)];
+  show(byId("rollup"), names, () => names.map((name, place) => html("option", { value: periods[place].rollup }, name)));
+  const name = periods.some(isSelected) ? rollup : "";
+  if (name !== rollup || byId("rollup").value !== rollup) selectRollup(name);
+}
+
+/// Shows minutes, or the windows of a rollup. Their series differ, so the first one is selected if there is a change.
+function selectRollup(name) {
+  if (name !== rollup) [chosen, known] = [null, new Map()];
+  rollup = name;
+  byId("rollup").value = name;
+  const word = name ? "window" : "minute";
+  say(byId("plot-title"), name ? "Window by window" : "Minute by minute");
+  for (const option of byId("window").options) say(option, `${option.value} ${word}s`);
+  remember();
+  askNow();
 }
 
 /// Starts showing the counts and updating them regularly. `time` returns the node's time. Returns a function that updates
@@ -158,6 +203,7 @@ export function counts(time) {
     if (first !== undefined) choose(first);
   });
   byId("window").addEventListener("change", () => askNow());
+  byId("rollup").addEventListener("change", (event) => selectRollup(event.target.value));
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button.series");
     if (button) choose(button.dataset.key);

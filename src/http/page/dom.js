@@ -72,6 +72,15 @@ const scaled = (units) => known((value) => {
 export const span = scaled([["d", 86400, 172800], ["h", 3600, 7200], ["min", 60, 120], ["s", 1]]);
 export const bytes = scaled([["GiB", 2 ** 30, 2 ** 30], ["MiB", 2 ** 20, 2 ** 20], ["KiB", 1024, 1024], ["B", 1]]);
 
+/// Formats a time as the day in a time zone, such as 26 Nov. A zone that the browser does not know is shown as UTC.
+export function day(ms, zone) {
+  try {
+    return new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: zone }).format(ms);
+  } catch {
+    return day(ms, "UTC");
+  }
+}
+
 /// `clock` formats milliseconds since the epoch as 14:05, and `clockSeconds` as 14:05:09.
 export const clock = (ms) => new Date(ms).toISOString().slice(11, 16);
 export const clockSeconds = (ms) => new Date(ms).toISOString().slice(11, 19);

@@ -2,7 +2,7 @@
 // page keeps the last numbers and marks them as stale.
 
 import { ask, Gone, poll } from "./ask.js";
-import { counts } from "./counts.js";
+import { counts, offerRollups } from "./counts.js";
 import { byId, clockSeconds, say, span } from "./dom.js";
 import { showStatus, verdict } from "./status.js";
 
@@ -28,6 +28,7 @@ async function status() {
     last = { at: Date.parse(answer.at), came: performance.now() };
     document.body.className = "";
     showStatus(answer, speak);
+    offerRollups(answer.rollups);
     if (trouble?.gone) {
       reloadIfNew();
       countsNow();

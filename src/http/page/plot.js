@@ -1,16 +1,27 @@
-// Draws the events and users of a series per minute as two bar charts, and the same numbers as a table. The bar of an open
-// minute is hollow, because its counts may grow.
+// Draws the events and users of a series per minute, or per window of a rollup, as two bar charts, and the same numbers as a
+// table. The bar of an open minute or window is hollow, because its counts may grow.
 
-import { brief, clock, count, html, many, show, svg, table } from "./dom.js";
+import { brief, clock, count, day, html, many, show, svg, table } from "./dom.js";
 
 const MARGIN = { left: 46, right: 8, top: 14, bottom: 22 };
 const STEPS = [1, 2, 5, 10, 15, 30, 60];
+const DAY = 1440;
 const PLOTS = [
-  { key: "events", unit: "event", title: "Events per minute" },
-  { key: "users", unit: "user", title: "Distinct users per minute" },
+  { key: "events", unit: "event", title: "Events" },
+  { key: "users", unit: "user", title: "Distinct users" },
 ];
+/// What counts are shown for, unless a rollup is selected. `length` is in minutes.
+export const MINUTES = { rollup: "", word: "minute", per: "minute", length: 1, zone: "UTC" };
 
-const state = (minute) => (minute.open ? "open, may grow" : "closed");
+const state = (minute) => [
+  minute.open ? "open, may grow" : "closed",
+  minute.error > 0 && `users are an estimate ± ${minute.error * 100}%`,
+  minute.complete === false && "incomplete, because Redis lost data",
+].filter(Boolean).join("; ");
+
+/// Returns the name of a minute or window in a table, and its label on the axis.
+const named = (at, { length, zone }) => (length === 1 ? clock(at) : length < DAY ? `${day(at, zone)} ${clock(at)}` : day(at, zone));
+const label = (at, { length, zone }) => (length >= DAY || (length > 1 && at % 86400000 === 0) ? day(at, zone) : clock(at));
 
 /// Returns the highest label of an axis and the distance between labels, as round numbers.
 function scale(highest) {
@@ -21,15 +32,16 @@ function scale(highest) {
 }
 
 /// Returns a description of the plot for screen readers.
-function summary(quantity, series, minutes) {
+function summary(quantity, series, minutes, period) {
   const closed = minutes.filter((minute) => !minute.open);
   const highest = closed.reduce((a, b) => (b[quantity.key] > a[quantity.key] ? b : a), closed[0]);
-  return `${quantity.title} for ${series} from ${clock(minutes[0].at)} to ${clock(minutes.at(-1).at)}. `
-    + `Highest: ${count(highest?.[quantity.key])} at ${highest ? clock(highest.at) : "–"}. Last closed: ${count(closed.at(-1)?.[quantity.key])}. `
-    + `${many(minutes.length - closed.length, "minute is", "minutes are")} open.`;
+  const name = (minute) => (minute ? named(minute.at, period) : "–");
+  return `${quantity.title} per ${period.per} for ${series} from ${name(minutes[0])} to ${name(minutes.at(-1))}. `
+    + `Highest: ${count(highest?.[quantity.key])} at ${name(highest)}. Last closed: ${count(closed.at(-1)?.[quantity.key])}. `
+    + `${many(minutes.length - closed.length, `${period.word} is`, `${period.word}s are`)} open.`;
 }
 
-function drawing(quantity, series, minutes, width) {
+function drawing(quantity, series, minutes, period, width) {
   const { left, right, top, bottom } = MARGIN;
   const height = Math.min(Math.max(Math.round(width * 0.34), 170), 300);
   const { step, most } = scale(Math.max(...minutes.map((minute) => minute[quantity.key])));
@@ -45,10 +57,10 @@ function drawing(quantity, series, minutes, width) {
   minutes.forEach((minute, place) => {
     const value = minute[quantity.key];
     const x = left + place * band;
-    if ((minute.at / 60000) % apart === 0) {
+    if (Math.floor(minute.at / 60000 / period.length) % apart === 0) {
       const middle = x + band / 2;
       parts.push(svg("line", { class: "axis", x1: middle, x2: middle, y1: down, y2: down + 4 }));
-      parts.push(svg("text", { x: middle, y: height - 4, "text-anchor": "middle" }, clock(minute.at)));
+      parts.push(svg("text", { x: middle, y: height - 4, "text-anchor": "middle" }, label(minute.at, period)));
     }
     if (value > 0) {
       const [kind, line] = minute.open ? ["open", 1.5] : ["closed", 0];
@@ -57,22 +69,22 @@ function drawing(quantity, series, minutes, width) {
         width: Math.max(band * 0.8 - line, 1), height: Math.max(down - y(value), 1.5) - line,
       }));
     }
-    const words = `${clock(minute.at)}: ${many(value, quantity.unit)} (${state(minute)})`;
+    const words = `${named(minute.at, period)}: ${many(value, quantity.unit)} (${state(minute)})`;
     parts.push(svg("rect", { class: "hit", x, y: top, width: band, height: down - top }, svg("title", {}, words)));
   });
-  const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(quantity, series, minutes) };
+  const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(quantity, series, minutes, period) };
   return svg("svg", box, ...parts);
 }
 
-/// Draws the minutes of a series, [{ at, events, users, open }], which must be in chronological order.
-export function plot(place, numbers, series, minutes) {
+/// Draws the minutes or windows of a series, [{ at, events, users, open }], which must be in chronological order.
+export function plot(place, numbers, series, minutes, period) {
   const [column] = getComputedStyle(place).gridTemplateColumns.split(" ").map(parseFloat);
   const width = Math.floor(column) || 320;
-  show(place, [series, minutes, width], () => PLOTS.map((quantity) =>
+  show(place, [series, minutes, period, width], () => PLOTS.map((quantity) =>
     html("figure", { class: `of-${quantity.key}` },
-      html("figcaption", {}, quantity.title), drawing(quantity, series, minutes, width))));
-  show(numbers, [series, minutes], () => table(`Events and distinct users per minute for ${series}`, [
-    ["Minute", (minute) => clock(minute.at)],
+      html("figcaption", {}, `${quantity.title} per ${period.per}`), drawing(quantity, series, minutes, period, width))));
+  show(numbers, [series, minutes, period], () => table(`Events and distinct users per ${period.per} for ${series}`, [
+    [period.rollup ? "Window" : "Minute", (minute) => named(minute.at, period)],
     ["Events", (minute) => count(minute.events), "number"],
     ["Users", (minute) => count(minute.users), "number"],
     ["State", state],
@@ -94,4 +106,13 @@ export function minutesOf(series, now, window, sealed, live) {
     minutes.push({ at, events: found?.cumulative ?? 0, users: found?.unique ?? 0, open: isOpen });
   }
   return minutes;
+}
+
+/// Returns the windows of a rollup in the API's response.
+export function windowsOf(series, now, { windows, counts }) {
+  const found = new Map(counts.filter((entry) => entry.series === series).map((entry) => [entry.start, entry]));
+  return windows.map(({ start, end }) => {
+    const { cumulative = 0, unique = 0, provisional = now < Date.parse(end), error, complete } = found.get(start) ?? {};
+    return { at: Date.parse(start), events: cumulative, users: unique, open: provisional, error, complete };
+  });
 }

@@ -119,6 +119,15 @@ const OUTPUTS = [
   marked("Quarantined", (output) => output.quarantined, "bad"),
 ];
 
+const ROLLUPS = [
+  ["Rollup", (rollup) => rollup.name],
+  ["Window", (rollup) => rollup.every],
+  ["Suffix of measurements", (rollup) => rollup.suffix],
+  ["Open windows", (rollup) => count(rollup.open?.length), "number"],
+  ["Memory", (rollup) => bytes(rollup.open && rollup.open.reduce((all, window) => all + window.bytes, 0)), "number"],
+  ["The oldest waits for", (rollup) => rollup.open?.at(-1)?.waits_for ?? "–", "text"],
+];
+
 const SERVERS = [
   ["Server", (server) => server.address],
   ["Version", (server) => server.version],
@@ -145,7 +154,10 @@ function store(redis) {
 export function showStatus(status, speak) {
   verdict(status.is_anything_lost, status.findings, speak);
   pipeline(status);
+  const rollups = status.rollups ?? [];
   byId("relays-section").hidden = status.relays.length === 0;
+  byId("rollups-section").hidden = rollups.length === 0;
+  show(byId("rollups"), rollups, (rows) => table("All rollups", ROLLUPS, rows));
   for (const [place, caption, columns] of [
     ["nodes", "All nodes, with totals since startup", NODES],
     ["relays", "All relays, with totals since startup", RELAYS],

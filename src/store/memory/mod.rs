@@ -14,6 +14,7 @@ use chrono::Utc;
 use tokio::time::Instant;
 
 use self::sets::{Sets, Users};
+use super::survey::OPEN_WINDOWS_MAX;
 use super::{
     Admission, AdmitRequest, Admitted, Backlog, Bucket, Capabilities, CountReader, Coverage,
     OutputBacklog, OutputName, Page, Recording, Records, Registry, SeriesCounts, SeriesUsers,
@@ -124,6 +125,17 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn windows(&self, partitions: &[PartitionState]) -> Vec<(Bucket, u64)> {
+        let of_rollup = |(partition, _): (Partition, _)| {
+            let windows =
+                partitions[partition.index()].busy().rev().filter_map(move |(minute, state)| {
+                    Some((Bucket { partition, minute }, state.union.as_ref()?.bytes()))
+                });
+            windows.take(OPEN_WINDOWS_MAX)
+        };
+        self.partitions.rollups().flat_map(of_rollup).collect()
+    }
+
     fn look<T: Default>(&self, bucket: Bucket, look: impl FnOnce(&MinuteState) -> T) -> T {
         let minutes = &self.lock().partitions[bucket.partition.index()].minutes;
         minutes.get(&bucket.minute).map(look).unwrap_or_default()
@@ -142,7 +154,7 @@ impl MemoryStore {
 }
 
 impl PartitionState {
-    fn busy(&self) -> impl Iterator<Item = (Minute, &MinuteState)> {
+    fn busy(&self) -> impl DoubleEndedIterator<Item = (Minute, &MinuteState)> {
         self.busy.iter().filter_map(|minute| Some((*minute, self.minutes.get(minute)?)))
     }
 
@@ -381,7 +393,15 @@ impl Survey for MemoryStore {
     async fn survey(&self, _minutes: &[Minute], old_before: Minute) -> Surveyed {
         let partitions = &self.lock().partitions;
         let backlogs = partitions.iter().map(|partition| partition.backlog(old_before));
-        Surveyed { backlogs: Ok(backlogs.collect()), ..Surveyed::empty() }
+        Surveyed {
+            backlogs: Ok(backlogs.collect()),
+            windows: Ok(self.windows(partitions)),
+            ..Surveyed::empty()
+        }
+    }
+
+    async fn open_windows(&self) -> Result<Vec<(Bucket, u64)>> {
+        Ok(self.windows(&self.lock().partitions))
     }
 }
 

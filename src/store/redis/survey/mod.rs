@@ -1,7 +1,7 @@
 //! Surveys of Redis as a whole, the reports of nodes and relays, and the loss record. All of these use a separate
 //! connection, which is made in any state of the server, so that operators can also see servers that nodes cannot use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,17 +13,20 @@ use futures_util::future::join_all;
 use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
 
 use super::gateway::Command;
-use super::keys::{self, Place};
+use super::keys::{self, Place, Scope};
 use super::scripts::{SHARED, Source, scripts};
 use super::settings::Compared;
+use super::windows::size;
 use super::{RedisStore, fault, millis};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 use crate::store::Store as _;
-use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
+use crate::store::survey::{
+    LOSS_KEPT, LOSSES_MAX, OPEN_WINDOWS_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX,
+};
 use crate::store::{
-    Backlog, Coverage, Loss, OutputBacklog, Persistence, Registry, Reported, Result, ServerFound,
-    ServerSeen, Survey, Surveyed,
+    Backlog, Bucket, Coverage, Loss, OutputBacklog, Persistence, Registry, Reported, Result,
+    ServerFound, ServerSeen, Survey, Surveyed,
 };
 use crate::text::beginning;
 
@@ -310,11 +313,12 @@ impl Survey for RedisStore {
         }));
         let relays = keys::of_all(&self.gateway.keys.prefix, "relays");
         let agreement = &self.gateway.agreement;
-        let (reports, relays, backlogs, seen, losses, shared) = futures_util::join!(
+        let (reports, relays, backlogs, seen, windows, losses, shared) = futures_util::join!(
             register.reports(),
             register.reports_of(&relays),
             backlogs,
             self.seen(minutes),
+            self.open_windows(),
             register.losses(),
             register.ask(&agreement.key, Cmd::hgetall(&agreement.key))
         );
@@ -324,6 +328,7 @@ impl Survey for RedisStore {
             relays,
             backlogs: backlogs.into_iter().collect(),
             seen,
+            windows,
             losses,
             difference: shared
                 .ok()
@@ -332,6 +337,30 @@ impl Survey for RedisStore {
                 * u64::from(self.gateway.partitions.count()),
             in_logs: self.capabilities().finds_new_users,
         }
+    }
+
+    async fn open_windows(&self) -> Result<Vec<(Bucket, u64)>> {
+        let of_rollup = async |partition: Partition| -> Result<Vec<(Bucket, u64)>> {
+            let (at, tag) = (self.gateway.at(partition, ONLY), &self.gateway.keys(partition).tag);
+            let mut ask = pipe();
+            for key in ["minutes", "claims"] {
+                ask.zrange(at.place.key(Scope::Partition, key), 0, -1);
+            }
+            let names: [Vec<String>; 2] = self.register.ask(tag, ask).await?;
+            let minutes: BTreeSet<Minute> =
+                names.iter().flatten().filter_map(|name| name.parse().ok()).collect();
+            let mut windows = Vec::new();
+            for minute in minutes.into_iter().rev().take(OPEN_WINDOWS_MAX) {
+                let lists = Cmd::smembers(at.minute(minute).key("logs"));
+                let lists: Vec<String> = self.register.ask(tag, lists).await?;
+                let bytes = lists.iter().map(|name| size(name)).sum();
+                windows.push((Bucket { partition, minute }, bytes));
+            }
+            Ok(windows)
+        };
+        let rollups = self.gateway.partitions.rollups().map(|(partition, _)| of_rollup(partition));
+        let windows: Result<Vec<_>> = join_all(rollups).await.into_iter().collect();
+        Ok(windows?.concat())
     }
 }
 

@@ -202,7 +202,8 @@ async fn upload(at: At<'_>, frames: &[Vec<u8>]) -> Result<String> {
     Ok(name)
 }
 
-fn size(name: &str) -> u64 {
+/// Returns the size of a list with this name in bytes.
+pub(super) fn size(name: &str) -> u64 {
     name.split_once('.').and_then(|(bytes, _)| bytes.parse().ok()).unwrap_or_default()
 }
 
