@@ -30,11 +30,6 @@ pub fn beginning(text: &str, chars: usize) -> String {
     }
 }
 
-/// Formats a number of bytes, such as `1.5 MiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
-    bytesize::ByteSize(bytes).display().iec().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;

@@ -9,12 +9,12 @@ use super::{Misused, build, log, runtime};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
+use crate::status::bytes;
 use crate::store::redis::RedisStore;
 use crate::store::{
     Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _, WindowCost,
     window_cost,
 };
-use crate::text;
 
 /// Runs `eds quarantine`. `output` is required only if several outputs are configured.
 pub(crate) fn quarantine(
@@ -225,7 +225,7 @@ pub(crate) fn rollup_costs(config: &Config, groups: u64, users: u64) -> io::Resu
         let WindowCost { stored, sealing, is_estimated } =
             window_cost(rollup.limits, groups, users);
         all += stored;
-        let [stored, sealing] = [stored, sealing].map(text::bytes);
+        let [stored, sealing] = [stored, sealing].map(bytes);
         let estimated =
             if is_estimated { "; beyond its limits, numbers of users are estimates" } else { "" };
         writeln!(
@@ -239,6 +239,6 @@ pub(crate) fn rollup_costs(config: &Config, groups: u64, users: u64) -> io::Resu
         out,
         "{} rollups: about {} in the store, or twice that while a window waits to be sealed and the next one is open",
         config.partitions.rollups().count(),
-        text::bytes(all)
+        bytes(all)
     )
 }

@@ -21,4 +21,4 @@ pub(crate) use self::reporter::{
     History, NodeReporter, REPORT_INTERVAL, REPORTED_WITHIN, STALLED_AFTER,
 };
 pub(crate) use self::summary::Observer;
-pub(crate) use self::table::{lines, relay_page};
+pub(crate) use self::table::{bytes, lines, relay_page};

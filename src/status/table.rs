@@ -5,7 +5,6 @@ use super::findings::find_in_relays;
 use super::report::{NodeReport, RelayReport, Report};
 use crate::diagnosis::Diagnosis;
 use crate::store::ServerSeen;
-use crate::text::bytes;
 
 const PAGE_WIDTH: usize = 100;
 
@@ -267,4 +266,9 @@ fn span(seconds: u64) -> String {
         3600..86400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{}h", seconds / 86400, seconds / 3600 % 24),
     }
+}
+
+/// Formats a number of bytes, such as `1.5 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).display().iec().to_string()
 }
