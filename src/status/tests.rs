@@ -46,7 +46,7 @@ fn rollup() -> (Partition, Rollup) {
         tags: Tags::All,
         keep: Vec::new(),
         drop: Vec::new(),
-        limits: RollupLimits { users_max: 1, bytes_max: 8 },
+        limits: RollupLimits { users_max: 1, groups_max: 9, bytes_max: 8 },
         suffix: "_1h".into(),
     };
     let partitions = Partitions::new(2.try_into().unwrap()).with_rollups(vec![rollup]);

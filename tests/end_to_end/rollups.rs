@@ -285,13 +285,13 @@ fn open_windows_are_provisional_and_sealed_ones_final() {
     wait_for("the window is measured", measured, |found| {
         found[0] == 1 && open["bytes"] == found[1]
     });
-    skip(&site, &mut node, 60);
+    skip(site.clock(), &mut node, 60);
     // Half of these users are the same as in the previous minute.
     publish(&site, &node, 5);
     wait(&node, hour, [15.into(), 20.into(), true.into(), 0.0.into()]);
     let series = node.json("/api/v1/series?rollup=hourly&window=1h");
     assert_eq!(series["series"][0]["series"], "a=1", "{series}");
-    skip(&site, &mut node, 3600);
+    skip(site.clock(), &mut node, 3600);
     publish(&site, &node, 0);
     wait(&node, hour, [15.into(), 20.into(), false.into(), 0.0.into()]);
     wait(&node, hour + 3600, [10.into(), 10.into(), true.into(), 0.0.into()]);
