@@ -57,7 +57,7 @@ pub struct Options {
     pub expected: Option<PathBuf>,
 
     /// Also write the counts of a rollup to the --expected file. Can be repeated. The keys are those of [[rollup]] in the
-    /// configuration: every, `time_zone`, by, without, keep, drop and suffix, with commas in lists
+    /// configuration, except for the limits; lists have commas
     #[arg(long, value_name = "NAME [KEY=VALUE…]", requires = "expected")]
     pub rollup: Vec<Rollup>,
 
