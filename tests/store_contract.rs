@@ -109,7 +109,6 @@ suite! {
         windows:
             sealed_users_are_kept_until_acknowledged
             minute_is_added_to_a_window_once
-            lists_folded_at_the_same_time_leave_none_behind
             open_window_is_read_with_all_its_minutes
             sealed_window_accepts_no_more_minutes
             window_waits_for_its_minutes

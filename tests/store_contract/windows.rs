@@ -88,28 +88,6 @@ pub(crate) async fn minute_is_added_to_a_window_once(ground: &Ground) {
     assert_eq!(counts, BTreeMap::from([("series=0".to_owned(), (3, 4))]));
 }
 
-/// If several nodes fold the same lists, one succeeds, and the others remove what they have uploaded.
-pub(crate) async fn lists_folded_at_the_same_time_leave_none_behind(ground: &Ground) {
-    let nodes = [ground.node("a"), ground.node("b")];
-    nodes[0].record(&[event(SEED_MINUTE, &series_of_one_partition(1)[0], "x", 1)]).await;
-    let partition = sealed(&nodes[0]).await.partition;
-    let add = async |number: u64| {
-        let node = &nodes[usize::from(number.is_multiple_of(2))];
-        let source = bucket(partition, HOUR[0] + i64::try_from(number).unwrap());
-        let users: Vec<_> = (0..10).map(|user| number * 10 + user).collect();
-        assert!(node.0.contribute(window(), source, &frames(&users)).await.unwrap());
-    };
-    futures_util::future::join_all((0..60).map(add)).await;
-    if let Ground::Redis(server, _) = ground {
-        for key in server.keys().iter().filter(|key| key.contains("{eds:rollup:")) {
-            let Some((base, list)) = key.split_once("log:") else { continue };
-            assert!(server.query::<bool>(&["SISMEMBER", &format!("{base}logs"), list]), "{key}");
-        }
-    }
-    let counts = window_counts(&nodes[1]).await;
-    assert_eq!(counts["series=0"], (600, 600));
-}
-
 pub(crate) async fn open_window_is_read_with_all_its_minutes(ground: &Ground) {
     let (a, reading) = (ground.node("a"), ground.reading());
     let series = &series_of_one_partition(1)[0];
