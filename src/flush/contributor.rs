@@ -188,6 +188,10 @@ impl Contributor {
             }
         };
         store.sealed_users(claim, &counts, &mut take).await?;
+        // If the store has lost the claim, it may have lost the users before they were read.
+        if store.extend(&[claim], settings.lease).await? == 0 {
+            return Err(StoreError::ClaimLost);
+        }
         for (window, mut union) in windows {
             let (contributions, source) = (
                 self.shared.contributions.clone(),
