@@ -24,5 +24,7 @@ if frames ~= '0' then
   redis.call('PERSIST', counts)
 end
 redis.call('SETBIT', mark, offset, 1)
-redis.call('PEXPIRE', mark, mark_ms)
-return redis.call('SCARD', logs)
+-- While the window has users, the mark must outlast any outage.
+local lists = redis.call('SCARD', logs)
+redis.call('PEXPIRE', mark, lists > 0 and open_mark_ms or mark_ms)
+return lists

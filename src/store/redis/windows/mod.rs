@@ -20,7 +20,7 @@ use crate::store::{
 
 scripts! {
     COMMIT Commit = "commit.lua"() Partition[minutes arrivals witness closed] Minute[logs counts]
-        => name minute base (log frames source offset mark_ms);
+        => name minute base (log frames source offset mark_ms open_mark_ms);
     FOLD Fold = "fold.lua"() Minute[logs cut] => base (log frames);
     SETTLE Settle = SHARED + "settle.lua"() Partition[minutes claims witness closed stamps lagging]
         => node minute (known_epoch known_stamp grace_ms max_hold_ms first first_date first_number last_date last_number);
@@ -28,6 +28,8 @@ scripts! {
 
 /// How long a list is kept that has not been added to its window.
 const UPLOAD_MS: u64 = 600_000;
+/// How long the marks of a window are kept that has users and has not been sealed.
+const OPEN_MARK_MS: u64 = 90 * 86_400_000;
 /// Whether to fold lists is decided whenever their number is a multiple of this.
 const FOLD_EVERY: u64 = 16;
 /// The maximum number of lists beside the largest one.
@@ -92,6 +94,8 @@ impl OpenMinutes for Windows {
             let mut counts = read(at, cut).await?;
             for (partition, minutes) in request.sources {
                 missing += lacks(at, *partition, minutes).await?.len() as u64;
+                let mark = mark_key(at, *partition);
+                at.ask::<()>(cmd("PEXPIRE").arg(mark).arg(mark_ms(at)).take()).await?;
             }
             for counts in &mut counts {
                 counts.quality.is_incomplete = missing > 0;
@@ -135,7 +139,7 @@ pub(super) async fn lacks(
     let Some([first, _]) = window_of(at).filter(|_| !minutes.is_empty()) else {
         return Ok(Vec::new());
     };
-    let key = at.place.key(Scope::Minute, "had:") + source_name(at, partition);
+    let key = mark_key(at, partition);
     let bits: Option<Vec<u8>> = at.ask(Cmd::get(key)).await?;
     let bits = bits.unwrap_or_default();
     let is_lacking = |minute: &Minute| {
@@ -147,9 +151,21 @@ pub(super) async fn lacks(
     Ok(minutes.iter().copied().filter(is_lacking).collect())
 }
 
+/// Returns how long the marks of a window are kept that is sealed or has no users: longer than any call can be delayed.
+fn mark_ms(at: At<'_>) -> u64 {
+    let minutes =
+        window_of(at).map_or(0, |[first, last]| last.epoch_minutes() - first.epoch_minutes() + 1);
+    millis(at.gateway.process.retention) + minutes.unsigned_abs() * 60_000
+}
+
 /// Returns the name of a partition in the keys of windows.
 fn source_name(at: At<'_>, partition: Partition) -> &str {
     at.gateway.keys(partition).tag.trim_matches(['{', '}'])
+}
+
+/// Returns the key with a bit for each minute of a partition that has been added to the window of this place.
+fn mark_key(at: At<'_>, partition: Partition) -> String {
+    at.place.key(Scope::Minute, "had:") + source_name(at, partition)
 }
 
 /// Returns the first and the last minute of the window of this place.
@@ -241,7 +257,7 @@ impl RedisStore {
         let Some(rollup) = self.gateway.partitions.rollup(window.partition) else {
             return Ok(false);
         };
-        let [first, last] = rollup.every.window(window.minute);
+        let [first, _] = rollup.every.window(window.minute);
         if first < self.gateway.agreement.rollup_from(&rollup.name) {
             // The minutes that were sealed before the rollup was added are missing in this window.
             return Ok(true);
@@ -249,14 +265,13 @@ impl RedisStore {
         if lacks(at, source.partition, &[source.minute]).await?.is_empty() {
             return Ok(true);
         }
-        let minutes = last.epoch_minutes() - first.epoch_minutes() + 1;
         let script = Commit {
             log: upload(at, frames).await?,
             frames: frames.len(),
             source: source_name(at, source.partition),
             offset: source.minute.epoch_minutes() - first.epoch_minutes(),
-            // Longer than any claim on a minute of the window can be repeated.
-            mark_ms: millis(self.gateway.process.retention) + minutes.unsigned_abs() * 60_000,
+            mark_ms: mark_ms(at),
+            open_mark_ms: OPEN_MARK_MS,
         };
         let lists: Option<i64> = at.ask(script.at(&at.place)).await?;
         let lists =
