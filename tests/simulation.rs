@@ -26,6 +26,7 @@ mod simulation {
     pub(crate) mod oracle;
     pub(crate) mod plan;
     pub(crate) mod prelude;
+    pub(crate) mod rollup;
     pub(crate) mod schedule;
     pub(crate) mod script;
     pub(crate) mod script_mutants;
@@ -198,14 +199,16 @@ mutants! {
     minutes_without_their_date_are_caught: NoDate by seed 8, "has something to do, and no claim" | "the sets of" | "is not from an event";
     a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock by seed 6, "before its end" | "although" | "is not claimed at";
     nodes_that_admit_by_themselves_are_caught: OwnAdmissions by seed 1, "although it was" | "has more series";
-    a_store_that_is_not_told_what_is_closed_is_caught: NoWitness by seed 21, "although life";
+    a_store_that_is_not_told_what_is_closed_is_caught: NoWitness by seed 53, "although life";
     events_that_are_not_recorded_again_are_caught: NoReplay by seed 5, "nobody recorded again" | "the sets of";
     minutes_closed_right_after_trouble_are_caught: NoSettling by seed 1, "right after trouble" | "may have gone back";
-    a_node_that_lags_in_silence_is_caught: NoLag by seed 6, "does not say so";
+    a_node_that_lags_in_silence_is_caught: NoLag by seed 23, "does not say so";
     a_refusal_without_a_proof_is_caught: NoProof by seed 2, "without a proof";
     counts_for_one_output_only_are_caught: OneOutput by seed 2, "the outputs that lack" | "is unsent";
     counts_that_are_written_without_a_word_before_are_caught: NoAnnouncement by seed 1, "before the other nodes have heard";
     counts_that_are_written_before_the_others_have_heard_are_caught: NoWait by seed 1, "before the other nodes have heard";
+    minutes_that_are_not_added_to_windows_are_caught: NoContribution by seed 2, "no claim will find it";
+    users_that_are_added_without_a_claim_are_caught: BlindContribution by seed 558, "was sealed with";
     overflow_events_without_their_series_are_caught: SeriesForgotten by seed 3, "the events of" | "the sets of";
 }
 
@@ -244,6 +247,11 @@ const REACHED: &[(&str, &str)] = &[
     ("a series that is refused", "Refused"),
     ("an event under an overflow series", "Some(\"eds_overflow="),
     ("a query for the users of a series", "Users("),
+    ("a window that is written", "suffix: \"_r"),
+    ("a minute that a further node adds to a window", " as a further node"),
+    ("a minute that is added to a window again", "} again"),
+    ("a window that waits", "= Ok(Settled(None))"),
+    ("a window that lacks minutes", "is_incomplete: true"),
 ];
 
 #[test]

@@ -6,6 +6,7 @@ use testing::lua_redis::keyspace::Keyspace;
 
 use super::event::{series_number, user_number};
 use super::mutants::RuledStore;
+use super::oracle::Contribution;
 use crate::simulation::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -17,7 +18,12 @@ pub(crate) enum Call {
     Attest(Partition, Testimony),
     CheckIn(Partition, CheckIn),
     Claim(Partition, ClaimRequest, Vec<(OutputName, usize)>),
-    Compact(Claim, usize, Duration, Vec<OutputName>),
+    Compact(Claim, usize, Duration, Vec<OutputName>, Vec<(Partition, Vec<Minute>)>),
+    SealedUsers(Claim, Vec<SeriesCounts>),
+    /// The window, the minute that is added, its frames, and whether two nodes add it at the same time.
+    Contribute(Bucket, Bucket, Hidden<Vec<Vec<u8>>>, bool),
+    Lacks(Bucket, Partition, Vec<Minute>),
+    Settle(Partition, [Minute; 2], ClaimRequest),
     Unsent(Claim, u64),
     Announce(Known, Vec<Claim>),
     Acknowledge(Claim, Vec<String>, Duration),
@@ -37,6 +43,9 @@ pub(crate) enum Answer {
     News(News),
     Claims(Vec<Claim>),
     Compaction(Compaction),
+    Fingerprints(Hidden<Vec<(usize, Vec<u64>)>>),
+    Lacking(Vec<Minute>),
+    Settled(Option<Vec<Minute>>),
     Page(Page<SeriesCounts>),
     Announced(Vec<Announced>),
     Yes(bool),
@@ -44,6 +53,16 @@ pub(crate) enum Answer {
     Held(usize),
     Backlog(Backlog),
     Each(Vec<bool>),
+}
+
+/// A value that depends on the random fingerprint key, so that it must not be in a trace.
+#[derive(Clone)]
+pub(crate) struct Hidden<T>(pub(crate) T);
+
+impl<T> std::fmt::Debug for Hidden<Vec<T>> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} parts", self.0.len())
+    }
 }
 
 pub(crate) struct Parcel {
@@ -114,6 +133,10 @@ impl Parcel {
     }
 }
 
+fn place(bucket: Bucket) -> Place {
+    (bucket.partition.index(), bucket.minute.epoch_minutes())
+}
+
 impl Call {
     /// Executes the call and updates the model in a single step.
     pub(crate) async fn carry_out(
@@ -169,15 +192,34 @@ impl Call {
                 let request = ClaimRequest { generation: 0, ..*request };
                 Answer::Claims(store.claim(*partition, &request, sending).await?)
             }
-            Self::Compact(claim, series_max, lease, outputs) => {
+            Self::Compact(claim, series_max, lease, outputs, sources) => {
                 let claim = Claim { generation: 0, ..claim.clone() };
                 let request = SealRequest {
                     series_max: *series_max,
                     lease: *lease,
                     outputs,
+                    sources,
                     ..SealRequest::default()
                 };
                 Answer::Compaction(store.compact(&claim, &request).await?)
+            }
+            Self::SealedUsers(claim, series) => {
+                let mut found = Vec::new();
+                let mut take = |place, users| found.push((place, users));
+                store.sealed_users(claim, series, &mut take).await?;
+                Answer::Fingerprints(Hidden(found))
+            }
+            Self::Contribute(window, source, Hidden(frames), is_doubled) => {
+                let add = || store.contribute(*window, *source, frames);
+                let other = async { if *is_doubled { add().await } else { Ok(true) } };
+                let (added, other) = tokio::join!(add(), other);
+                Answer::Yes(added? && other?)
+            }
+            Self::Lacks(window, partition, minutes) => {
+                Answer::Lacking(store.lacks(*window, *partition, minutes).await?)
+            }
+            Self::Settle(partition, window, request) => {
+                Answer::Settled(store.settle(*partition, *window, request).await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),
             Self::Acknowledge(claim, series, lease) => {
@@ -217,6 +259,9 @@ impl Call {
         matches!(
             self,
             Self::Compact(..)
+                | Self::SealedUsers(..)
+                | Self::Contribute(..)
+                | Self::Settle(..)
                 | Self::Announce(..)
                 | Self::Acknowledge(..)
                 | Self::Quarantine(..)
@@ -292,7 +337,23 @@ impl Call {
             (Self::Claim(partition, request, _), Ok(Answer::Claims(claims))) => {
                 oracle.claimed(partition.index(), request, claims, now_ms, state)
             }
-            (Self::Compact(claim, series_max, lease, _), Ok(Answer::Compaction(done))) => {
+            (Self::Contribute(window, source, frames, _), Ok(Answer::Yes(is_open))) => {
+                let contribution = Contribution {
+                    life,
+                    window: place(*window),
+                    source: place(*source),
+                    is_empty: frames.0.is_empty(),
+                    is_open: *is_open,
+                };
+                let words = oracle.contributed(contribution, now_ms, state)?;
+                world.note(|| format!("life {life} adds {source:?} to {window:?} {words}"));
+                Ok(())
+            }
+            (Self::Settle(partition, window, request), Ok(Answer::Settled(settled))) => {
+                let at = (partition.index(), *window);
+                oracle.settled(life, at, request, settled.is_some(), now_ms, state)
+            }
+            (Self::Compact(claim, series_max, lease, ..), Ok(Answer::Compaction(done))) => {
                 let done = Compaction {
                     late: done.late - late_before,
                     ..done.clone()
@@ -325,13 +386,15 @@ impl Call {
             (
                 Self::Counts(..)
                 | Self::Users(..)
+                | Self::SealedUsers(..)
+                | Self::Lacks(..)
                 | Self::Unsent(..)
                 | Self::Backlog(_)
                 | Self::HaveWork(..),
                 Ok(_),
             )
             // The store has lost data that the node knows of, unless a different node has restored it since this call.
-            | (Self::CheckIn(..) | Self::Claim(..) | Self::Announce(..), Err(StoreError::Forgot)) => Ok(()),
+            | (Self::CheckIn(..) | Self::Claim(..) | Self::Settle(..) | Self::Announce(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }
     }

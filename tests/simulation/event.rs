@@ -16,8 +16,8 @@ impl Event {
     }
 }
 
-/// The names of all series, followed by the overflow series of three partitions.
-const SERIES: [&str; 7] = [
+/// The names of all series, followed by the overflow series of three partitions and by [`GROUP`].
+const SERIES: [&str; 8] = [
     "kind=x,series=0",
     "kind=x,series=1",
     "kind=x,series=2",
@@ -25,14 +25,18 @@ const SERIES: [&str; 7] = [
     "eds_overflow=series,partition=0",
     "eds_overflow=series,partition=1",
     "eds_overflow=series,partition=2",
+    "kind=x",
 ];
+
+/// The number of the group that has all series, if a rollup groups by `kind`.
+pub(crate) const GROUP: u8 = 7;
 
 pub(crate) fn overflow_of(partition: usize) -> u8 {
     4 + u8::try_from(partition).unwrap()
 }
 
 pub(crate) fn overflows(series: u8) -> Option<usize> {
-    series.checked_sub(4).map(usize::from)
+    (4..GROUP).contains(&series).then(|| usize::from(series - 4))
 }
 
 pub(crate) fn series_name(series: u8) -> &'static str {

@@ -5,7 +5,7 @@ use event_data_service::store::{
     Attested, Backlog, Capabilities, News, Page, SeriesCounts, SeriesUsers, Store,
 };
 
-use super::call::{Answer, Call, Parcel};
+use super::call::{Answer, Call, Hidden, Parcel};
 use super::mutants::RuledStore;
 use crate::simulation::prelude::*;
 
@@ -106,6 +106,7 @@ impl FaultyStore {
         if let (Call::CheckIn(partition, ..), Ok(Answer::News(news))) = (&call, &answer) {
             let mut oracle = self.world.oracle();
             oracle.knows(number, partition.index(), &news.closed);
+            oracle.knows(number, partition.index(), &news.empty);
             oracle.knows(number, partition.index(), &news.announced);
         }
         if let (Call::Announce(_, claims), Ok(Answer::Announced(states))) = (&call, &answer) {
@@ -313,9 +314,10 @@ impl Draining for FaultyStore {
             return Err(StoreError::unavailable("another connection"));
         }
         // Use smaller steps than the worker requests, so that more can happen between two steps.
-        let SealRequest { series_max, lease, outputs, .. } = *request;
+        let SealRequest { series_max, lease, outputs, sources } = *request;
         let series_max = series_max.min(self.world.plan.compact_series);
-        let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
+        let (outputs, sources) = (outputs.to_vec(), sources.to_vec());
+        let call = Call::Compact(claim.clone(), series_max, lease, outputs, sources);
         let mut done = answer!(self, call, Answer::Compaction(done) => done)?;
         for to_send in &mut done.sending {
             to_send.generation = claim.generation;
@@ -329,7 +331,10 @@ impl Draining for FaultyStore {
         series: &[SeriesCounts],
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<(), StoreError> {
-        self.inner.right.sealed_users(claim, series, take).await
+        let call = Call::SealedUsers(claim.clone(), series.to_vec());
+        let found = answer!(self, call, Answer::Fingerprints(Hidden(found)) => found)?;
+        found.into_iter().for_each(|(place, users)| take(place, users));
+        Ok(())
     }
 
     async fn contribute(
@@ -338,7 +343,13 @@ impl Draining for FaultyStore {
         source: Bucket,
         frames: &[Vec<u8>],
     ) -> Result<bool, StoreError> {
-        self.inner.right.contribute(window, source, frames).await
+        // Frames are made by other threads, in any order. The calls need an order that depends only on the seed.
+        let minute = source.minute.epoch_minutes().unsigned_abs() % 10;
+        let place = (minute * 3 + source.partition.index() as u64) * 3 + self.life.node as u64;
+        tokio::time::sleep(Duration::from_millis(1 + place)).await;
+        let is_doubled = !self.world.is_calm() && self.world.dice().one_in(8);
+        let call = Call::Contribute(window, source, Hidden(frames.to_vec()), is_doubled);
+        answer!(self, call, Answer::Yes(is_open) => is_open)
     }
 
     async fn lacks(
@@ -347,7 +358,8 @@ impl Draining for FaultyStore {
         partition: Partition,
         minutes: &[Minute],
     ) -> Result<Vec<Minute>, StoreError> {
-        self.inner.right.lacks(window, partition, minutes).await
+        let call = Call::Lacks(window, partition, minutes.to_vec());
+        answer!(self, call, Answer::Lacking(lacking) => lacking)
     }
 
     async fn settle(
@@ -356,7 +368,8 @@ impl Draining for FaultyStore {
         window: [Minute; 2],
         request: &ClaimRequest,
     ) -> Result<Option<Vec<Minute>>, StoreError> {
-        self.inner.right.settle(at, window, request).await
+        let call = Call::Settle(at, window, *request);
+        answer!(self, call, Answer::Settled(settled) => settled)
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
@@ -406,8 +419,11 @@ impl Draining for FaultyStore {
     }
 
     async fn extend(&self, claims: &[&Claim], lease: Duration) -> Result<usize, StoreError> {
-        let claims = claims.iter().map(|&claim| claim.clone()).collect();
-        answer!(self, Call::Extend(claims, lease), Answer::Held(held) => held)
+        let claims: Vec<_> = claims.iter().map(|&claim| claim.clone()).collect();
+        let is_blind = self.mutant == Some(Mutant::BlindContribution)
+            && matches!(&claims[..], [Claim { output: Some(output), .. }] if output.as_str() == "rollup");
+        let held = answer!(self, Call::Extend(claims, lease), Answer::Held(held) => held);
+        held.map(|held| if is_blind { 1 } else { held })
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {

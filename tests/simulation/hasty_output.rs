@@ -17,7 +17,7 @@ impl Output for HastyOutput {
         let world = &self.output.world;
         let to = output_name(self.output.number);
         for count in counts {
-            let partition = world.partitions().of(&count.series, count.minute);
+            let partition = count.partition;
             let place = (partition.index(), count.minute.epoch_minutes());
             let held = world.look(|state| {
                 let token = state.token(place, Some(self.output.number))?;

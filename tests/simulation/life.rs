@@ -96,7 +96,7 @@ impl Life {
 
     /// Checks that the metrics of this life include all late events that the store counted for it.
     pub(crate) fn has_counted_late(&self) -> Verdict {
-        let partitions = 0..usize::from(self.world.plan.partitions);
+        let partitions = 0..self.world.partitions().all().count();
         let found = self.world.look(|state| {
             let stamps = partitions.flat_map(|partition| state.stamps(partition));
             let own = stamps.filter(|stamp| life_of(stamp.node) == self.number);

@@ -36,6 +36,10 @@ pub(crate) enum Mutant {
     NoWait,
     /// Every probe is reported as accepted, so every rejected count is quarantined.
     NoProof,
+    /// Minutes are acknowledged without having been added to windows.
+    NoContribution,
+    /// Users are added to windows even if the claim was lost while they were read.
+    BlindContribution,
     Script(ScriptMutant),
 }
 
@@ -140,7 +144,7 @@ impl RuledStore {
         };
         let mut call = call.clone();
         match (mutant, &mut call) {
-            (Mutant::OneOutput, Call::Compact(.., outputs)) => outputs.truncate(1),
+            (Mutant::OneOutput, Call::Compact(.., outputs, _)) => outputs.truncate(1),
             (Mutant::NoDate | Mutant::SeriesForgotten, Call::Record(partition, parcel)) => {
                 for mut request in parcel.recordings() {
                     if mutant == Mutant::NoDate {
@@ -153,6 +157,7 @@ impl RuledStore {
                 }
                 return Ok(Answer::Nothing);
             }
+            (Mutant::NoContribution, Call::Contribute(..)) => return Ok(Answer::Yes(true)),
             (Mutant::OwnAdmissions, Call::Admit(partition, minute, series, series_max, _)) => {
                 return Ok(self.admit((*partition, *minute), series, *series_max));
             }

@@ -6,7 +6,8 @@ use event_data_service::flush::FlushSettings;
 
 use super::dice::Dice;
 use super::event::{MINUTE, SECOND};
-use super::script::{Blow, Forget, Outage};
+use super::rollup::RollupPlan;
+use super::script::{Blow, Forget, Outage, Part};
 use crate::simulation::prelude::*;
 
 /// 2016-12-04 00:00 UTC, in nanoseconds since the epoch.
@@ -14,13 +15,16 @@ const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
 const DAY: i64 = 1440 * MINUTE;
 
 pub(crate) const OUTPUTS: usize = 2;
+/// The number of the output that stands for adding minutes to windows.
+pub(crate) const ROLLUP: usize = OUTPUTS;
+const NAMES: [&str; 1 + OUTPUTS] = ["one", "two", "rollup"];
 
 pub(crate) fn output_name(output: usize) -> OutputName {
-    ["one", "two"][output].parse().unwrap()
+    NAMES[output].parse().unwrap()
 }
 
 pub(crate) fn output_number(name: &OutputName) -> usize {
-    usize::from(name.as_str() == "two")
+    NAMES.iter().position(|known| *known == name.as_str()).unwrap()
 }
 
 #[derive(Debug)]
@@ -57,6 +61,7 @@ pub(crate) struct Plan {
     /// For each output, which points it rejects permanently; 0 means none.
     pub(crate) poison: [u64; OUTPUTS],
     pub(crate) forgets: Vec<Forget>,
+    pub(crate) rollups: Vec<RollupPlan>,
     /// When faults and events end, in nanoseconds after the beginning.
     pub(crate) calm: i64,
 }
@@ -106,6 +111,7 @@ impl Plan {
             output_faults: dice.pick(&[0, 100, 300, 500]),
             poison: [dice.pick(&[0, 0, 5]), dice.pick(&[0, 0, 5])],
             forgets: Vec::new(),
+            rollups: Vec::new(),
             calm,
         };
         plan.send(dice);
@@ -114,6 +120,9 @@ impl Plan {
             plan.forget(dice);
         }
         plan.layout = dice.pick(&[Layout::Sets, Layout::Log]);
+        if dice.one_in(3) {
+            plan.roll_up(dice);
+        }
         plan
     }
 
@@ -151,6 +160,7 @@ impl Plan {
             output_faults: 0,
             poison: [0; OUTPUTS],
             forgets: Vec::new(),
+            rollups: Vec::new(),
             calm,
         }
     }
@@ -172,12 +182,31 @@ impl Plan {
             // Disable dedup, because the model does not know that a node leaves out users that the store has forgotten.
             self.dedup_users = 0;
         }
-        self.forgets.push(Forget { saved, at, is_noticed });
+        self.forgets.push(Forget { saved, at, is_noticed, part: Part::All });
+    }
+
+    fn roll_up(&mut self, dice: &mut Dice) {
+        let lengths = dice.pick(&[&[1][..], &[2], &[5], &[1, 5], &[2, 5]]);
+        let rollup = |&minutes: &i64| RollupPlan {
+            minutes,
+            is_grouped: dice.one_in(2),
+            dropped: dice.one_in(4).then_some(1),
+        };
+        self.rollups = lengths.iter().map(rollup).collect();
+        self.flush.window_hold = self.max_age.max(self.flush.max_hold);
+        for forget in &mut self.forgets {
+            forget.part = dice.pick(&[Part::All, Part::All, Part::Series, Part::Windows]);
+        }
     }
 
     /// Changes the plan so that a rarely used script is called more often and fails more often.
-    pub(crate) fn expose(&mut self, script: &str) {
+    pub(crate) fn expose(&mut self, script: &str, seed: u64) {
         match script {
+            "windows/commit.lua" | "windows/settle.lua" | "life/attest.lua" => {
+                if self.rollups.is_empty() {
+                    self.roll_up(&mut Dice::new(seed));
+                }
+            }
             "log/seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
             "life/quarantine.lua" => self.poison = [2; OUTPUTS],
             _ => return,

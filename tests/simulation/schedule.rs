@@ -5,8 +5,8 @@ use std::panic::AssertUnwindSafe;
 use tokio::task::JoinSet;
 
 use super::node::Node;
-use super::script::Forget;
-use super::state::SETTINGS;
+use super::script::{Forget, Part};
+use super::state::{PREFIX, SETTINGS};
 use crate::simulation::prelude::*;
 
 /// How long after the end of the faults everything in flight has arrived.
@@ -23,7 +23,7 @@ pub(crate) struct Outcome {
 pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let mut plan = Plan::of(seed);
     if let Some(Mutant::Script(script)) = mutant {
-        plan.expose(script.file);
+        plan.expose(script.file, seed);
     }
     play_plan(plan, seed, mutant, traced)
 }
@@ -95,19 +95,27 @@ async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     {
         // Keep the settings, which include the fingerprint key, because a new key is not the subject here.
         let mut now = world.redis.keyspace();
-        let settings = now.0.remove_entry(SETTINGS.as_bytes());
+        let is_lost = |key: &[u8]| {
+            let is_window = key.starts_with(format!("{{{PREFIX}:rollup:").as_bytes());
+            let part = if is_window { Part::Windows } else { Part::Series };
+            key != SETTINGS.as_bytes() && (forget.part == Part::All || forget.part == part)
+        };
+        let kept = now.0.iter().filter(|(key, _)| !is_lost(key));
+        let kept: Vec<_> = kept.map(|(key, entry)| (key.clone(), entry.clone())).collect();
         *now = saved;
-        now.0.extend(settings);
+        now.0.retain(|key, _| is_lost(key));
+        now.0.extend(kept);
     }
     // Leave time for the next check-in, and for recording everything again.
     let kept_ms = world.plan.replay_window.as_millis();
     let margin_ms = 2 * world.plan.flush.interval.as_millis() + 1000;
-    let owed_from_ms = if world.plan.is_owed() && kept_ms > margin_ms {
+    let has_lost_events = forget.part != Part::Windows;
+    let owed_from_ms = if has_lost_events && world.plan.is_owed() && kept_ms > margin_ms {
         world.time.now_ms() - i64::try_from(kept_ms - margin_ms).unwrap()
     } else {
         i64::MAX
     };
-    world.oracle().forget(places, saved_ms, owed_from_ms);
+    world.oracle().forget(places, forget.part, saved_ms, owed_from_ms);
     for node in nodes {
         node.meet_another_store(forget.is_noticed);
     }

@@ -38,6 +38,15 @@ pub(crate) struct Forget {
     pub(crate) saved: i64,
     pub(crate) at: i64,
     pub(crate) is_noticed: bool,
+    pub(crate) part: Part,
+}
+
+/// The keys that a rollback concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    Series,
+    Windows,
 }
 
 /// An outage. The times are in nanoseconds after the beginning.

@@ -137,6 +137,13 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
         return None;
     }
     let series = series_number(&count.series);
+    if let Some(number) = count.period.suffix.strip_prefix("_r") {
+        let number: usize = number.parse().unwrap();
+        let start = count.period.start.epoch_minutes();
+        let last = world.plan.rollups[number].last(start);
+        assert_eq!(*world.plan.rollups[number].window(last).start(), start);
+        return Some((usize::from(world.plan.partitions) + number, (last, series)));
+    }
     let partition = overflows(series);
     let partition =
         partition.unwrap_or_else(|| world.partitions().of(&count.series, count.minute).index());

@@ -20,15 +20,17 @@ pub(crate) struct Stamp<'a> {
     pub(crate) late: u64,
 }
 
-/// Returns the hash tag of each partition, which is the first number whose slot is in the partition's range.
-pub(crate) fn tags(partitions: u16) -> Vec<String> {
+/// Returns the hash tag of each partition of series, which is the first number whose slot is in the partition's range, and
+/// then of the windows of each rollup.
+pub(crate) fn tags(partitions: u16, rollups: usize) -> Vec<String> {
     let stretch =
         |tag: &String| u32::from(redis_link::slot(tag.as_bytes())) * u32::from(partitions) / 16384;
     let tag = |partition: u16| {
         let mut tags = (0..).map(|number| format!("{{{PREFIX}:{number}}}"));
         tags.find(|tag| stretch(tag) == u32::from(partition)).unwrap()
     };
-    (0..partitions).map(tag).collect()
+    let windows = (0..rollups).map(|rollup| format!("{{{PREFIX}:rollup:r{rollup}}}"));
+    (0..partitions).map(tag).chain(windows).collect()
 }
 
 pub(crate) fn minute(place: Place) -> Minute {
@@ -103,10 +105,14 @@ impl<'a> State<'a> {
         self.hash(&self.key(partition, "lagging")).is_some()
     }
 
+    /// Returns the closing number of a minute.
+    pub(crate) fn closing(&self, place: Place) -> Option<f64> {
+        self.score(&self.key(place.0, "closed"), &place.1.to_string())
+    }
+
     /// Returns whether an output is known to have a minute, or whether all nodes that knew of the minute have gone.
     pub(crate) fn is_had(&self, place: Place) -> bool {
-        let closed = self.score(&self.key(place.0, "closed"), &place.1.to_string());
-        closed.is_none_or(|number| number % 2.0 > 0.5)
+        self.closing(place).is_none_or(|number| number % 2.0 > 0.5)
     }
 
     pub(crate) fn stamps(&self, partition: usize) -> Vec<Stamp<'a>> {
@@ -142,11 +148,20 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn counts(&self, place: Place, series: u8) -> Option<(u64, u64)> {
-        let counts = self.hash(&self.minute_key(place, "counts"))?;
+        let counts = self.written_counts(place, series)?.trim_start_matches('!');
         // An empty value means that the series has been admitted but not sealed.
-        let (unique, cumulative) =
-            text(counts.get(series_name(series).as_bytes())?).split_once(':')?;
+        let (unique, cumulative) = counts.split_once(':')?;
         Some((unique.parse().unwrap(), cumulative.parse().unwrap()))
+    }
+
+    /// Returns whether the counts of a group in a window are marked as incomplete.
+    pub(crate) fn is_incomplete(&self, place: Place, group: u8) -> bool {
+        self.written_counts(place, group).is_some_and(|counts| counts.starts_with('!'))
+    }
+
+    fn written_counts(&self, place: Place, series: u8) -> Option<&'a str> {
+        let counts = self.hash(&self.minute_key(place, "counts"))?;
+        counts.get(series_name(series).as_bytes()).map(|counts| text(counts))
     }
 
     pub(crate) fn admitted(&self, place: Place) -> Vec<&'a str> {
@@ -176,9 +191,10 @@ impl<'a> State<'a> {
     pub(crate) fn left_over(&self) -> Option<&'a str> {
         let mut entries = self.keyspace.0.iter();
         let stays = entries.find(|(key, entry)| {
-            let parts: Vec<_> = text(key).split(':').skip(2).collect();
+            let suffix = text(key).split_once("}:").map_or("", |(_, suffix)| suffix);
+            let parts: Vec<_> = suffix.split(':').collect();
             match parts.as_slice() {
-                [_, _, "counts" | "coverage"] => entry.expires_ms.is_none(),
+                [_, _, "counts" | "coverage"] | [_, _, "had", ..] => entry.expires_ms.is_none(),
                 ["arrivals" | "idle" | "tokens", ..] | [_, _, _, ..] => true,
                 _ => false,
             }

@@ -72,7 +72,7 @@ impl World {
                 Box::new(move || time.now().div_euclid(1000)),
                 mutant.and_then(Mutant::change),
             )),
-            tags: tags(plan.partitions),
+            tags: tags(plan.partitions, plan.rollups.len()),
             step: tokio::sync::Mutex::default(),
             arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
             calm: AtomicBool::new(false),
@@ -147,5 +147,7 @@ impl World {
 }
 
 fn partitions(plan: &Plan) -> Partitions {
+    let rollups = plan.rollups.iter().enumerate();
     redis::partitions(PREFIX, plan.partitions.try_into().unwrap(), None)
+        .with_rollups(rollups.map(|(number, rollup)| rollup.rollup(number)).collect())
 }

@@ -1,7 +1,7 @@
 //! Checks which life holds which minute, by the store's clock.
 
 use super::super::life::life_of;
-use super::super::plan::output_number;
+use super::super::plan::{ROLLUP, output_number};
 use super::{ClaimBook, Oracle, end_ms, millis, must};
 use crate::simulation::prelude::*;
 
@@ -30,7 +30,8 @@ impl Oracle {
     }
 
     pub(crate) fn attested(&mut self, partition: usize, testimony: &Testimony) {
-        for minute in testimony.closed.iter().chain(&testimony.announced) {
+        let Testimony { closed, empty, announced, .. } = testimony;
+        for minute in closed.iter().chain(empty).chain(announced) {
             let at = (partition, minute.epoch_minutes());
             self.places.entry(at).or_default().closed = true;
         }
@@ -51,6 +52,10 @@ impl Oracle {
                 continue;
             }
             self.places.entry(at).or_default().closed = true;
+            if announced == Announced::Heard {
+                let minute = self.sealed_series(at);
+                self.forgetting.is_final(at, minute);
+            }
             // If an output has the minute, it has been announced before.
             if announced == Announced::Unheard || state.is_had(at) {
                 continue;
@@ -163,11 +168,12 @@ impl Oracle {
         sending: &[Claim],
         (now_ms, deadline_ms): (i64, i64),
     ) -> Verdict {
-        let (retention_ms, outputs) = (self.retention_ms, self.outputs);
+        let (retention_ms, outputs) =
+            (self.retention_ms, self.outputs_of(sealed.partition.index()));
         let book = self.places.entry(place(sealed)).or_default();
         book.claims[0] = None;
         let free = |output: &usize| book.has_unsent(*output) && book.claims[1 + output].is_none();
-        let expected: Vec<usize> = (0..outputs).filter(free).map(|output| 1 + output).collect();
+        let expected: Vec<usize> = outputs.filter(free).map(|output| 1 + output).collect();
         let found: Vec<usize> = sending.iter().map(kind).collect();
         must!(
             expected == found,
@@ -213,9 +219,12 @@ impl Oracle {
         let minute = claim.minute;
         let output = kind(claim) - 1;
         let retention_ms = self.retention_ms;
+        let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
         for series in series {
             let point = &mut book.series.entry(*series).or_default().outputs[output];
+            // A window may have been closed before Redis lost what had been added to it.
+            point.written |= forgot && output == ROLLUP;
             must!(
                 point.written,
                 "series {series} of {minute} was acknowledged before it was written"

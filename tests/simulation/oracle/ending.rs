@@ -23,11 +23,28 @@ impl Oracle {
                     output.quarantined || (output.written && output.acknowledged)
                 };
                 must!(
-                    point.counts.is_none() || point.outputs[..self.outputs].iter().all(is_there),
+                    point.counts.is_none()
+                        || self.outputs_of(at.0).all(|output| is_there(&point.outputs[output])),
                     "the counts of series {series} of {at:?} are nowhere: {point:?}"
                 );
             }
             self.compare(*at, now_ms, state)?;
+            self.finish_windows(*at)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the windows of a minute have their counts.
+    fn finish_windows(&self, (partition, minute): Place) -> Verdict {
+        if partition >= self.partitions || self.forgetting.has_forgotten {
+            return Ok(());
+        }
+        for (number, rollup) in self.rollups.iter().enumerate() {
+            let at = (self.partitions + number, rollup.last(minute));
+            let points = self.places.get(&at).into_iter().flat_map(|book| &book.series);
+            let sealed = points.filter_map(|(group, point)| Some((*group, point.counts?)));
+            let (sealed, right) = (Some(sealed.collect()), self.window_counts(at));
+            must!(sealed == right, "the window {at:?} has {sealed:?}; right is {right:?}");
         }
         Ok(())
     }

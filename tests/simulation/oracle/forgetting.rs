@@ -1,5 +1,6 @@
 //! Tracks what nodes know, and what they must restore in a store that has rolled back.
 
+use super::super::script::Part;
 use super::{Oracle, PlaceBook, must};
 use crate::simulation::prelude::*;
 
@@ -27,7 +28,12 @@ pub(super) struct ForgettingBook {
     may_write: BTreeSet<(usize, usize, i64)>,
     excused: BTreeSet<usize>,
     ended: BTreeSet<usize>,
+    /// The counts of each minute whenever all live nodes had learned that it was closed.
+    finals: BTreeMap<Place, BTreeSet<Final>>,
 }
+
+/// The users and the number of events of each sealed series.
+pub(super) type Final = BTreeMap<u8, (BTreeSet<u8>, u64)>;
 
 #[derive(Debug)]
 struct Published {
@@ -53,6 +59,21 @@ impl ForgettingBook {
         let here = self.alive.iter().filter(move |((_, at), _)| *at == partition);
         let alive = here.filter(move |(_, until_ms)| **until_ms > now_ms);
         alive.map(|((life, _), _)| *life)
+    }
+
+    pub(super) fn is_final(&mut self, at: Place, minute: Final) {
+        if !minute.is_empty() {
+            self.finals.entry(at).or_default().insert(minute);
+        }
+    }
+
+    /// Returns the final counts of a minute, and whether a life that can restore it to the store knows that it is closed.
+    pub(super) fn finals(&self, at: Place) -> (impl Iterator<Item = &Final>, bool) {
+        let mut heard = self.heard.iter();
+        let is_known = heard.any(|(life, partition, minute)| {
+            (*partition, *minute) == at && !self.excused.contains(life)
+        });
+        (self.finals.get(&at).into_iter().flatten(), is_known)
     }
 
     pub(super) fn returned(&mut self, partition: usize, event: Event) {
@@ -146,12 +167,25 @@ impl Oracle {
     }
 
     /// Rolls back to the state at `saved_ms`. Recordings confirmed since then and after `owed_from_ms` must be repeated.
-    pub(crate) fn forget(&mut self, places: Places, saved_ms: i64, owed_from_ms: i64) {
-        self.places = places;
+    pub(crate) fn forget(
+        &mut self,
+        mut places: Places,
+        part: Part,
+        saved_ms: i64,
+        owed_from_ms: i64,
+    ) {
+        let partitions = self.partitions;
+        let is_lost = |(partition, _): &Place| {
+            let own = if *partition < partitions { Part::Series } else { Part::Windows };
+            part == Part::All || part == own
+        };
+        places.retain(|at, _| is_lost(at));
+        self.places.retain(|at, _| !is_lost(at));
+        self.places.append(&mut places);
         let book = &mut self.forgetting;
         book.has_forgotten = true;
         // The store does not know whether a life is alive until the life has checked in again.
-        book.alive.clear();
+        book.alive.retain(|(_, partition), _| !is_lost(&(*partition, 0)));
         book.excused.clone_from(&book.ended);
         for &(output, (partition, minute, series), values) in &book.taken {
             let place = self.places.get_mut(&(partition, minute));

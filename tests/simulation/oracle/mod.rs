@@ -8,13 +8,16 @@ mod ending;
 mod forgetting;
 mod lives;
 mod points;
+mod windows;
 
 use forgetting::ForgettingBook;
 
-use super::plan::OUTPUTS;
+use super::plan::{OUTPUTS, ROLLUP};
+use super::rollup::RollupPlan;
 use crate::simulation::prelude::*;
 
 pub(crate) use lives::{Arrival, LifeBook};
+pub(crate) use windows::Contribution;
 
 pub(crate) type Violation = String;
 pub(crate) type Verdict = Result<(), Violation>;
@@ -25,6 +28,9 @@ pub(crate) type Place = (usize, i64);
 pub(crate) struct Oracle {
     retention_ms: i64,
     outputs: usize,
+    /// The number of partitions of series, which come before those of windows.
+    partitions: usize,
+    rollups: Vec<RollupPlan>,
     layout: Layout,
     places: BTreeMap<Place, PlaceBook>,
     /// For each output, the number of writes, and the number of the last write that was accepted.
@@ -40,9 +46,9 @@ pub(crate) struct PlaceBook {
     /// The cut that is being sealed, with the log layout.
     cut: Option<CutBook>,
     /// The claim to seal, and the claims to send to each output.
-    claims: [Option<ClaimBook>; 1 + OUTPUTS],
+    claims: [Option<ClaimBook>; 2 + OUTPUTS],
     /// The greatest token that was granted for each claim.
-    token_numbers: [i64; 1 + OUTPUTS],
+    token_numbers: [i64; 2 + OUTPUTS],
     /// The times of the first and last recording since the last claim, in milliseconds.
     recorded_ms: Option<(i64, i64)>,
     /// When a claim request first saw the minute after the last recording, in milliseconds.
@@ -60,8 +66,13 @@ pub(crate) struct PlaceBook {
     closed: bool,
     /// The series under which each event is counted, by original series, user and timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
+    /// For a window, the minutes that have been added, and the lives that added them.
+    added: BTreeMap<Place, usize>,
+    /// Whether a window has users that have not been sealed.
+    is_filled: bool,
 }
 
+/// The counts of each series or group.
 type Counted = Vec<(u8, (u64, u64))>;
 
 /// The counts of each series in a cut of the logs, in the order of sealing, and how many have been sealed.
@@ -84,7 +95,8 @@ struct PointBook {
     events: BTreeSet<(u8, u8, i64)>,
     /// The sealed unique and cumulative counts.
     counts: Option<(u64, u64)>,
-    outputs: [OutputBook; OUTPUTS],
+    sealed_users: BTreeSet<u8>,
+    outputs: [OutputBook; 1 + OUTPUTS],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -105,11 +117,24 @@ impl PointBook {
 
 impl PlaceBook {
     fn has_sets(&self) -> bool {
-        self.cut.is_some() || self.series.values().any(|point| !point.events.is_empty())
+        self.cut.is_some()
+            || self.is_filled
+            || self.series.values().any(|point| !point.events.is_empty())
     }
 
     fn has_unsent(&self, output: usize) -> bool {
         self.series.values().any(|point| point.is_unsent(output))
+    }
+
+    /// Notes that events, or users of a window, have arrived.
+    fn arrived(&mut self, now_ms: i64) {
+        let first = self.recorded_ms.map_or(now_ms, |(first, _)| first);
+        self.recorded_ms = Some((first, now_ms));
+        self.looked_ms = None;
+        // This does not restore counts that have expired.
+        if self.keep_until_ms.is_some_and(|until| until > now_ms) {
+            self.keep_until_ms = None;
+        }
     }
 
     /// Closes the minute if there are neither sets nor claims to send, so that its counts may expire.
@@ -148,6 +173,8 @@ impl Oracle {
         Self {
             retention_ms: millis(retention),
             outputs: plan.outputs,
+            partitions: plan.partitions.into(),
+            rollups: plan.rollups.clone(),
             layout: plan.layout,
             places: BTreeMap::new(),
             writes: [0; OUTPUTS],
@@ -155,6 +182,12 @@ impl Oracle {
             lives: Vec::new(),
             forgetting: ForgettingBook::default(),
         }
+    }
+
+    /// Returns the outputs of a partition, which include [`ROLLUP`] if its minutes are added to windows.
+    fn outputs_of(&self, partition: usize) -> impl Iterator<Item = usize> + use<> {
+        let has_windows = partition < self.partitions && !self.rollups.is_empty();
+        (0..self.outputs).chain(has_windows.then_some(ROLLUP))
     }
 
     fn point(&mut self, partition: usize, event: Event, under: u8) -> &mut PointBook {

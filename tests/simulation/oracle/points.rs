@@ -15,17 +15,28 @@ impl PlaceBook {
         let points =
             points.filter(|(series, point)| !point.events.is_empty() && is_taken(**series));
         let take = |(series, point): (&u8, &mut super::PointBook)| {
-            let users = std::mem::take(&mut point.users).len() as u64;
+            let users = std::mem::take(&mut point.users);
             let events = std::mem::take(&mut point.events).len() as u64;
-            (*series, (users, events))
+            let unique = users.len() as u64;
+            if point.counts.is_none() {
+                point.sealed_users.extend(users);
+            }
+            (*series, (unique, events))
         };
         points.map(take).collect()
     }
 
     /// Returns the next series of the cut and how many are left. Creates a cut if needed. `known` is the progress in Redis.
-    fn seal_cut(&mut self, most: usize, known: Option<usize>) -> (Counted, u64) {
+    /// `window` has the counts if this is a window.
+    fn seal_cut(
+        &mut self,
+        most: usize,
+        known: Option<usize>,
+        window: Option<Counted>,
+    ) -> (Counted, u64) {
         let mut cut = self.cut.take().unwrap_or_else(|| {
-            let mut series = self.take_points(|_| true);
+            self.is_filled = false;
+            let mut series = window.unwrap_or_else(|| self.take_points(|_| true));
             series.sort_by_key(|(series, _)| series_name(*series));
             CutBook { series, done: 0 }
         });
@@ -60,14 +71,7 @@ impl Oracle {
             );
             point.users.insert(event.user);
             point.events.insert((event.series, event.user, event.at));
-            let book = self.places.entry((partition, minute)).or_default();
-            let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
-            book.recorded_ms = Some((first, now_ms));
-            book.looked_ms = None;
-            // A recording does not restore counts that have expired.
-            if book.keep_until_ms.is_some_and(|until| until > now_ms) {
-                book.keep_until_ms = None;
-            }
+            self.places.entry((partition, minute)).or_default().arrived(now_ms);
         }
         for minute in events.iter().map(|(event, _)| event.minute()) {
             self.compare((partition, minute), now_ms, state)?;
@@ -87,17 +91,22 @@ impl Oracle {
         let minute = claim.minute;
         let mut expected = Compaction::default();
         let forgot = self.forgetting.has_forgotten;
+        let window = self.window_counts(at);
+        if window.is_some() && forgot {
+            self.window_compacted(at, answer, state)?;
+            return self.step_ended(claim, answer, (now_ms, deadline_ms), state);
+        }
         let book = self.places.entry(at).or_default();
         let sealing = match self.layout {
-            Layout::Sets => {
+            Layout::Sets if window.is_none() => {
                 let left = state.series_with_sets(at);
                 expected.left = left.len() as u64;
                 book.take_points(|series| !left.contains(&series_name(series)))
             }
-            Layout::Log => {
+            _ => {
                 // A life seals nothing if it continues a cut that Redis has forgotten.
                 let known = forgot.then(|| state.cut_done(at)).flatten();
-                let (sealing, left) = book.seal_cut(series_max, known);
+                let (sealing, left) = book.seal_cut(series_max, known, window);
                 expected.left =
                     if left == 0 && book.has_sets() { answer.left.max(1) } else { left };
                 sealing
@@ -118,11 +127,22 @@ impl Oracle {
             done(answer) == done(&expected),
             "the compaction of {minute} returned {answer:?}, but did {expected:?}"
         );
+        self.step_ended(claim, answer, (now_ms, deadline_ms), state)
+    }
+
+    fn step_ended(
+        &mut self,
+        claim: &Claim,
+        answer: &Compaction,
+        (now_ms, deadline_ms): (i64, i64),
+        state: &State<'_>,
+    ) -> Verdict {
         if answer.left == 0 {
             self.handed_out(claim, &answer.sending, (now_ms, deadline_ms))?;
         } else {
             self.renew(claim, deadline_ms);
         }
+        let at = (claim.partition.index(), claim.minute.epoch_minutes());
         self.compare(at, now_ms, state)
     }
 
@@ -209,8 +229,8 @@ impl Oracle {
             reachable || !book.has_sets(),
             "{name} has something to do, and no claim will find it"
         );
-        let claims = std::iter::once(None).chain((0..self.outputs).map(Some));
-        for (kind, output) in claims.enumerate() {
+        for output in std::iter::once(None).chain(self.outputs_of(at.0).map(Some)) {
+            let kind = output.map_or(0, |output| 1 + output);
             let held = state.token(at, output);
             must!(
                 book.claims[kind].as_ref().map(|held| held.token.as_str()) == held,
@@ -237,7 +257,7 @@ impl Oracle {
         let forgotten = book.keep_until_ms.is_some_and(|until| until <= now_ms) && !book.has_sets();
         for (&number, point) in &book.series {
             let series = series_name(number);
-            if self.layout == Layout::Sets {
+            if self.layout == Layout::Sets && self.rollup(at.0).is_none() {
                 let [users, events] = state.sets(at, number);
                 let members = (users.map_or(0, Set::len), events.map_or(0, Set::len));
                 // Once the series has been counted, its users are no longer needed.
@@ -269,7 +289,7 @@ impl Oracle {
                 "the counts of {series} of {name} are {counts:?}; right is {:?}",
                 point.counts
             );
-            for output in 0..self.outputs {
+            for output in self.outputs_of(at.0) {
                 let output_book = &point.outputs[output];
                 let is_unsent = state.is_unsent(at, output, number);
                 let is_quarantined = state.is_quarantined(at, output, number);
