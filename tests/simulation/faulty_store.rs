@@ -314,7 +314,7 @@ impl Draining for FaultyStore {
             return Err(StoreError::unavailable("another connection"));
         }
         // Use smaller steps than the worker requests, so that more can happen between two steps.
-        let SealRequest { series_max, lease, outputs, sources } = *request;
+        let SealRequest { series_max, lease, outputs, sources, .. } = *request;
         let series_max = series_max.min(self.world.plan.compact_series);
         let (outputs, sources) = (outputs.to_vec(), sources.to_vec());
         let call = Call::Compact(claim.clone(), series_max, lease, outputs, sources);
@@ -333,7 +333,9 @@ impl Draining for FaultyStore {
     ) -> Result<(), StoreError> {
         let call = Call::SealedUsers(claim.clone(), series.to_vec());
         let found = answer!(self, call, Answer::Fingerprints(Hidden(found)) => found)?;
-        found.into_iter().for_each(|(place, users)| take(place, users));
+        for (place, users) in found {
+            take(place, users);
+        }
         Ok(())
     }
 

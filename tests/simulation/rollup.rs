@@ -41,7 +41,7 @@ impl RollupPlan {
             tags,
             keep: Vec::new(),
             drop: drop.and_then(TagFilter::new).into_iter().collect(),
-            limits: RollupLimits { users_max: 1000, bytes_max: 1 << 20 },
+            limits: RollupLimits { users_max: 1000, groups_max: 1000, bytes_max: 1 << 20 },
             suffix: format!("_r{number}").into(),
         }
     }

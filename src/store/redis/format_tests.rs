@@ -22,7 +22,7 @@ const PINNED: [(&str, u64); 27] = [
     ("backlog.lua", 0xcc53_dc74_404c_254b),
     ("check_in.lua", 0xc51a_4692_2411_d5a6),
     ("claim.lua", 0xc4fc_0fe0_ec61_5983),
-    ("commit.lua", 0x88c7_12d2_c68e_6af7),
+    ("commit.lua", 0x2ab2_6ef8_6c85_dcf8),
     ("compact.lua", 0x131f_3610_b86e_e999),
     ("cut.lua", 0x34a3_93b8_c866_03f2),
     ("discard.lua", 0xea4c_9b5d_b0a4_9e6e),
