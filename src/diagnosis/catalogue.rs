@@ -198,8 +198,8 @@ causes! {
         SettingsDivision => "use the same number of partitions on every node; to change it, also set store.partitions_before and \
                              store.partitions_from, and run `eds settings apply`",
         SettingsOutdated => "restart it with the new configuration, which `eds settings show` prints; until then, it does not record events for these minutes";
-    Leftovers "leftovers" Warning "Redis has unsent data that was stored with a different number of partitions, so no node sends it" =>
-        "to send it, restore that number of partitions with store.partitions_before and `eds settings apply`";
+    Leftovers "leftovers" Warning "Redis has unsent data that was stored with a different number of partitions or a removed rollup, so no node sends it" =>
+        "to send it, restore that number of partitions with store.partitions_before, or the rollup, and run `eds settings apply`";
     Unsent "unsent" Warning "is missing a minute that ended long ago" => "check `eds outputs list`, and the nodes' logs for the reason",
         OutputGone => "configure this output again to send its counts, or drop them with `eds outputs drop NAME`";
     OldMinutes "old-minutes" Note "minutes that ended long ago have not been sealed" =>

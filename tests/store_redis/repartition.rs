@@ -267,14 +267,15 @@ async fn leftovers_are_found_among_foreign_keys() {
         server.query::<u64>(&["ZADD", key, "1", "20161204:1118"]);
     }
     assert_eq!(node.leftovers(0).await.unwrap(), None);
-    for number in 0..50 {
-        let key = format!("{{eds:{number}}}:minutes");
+    let numbers = (0..50).map(|number| number.to_string());
+    for partition in numbers.chain(["rollup:removed".to_owned()]) {
+        let key = format!("{{eds:{partition}}}:minutes");
         server.query::<u64>(&["ZADD", &key, "1", "20161204:1118"]);
     }
     let left = node.leftovers(0).await.unwrap().unwrap();
     assert!(
         left.why
-            .contains("minutes waiting: 49, claimed: 0, counts quarantined: 0, in 49 partitions"),
+            .contains("minutes waiting: 50, claimed: 0, counts quarantined: 0, in 50 partitions"),
         "{left}"
     );
 }

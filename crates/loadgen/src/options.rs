@@ -56,7 +56,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
 
-    /// Also write the counts of a rollup to the --expected file. Can be repeated. The keys are those of [[rollup]] in the
+    /// Also write the counts of a rollup to the --expected file. Can be repeated. The keys are those of rollups in the
     /// configuration, except for the limits; lists have commas
     #[arg(long, value_name = "NAME [KEY=VALUE…]", requires = "expected")]
     pub rollup: Vec<Rollup>,

@@ -37,6 +37,9 @@ const SCANNED_AT_ONCE: usize = 1000;
 /// The number of quarantine entries read in one step.
 const PAGE: usize = 500;
 
+/// What the hash tag of the partition for a rollup's windows has in place of a number.
+const ROLLUP: &str = "rollup:";
+
 /// The leftovers of a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Left {
@@ -264,7 +267,10 @@ impl RedisStore {
     /// Returns the latest minute from this one on in which a node has started to record, or None if there is none.
     async fn admitted(&self, from: Minute) -> Result<Option<Minute>> {
         let mut found = None;
-        self.find("*:counts", 0, |_, name| {
+        self.find("*:counts", 0, |tag, name| {
+            if tag.contains(ROLLUP) {
+                return;
+            }
             let minute = name.strip_suffix(":counts").and_then(|minute| minute.parse().ok());
             found = found.max(minute.filter(|minute| *minute >= from));
         })
@@ -354,7 +360,8 @@ impl RedisStore {
                     if let Some((number, name)) =
                         key.strip_prefix(&beginning).and_then(|rest| rest.split_once("}:"))
                         && !number.is_empty()
-                        && number.bytes().all(|byte| byte.is_ascii_digit())
+                        && (number.bytes().all(|byte| byte.is_ascii_digit())
+                            || number.starts_with(ROLLUP))
                     {
                         take(&key[..=beginning.len() + number.len()], name);
                     }
