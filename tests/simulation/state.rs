@@ -101,8 +101,10 @@ impl<'a> State<'a> {
         Some(token.map_or("", |token| text(token)))
     }
 
-    pub(crate) fn lags(&self, partition: usize) -> bool {
-        self.hash(&self.key(partition, "lagging")).is_some()
+    pub(crate) fn lags(&self, partition: usize, now_ms: i64) -> bool {
+        let lagging = self.hash(&self.key(partition, "lagging"));
+        let is_valid = |deadline: &Vec<u8>| text(deadline).parse::<i64>().unwrap() > now_ms;
+        lagging.is_some_and(|nodes| nodes.values().any(is_valid))
     }
 
     /// Returns the closing number of a minute.

@@ -105,8 +105,11 @@ impl Oracle {
             return Ok(());
         }
         let recent_ms = millis(request.grace) + RECENT_MS;
-        let grace =
-            if state.lags(partition) { request.grace.max(request.max_hold) } else { request.grace };
+        let grace = if state.lags(partition, now_ms) {
+            request.grace.max(request.max_hold)
+        } else {
+            request.grace
+        };
         let recent = ((now_ms - recent_ms).div_euclid(60_000), now_ms.div_euclid(60_000));
         let places = self.places.range_mut((partition, recent.0)..(partition, recent.1));
         for (&(_, minute), book) in places {

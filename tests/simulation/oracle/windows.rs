@@ -120,8 +120,11 @@ impl Oracle {
         state: &State<'_>,
     ) -> Verdict {
         let [first, last] = window.map(Minute::epoch_minutes);
-        let wait =
-            if state.lags(partition) { request.grace.max(request.max_hold) } else { request.grace };
+        let wait = if state.lags(partition, now_ms) {
+            request.grace.max(request.max_hold)
+        } else {
+            request.grace
+        };
         for at in (first..=last).map(|minute| (partition, minute)) {
             let is_listed = state.closing(at).is_some();
             let book = self.places.entry(at).or_default();
