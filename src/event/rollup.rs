@@ -236,6 +236,15 @@ impl fmt::Display for Rollup {
 }
 
 impl Rollup {
+    /// Returns whether a rollup counts the same groups with the same limits, although possibly in longer windows.
+    pub(crate) fn has_groups_of(&self, other: &Self) -> bool {
+        let groups = |rollup: &Self| {
+            let Self { tags, keep, drop, limits, .. } = rollup.clone();
+            (tags, keep, drop, limits)
+        };
+        groups(self) == groups(other)
+    }
+
     /// Returns the group of a series, or `None` if the rollup does not count the series. Overflow series are not grouped.
     #[must_use]
     pub fn group<'a>(&self, series: &'a str) -> Option<Cow<'a, str>> {

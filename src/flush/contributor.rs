@@ -1,6 +1,7 @@
 //! [`Contributor`]: the task that adds sealed minutes to the windows of the rollups. It announces a minute first, so that its
 //! counts stay the same, and acknowledges it last, so that any node can repeat the step.
 
+use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +12,22 @@ use futures_util::{StreamExt, stream};
 use super::Shared;
 use super::claims::Inbox;
 use super::contributions::Contributions;
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Rollup};
 use crate::node::Heartbeat;
 use crate::store::{Bucket, Claim, OutputName, StoreError, Union, off_runtime};
 
 /// Number of minutes that are added at the same time.
 const CONCURRENT: usize = 8;
+
+/// What a minute adds to the windows of all rollups that have the same groups.
+#[derive(Debug)]
+struct Part<'a> {
+    rollup: &'a Rollup,
+    /// The group of each series; `None` if the rollups do not count it.
+    groups: Vec<Option<Cow<'a, str>>>,
+    union: Union,
+    windows: Vec<Bucket>,
+}
 
 #[derive(Debug)]
 pub(super) struct Contributor {
@@ -166,22 +177,28 @@ impl Contributor {
         let unsent = self.shared.unsent(claim).await?.into_iter();
         // A window has no zeros.
         let (counts, zeros): (Vec<_>, Vec<_>) = unsent.partition(|counts| counts.cumulative > 0);
-        let (mut windows, mut groups) = (Vec::new(), Vec::new());
+        let mut parts: Vec<Part<'_>> = Vec::new();
         for (partition, rollup) in partitions.rollups() {
             let [_, minute] = rollup.every.window(claim.minute);
+            let window = Bucket { partition, minute };
+            if let Some(part) = parts.iter_mut().find(|part| part.rollup.has_groups_of(rollup)) {
+                part.windows.push(window);
+                continue;
+            }
             let mut union = Union::new(rollup.limits);
-            let of_series: Vec<_> =
-                counts.iter().map(|counts| rollup.group(&counts.series)).collect();
-            for (counts, group) in counts.iter().zip(&of_series) {
+            let groups: Vec<_> = counts.iter().map(|counts| rollup.group(&counts.series)).collect();
+            for (counts, group) in counts.iter().zip(&groups) {
                 if let Some(group) = group {
                     union.add(group, counts.cumulative, []);
                 }
             }
-            windows.push((Bucket { partition, minute }, union));
-            groups.push(of_series);
+            parts.push(Part { rollup, groups, union, windows: vec![window] });
         }
-        let mut take = |place: usize, users: Vec<u64>| {
-            for ((_, union), groups) in windows.iter_mut().zip(&groups) {
+        let mut take = |place: usize, mut users: Vec<u64>| {
+            // Sorted once, because each union merges sorted lists much faster.
+            users.sort_unstable();
+            users.dedup();
+            for Part { groups, union, .. } in &mut parts {
                 if let Some(group) = &groups[place] {
                     union.add(group, 0, users.iter().copied());
                 }
@@ -192,27 +209,29 @@ impl Contributor {
         if store.extend(&[claim], settings.lease).await? == 0 {
             return Err(StoreError::ClaimLost);
         }
-        for (window, mut union) in windows {
-            let (contributions, source) = (
-                self.shared.contributions.clone(),
-                Bucket { partition: claim.partition, minute: claim.minute },
-            );
-            let frames = off_runtime(move || {
+        for Part { mut union, windows, .. } in parts {
+            let contributions = self.shared.contributions.clone();
+            let source = Bucket { partition: claim.partition, minute: claim.minute };
+            let (windows, frames) = off_runtime(move || {
                 let frames = union.frames();
-                if let Some(contributions) = contributions {
-                    contributions.keep(window, source, &frames);
+                for window in &windows {
+                    if let Some(contributions) = &contributions {
+                        contributions.keep(*window, source, &frames);
+                    }
                 }
-                frames
+                (windows, frames)
             })
             .await;
-            if !store.contribute(window, source, &frames).await? {
-                tracing::warn!(
-                    minute = claim.minute.shown(),
-                    partition = claim.partition.index(),
-                    window = window.minute.shown(),
-                    "cannot add a minute to a window that is closed; its users are missing there, unless they were added before the \
-                     store lost data"
-                );
+            for window in windows {
+                if !store.contribute(window, source, &frames).await? {
+                    tracing::warn!(
+                        minute = claim.minute.shown(),
+                        partition = claim.partition.index(),
+                        window = window.minute.shown(),
+                        "cannot add a minute to a window that is closed; its users are missing there, unless they were added \
+                         before the store lost data"
+                    );
+                }
             }
         }
         let series: Vec<_> = counts.iter().chain(&zeros).map(|counts| &*counts.series).collect();
