@@ -35,7 +35,9 @@ impl PlaceBook {
         window: Option<Counted>,
     ) -> (Counted, u64) {
         let mut cut = self.cut.take().unwrap_or_else(|| {
-            self.is_filled = false;
+            // A minute that was added while the window was claimed is found by two claims.
+            let is_filled = std::mem::take(&mut self.is_filled);
+            let window = window.map(|counts| if is_filled { counts } else { Counted::new() });
             let mut series = window.unwrap_or_else(|| self.take_points(|_| true));
             series.sort_by_key(|(series, _)| series_name(*series));
             CutBook { series, done: 0 }
