@@ -139,7 +139,7 @@ impl Contributions {
         };
         let written = file.write_all(&bytes).and_then(|()| file.sync_data());
         if written.is_err() {
-            // Nothing is appended to a torn record.
+            // The next contribution begins a new file, because a torn record ends this one.
             files.own = None;
         }
         files.bytes += bytes.len() as u64;
@@ -160,7 +160,7 @@ impl Contributions {
         Records { partitions, paths: paths.unwrap_or_default(), file: None }
     }
 
-    /// Deletes what is kept for a window, because it is sealed.
+    /// Deletes the contributions to a window that is sealed.
     pub(super) fn forget(&self, window: Bucket) {
         let mut state = lock(&self.state);
         let Some(files) = state.windows.remove(&window) else {
@@ -175,7 +175,7 @@ impl Contributions {
     }
 }
 
-/// Returns the part of file names that stands for the windows of a rollup, as long as the partitions have the same numbers.
+/// Returns the part of file names that identifies a rollup, as long as the partitions have the same numbers.
 fn name_of(rollup: &Rollup, partitions: &Partitions) -> String {
     let (count, before) = (partitions.count(), partitions.before());
     format!("{:016x}", xxh3_64(format!("{rollup} {count} {before:?}").as_bytes()))
