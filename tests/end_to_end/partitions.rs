@@ -186,7 +186,7 @@ fn leftovers_of_another_number_of_partitions_are_reported_and_sent_after_a_rever
         node.set(key, value);
     }
     node.run();
-    let words = "Redis has unsent data that was stored with a different number of partitions, so no node sends it";
+    let words = "Redis has unsent data that was stored with a different number of partitions or a removed rollup, so no node sends it";
     eventually("the leftovers are reported", SOON, || {
         let answer = node.get("/readyz").unwrap();
         let says = answer.body.contains(words) && node.log().contains(words);
