@@ -73,13 +73,13 @@ mutants! {
     a_minute_that_is_added_twice: "windows/commit.lua", "if redis.call('GETBIT', mark, offset) == 1 then" => "if false then", seed 3, "the counts of";
     an_added_minute_that_is_not_noted: "windows/commit.lua", "redis.call('SETBIT', mark, offset, 1)" => "", seed 3, "the counts of";
     a_minute_whose_users_are_not_added: "windows/commit.lua", "redis.call('SADD', logs, log)" => "", seed 1, "the compaction of";
-    a_closed_window_that_takes_minutes: "windows/commit.lua", "if redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since) then" => "if false then", seed 896, "which is closed";
+    a_closed_window_that_takes_minutes: "windows/commit.lua", "if redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since) then" => "if false then", seed 2021, "which is closed";
     a_window_with_open_minutes: "windows/settle.lua", "if redis.call('ZCOUNT', minutes, first, last) > 0 or" => "if", seed 20, "had something to do";
     a_window_with_claimed_minutes: "windows/settle.lua", "is_claimed(claims) or" => "", seed 22, "had something to do";
     a_window_without_minutes_that_are_not_added: "windows/settle.lua", " or is_claimed(claims .. ':rollup')" => "", seed 3, "had something to do";
     a_window_that_is_not_over: "windows/settle.lua", "if now - (last + 1) * 60000 < wait_ms then" => "if false then", seed 83, "which is too early";
     a_window_that_does_not_wait_for_lag: "windows/settle.lua", "wait_ms = math.max(wait_ms, tonumber(max_hold_ms))" => "", seed 83, "which is too early";
-    a_window_that_not_all_have_heard_of: "windows/settle.lua", "sequence <= heard_by_others(now) and 2 or 1" => "2", seed 2, "is said to be heard of by all";
+    a_window_that_not_all_have_heard_of: "windows/settle.lua", "newest <= heard_by_others(now) and 2 or 1" => "2", seed 2, "is said to be heard of by all";
     a_window_without_lost_minutes_that_is_not_marked: "windows/settle.lua", "with_events[#with_events + 1] = one" => "", seed 19, "was sealed with";
     users_that_are_not_kept: "sets/compact.lua", "redis.call('RENAME', of_users, kept)" => "", seed 4, "the counts of";
     logs_that_are_not_kept: "counted/seal.lua", "local is_kept = keeps_users" => "local is_kept = false", seed 2, "the counts of";

@@ -37,7 +37,7 @@ const PINNED: [(&str, u64); 27] = [
     ("reports.lua", 0x5af3_23a3_4471_8a63),
     ("requeue.lua", 0x6616_d748_1fc4_8807),
     ("seal.lua", 0xae89_7910_f054_d610),
-    ("settle.lua", 0xc503_0765_904c_049c),
+    ("settle.lua", 0xbba7_4985_7683_0449),
     ("the names of the other keys", 0x8a44_c7ce_3f22_3670),
     ("the transaction that records", 0x6364_17c2_a2a9_d9d6),
 ];
