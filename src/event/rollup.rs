@@ -136,7 +136,7 @@ impl Every {
         match self {
             Self::Minutes(minutes) => minutes,
             // On one of the days, the clock may be set back, by at most two hours.
-            Self::Days(days, _) => days.cast_signed() * MINUTES_PER_DAY + 120,
+            Self::Days(..) => self.minutes() + 120,
         }
     }
 
@@ -238,11 +238,8 @@ impl fmt::Display for Rollup {
 impl Rollup {
     /// Returns whether a rollup counts the same groups with the same limits, although possibly in longer windows.
     pub(crate) fn has_groups_of(&self, other: &Self) -> bool {
-        let groups = |rollup: &Self| {
-            let Self { tags, keep, drop, limits, .. } = rollup.clone();
-            (tags, keep, drop, limits)
-        };
-        groups(self) == groups(other)
+        let Self { tags, keep, drop, limits, .. } = self;
+        (tags, keep, drop, limits) == (&other.tags, &other.keep, &other.drop, &other.limits)
     }
 
     /// Returns the group of a series, or `None` if the rollup does not count the series. Overflow series are not grouped.
