@@ -59,6 +59,11 @@ impl<V> Taken<V> {
         lock(&self.0).remove(key).map(|(value, _)| value)
     }
 
+    /// Returns the sum of what `size` returns for each item.
+    pub(super) fn sum(&self, size: impl Fn(&V) -> usize) -> usize {
+        lock(&self.0).values().map(|(value, _)| size(value)).sum()
+    }
+
     pub(super) fn put(&self, key: Bucket, value: V) {
         let mut all = lock(&self.0);
         all.retain(|_, (_, last_used)| last_used.elapsed() < UNUSED_FOR);

@@ -81,20 +81,24 @@ impl ReadBudget {
 
 /// The maximum number of fingerprints in memory: 16 MiB, or briefly twice that, because a list is copied when it grows.
 const HELD_MAX: usize = 2 << 20;
+/// The maximum number of users of sealed minutes in memory, in total: 32 MiB. More users are read again from the kept logs.
+const FOUND_MAX: usize = 4 << 20;
 /// The minimum number of items by which a list grows.
 const LIST_MIN: usize = 4;
 
 impl Logs {
-    /// Returns the counts of all series in these logs, sorted by series, and the number of events, including duplicates.
+    /// Counts all series in these logs. Missing frames are an error unless `may_go` is set. Returns the users of up to
+    /// `users_max` users, in total.
     pub(super) async fn count(
         &self,
         at: At<'_>,
         logs: &[Length],
         may_go: bool,
-    ) -> Result<(Vec<SeriesCounts>, u64)> {
+        users_max: usize,
+    ) -> Result<Counted> {
         // Acquiring a permit cannot fail, because the semaphore is never closed.
         let _turn = self.counting.acquire().await;
-        let mut tally = Tally::new(HELD_MAX);
+        let mut tally = Tally { users_max, ..Tally::new(HELD_MAX) };
         let mut budget = ReadBudget::new(self.response);
         loop {
             for log in logs {
@@ -119,14 +123,46 @@ impl Logs {
             };
             tally = off_runtime(end_pass).await;
             if tally.is_done {
-                let events = tally.events;
-                return Ok((tally.counts(), events));
+                return Ok(tally.counted());
             }
         }
     }
 }
 
+/// The users of each series, sorted.
+type Users = HashMap<String, Vec<u64>>;
+
+#[derive(Debug)]
+pub(super) struct Counted {
+    /// Sorted by series.
+    pub(super) counts: Vec<SeriesCounts>,
+    /// The number of events, including duplicates.
+    pub(super) events: u64,
+    /// None if there are too many.
+    users: Option<Users>,
+}
+
+/// The users in a cut, and the logs that were counted.
+pub(super) type Found = (Vec<Length>, Users);
+
 impl Logs {
+    /// Counts a cut. If its users will be added to windows, they are cached until then.
+    pub(super) async fn count_cut(
+        &self,
+        at: At<'_>,
+        mut cut: Vec<Length>,
+        keeps_users: bool,
+    ) -> Result<(Vec<SeriesCounts>, u64)> {
+        let found = || self.found.sum(|(_, users)| users.values().map(Vec::len).sum());
+        let users_max = if keeps_users { FOUND_MAX.saturating_sub(found()) } else { 0 };
+        let Counted { counts, events, users } = self.count(at, &cut, false, users_max).await?;
+        if let Some(users) = users {
+            cut.retain(|(_, length)| *length > 0);
+            self.found.put(at.bucket(), (cut, users));
+        }
+        Ok((counts, events))
+    }
+
     /// Passes the users of sealed series to `take`. A series was sealed with the first cut that contains it.
     pub(super) async fn kept_users(
         &self,
@@ -144,6 +180,19 @@ impl Logs {
         };
         let mut logs: Vec<_> = kept.into_iter().filter_map(length).collect();
         logs.sort_unstable();
+        // A log with the same name and length is the same.
+        let are_kept = |(counted, _): &Found| {
+            counted
+                .iter()
+                .map(|(name, length)| (name, length))
+                .eq(logs.iter().map(|(_, name, length)| (name, length)))
+        };
+        if let Some((_, mut users)) = self.found.take(&at.bucket()).filter(are_kept) {
+            for (place, counts) in series.iter().enumerate() {
+                take(place, users.remove(&counts.series).unwrap_or_default());
+            }
+            return Ok(());
+        }
         let mut cut_of = vec![u64::MAX; series.len()];
         let mut users: Vec<Vec<u64>> = vec![Vec::new(); series.len()];
         let mut held = 0;
@@ -203,6 +252,10 @@ struct Tally {
     held_max: usize,
     /// The number of events read in the first pass.
     events: u64,
+    /// The maximum number of users that are kept.
+    users_max: usize,
+    /// The number of users that are kept.
+    kept: usize,
     /// Whether a malformed frame has been found.
     is_foreign: bool,
 }
@@ -217,6 +270,8 @@ struct Series {
     lists: [Vec<u64>; 2],
     /// The counts from earlier passes.
     counted: [u64; 2],
+    /// The users from earlier passes.
+    users: Vec<u64>,
 }
 
 impl Tally {
@@ -309,9 +364,18 @@ impl Tally {
         if self.held < self.held_max / 4 {
             size = size.saturating_mul(2).saturating_add(1);
         }
-        for Series { lists, counted } in &mut self.series {
-            for (list, counted) in lists.iter_mut().zip(counted) {
-                *counted += std::mem::take(list).len() as u64;
+        for Series { lists, counted, users } in &mut self.series {
+            for (list, counted) in lists.iter().zip(counted) {
+                *counted += list.len() as u64;
+            }
+            let [list, _] = std::mem::take(lists);
+            self.kept += list.len();
+            if self.kept > self.users_max {
+                *users = Vec::new();
+            } else if users.is_empty() {
+                *users = list;
+            } else {
+                users.extend(list);
             }
         }
         self.held = 0;
@@ -319,22 +383,22 @@ impl Tally {
         self.last = self.first.saturating_add(size);
     }
 
-    fn counts(self) -> Vec<SeriesCounts> {
-        let mut counts: Vec<_> = self
-            .places
+    fn counted(self) -> Counted {
+        let Self { mut series, places, events, .. } = self;
+        let mut users = (self.kept <= self.users_max).then(Users::new);
+        let mut counts: Vec<_> = places
             .into_iter()
-            .map(|(series, place)| {
-                let [unique, cumulative] = self.series[place].counted;
-                SeriesCounts {
-                    series: series.into(),
-                    unique,
-                    cumulative,
-                    ..SeriesCounts::default()
+            .map(|(name, place)| {
+                let [unique, cumulative] = series[place].counted;
+                let name = String::from(name);
+                if let Some(users) = &mut users {
+                    users.insert(name.clone(), std::mem::take(&mut series[place].users));
                 }
+                SeriesCounts { series: name, unique, cumulative, ..SeriesCounts::default() }
             })
             .collect();
         counts.sort_unstable();
-        counts
+        Counted { counts, events, users }
     }
 }
 
@@ -368,6 +432,7 @@ mod tests {
         fn passes_change_no_count(
             parts in prop::collection::vec((0..3_u32, prop::option::of(1..4_u64), prop::collection::vec((0..30_u64, 0..30_u64), 0..40)), 0..12),
             held_max in 4..200_usize,
+            users_max in 0..60_usize,
         ) {
             // Both logs contain every part, but they number the series differently.
             let logs: Vec<Vec<Vec<u8>>> = [0, 100].map(|shift| {
@@ -380,7 +445,7 @@ mod tests {
                     frame.bytes()
                 }).collect()
             }).into();
-            let mut tally = Tally::new(held_max);
+            let mut tally = Tally { users_max, ..Tally::new(held_max) };
             let mut passes = 0;
             while !tally.is_done {
                 passes += 1;
@@ -406,7 +471,18 @@ mod tests {
                     ..SeriesCounts::default()
                 });
             }
-            prop_assert_eq!(tally.counts(), expected, "{} passes", passes);
+            let users_max = tally.users_max;
+            let counted = tally.counted();
+            prop_assert_eq!(&counted.counts, &expected, "{} passes", passes);
+            let unique: u64 = expected.iter().map(|counts| counts.unique).sum();
+            prop_assert_eq!(counted.users.is_some(), unique <= users_max as u64);
+            for counts in expected {
+                let Some(users) = counted.users.as_ref().map(|users| &users[&counts.series]) else {
+                    break;
+                };
+                prop_assert_eq!(users.len() as u64, counts.unique);
+                prop_assert!(users.is_sorted_by(|user, next| user < next));
+            }
         }
     }
 

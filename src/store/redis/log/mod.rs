@@ -18,10 +18,10 @@ use hashbrown::HashSet;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
-use self::counting::ReadBudget;
+use self::counting::{Found, ReadBudget};
 use self::frame::{Event, Piece};
 use self::recording::Log;
-use super::counted::{Cuts, Length, Taken, UNUSED_FOR, lengths, log_key};
+use super::counted::{Cuts, Taken, UNUSED_FOR, lengths, log_key};
 use super::gateway::At;
 use super::keys::Place;
 use super::layout::OpenMinutes;
@@ -29,7 +29,8 @@ use super::lock;
 use super::scripts::{Source, scripts};
 use crate::event::Partition;
 use crate::store::{
-    Bucket, Claim, Compaction, Page, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
+    Bucket, Claim, Compaction, OutputName, Page, Records, Result, SealRequest, SeriesCounts,
+    SeriesUsers,
 };
 
 scripts! {
@@ -47,6 +48,8 @@ pub(super) struct Logs {
     /// The number of the next log.
     next: AtomicU64,
     sealing: Cuts,
+    /// The users of sealed minutes that are still to be added to windows.
+    found: Taken<Found>,
     /// The known users by minute, generation and series. Only one task at a time reads users from logs.
     users: AsyncMutex<HashMap<(Bucket, u64, String), KnownUsers>>,
     /// Cached counts of open minutes, for readers. Each minute is counted by at most one task at a time.
@@ -64,6 +67,7 @@ impl Logs {
             own: Taken::new(),
             next: AtomicU64::new(0),
             sealing: Cuts::new(),
+            found: Taken::new(),
             users: AsyncMutex::default(),
             looks: Mutex::default(),
             loaded: Mutex::default(),
@@ -84,7 +88,7 @@ impl OpenMinutes for Logs {
     }
 
     async fn counts(&self, at: At<'_>) -> Result<Vec<SeriesCounts>> {
-        Ok(self.count(at, &lengths(at).await?, true).await?.0)
+        Ok(self.count(at, &lengths(at).await?, true, 0).await?.counts)
     }
 
     async fn users(&self, at: At<'_>, series: &str, asked: &[&str]) -> Result<SeriesUsers> {
@@ -133,7 +137,8 @@ impl OpenMinutes for Logs {
         claim: &Claim,
         request: &SealRequest<'_>,
     ) -> Result<Compaction> {
-        let count = async |cut: Vec<Length>| self.count(at, &cut, false).await;
+        let keeps_users = request.outputs.contains(&OutputName::rollup());
+        let count = async |cut| self.count_cut(at, cut, keeps_users).await;
         self.sealing.seal(at, claim, request, count).await
     }
 

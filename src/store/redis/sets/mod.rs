@@ -41,7 +41,7 @@ const LONG_NAME: usize = 128;
 /// The maximum number of members that a script adds with one command, since they must fit on Lua's stack.
 const SCRIPTED_MAX: usize = 1000;
 /// The maximum number of users that are read at once, so that a read blocks Redis for about a ms.
-const USERS_READ: u64 = 5000;
+const USERS_READ: u64 = 10_000;
 /// The number of series per read transaction, which has three short commands for each series.
 const LOOKED_AT: usize = 50;
 
@@ -120,11 +120,16 @@ impl OpenMinutes for Sets {
             let count = series[from..].iter().take_while(fits).count();
             let read = &series[from..from + count.max(1)];
             if count == 0 {
-                let (set, mut next) = (format!("{base}sealed_user:{}", read[0].series), Some(0));
-                while let Some(cursor) = next {
-                    let page = at.page::<String>("SSCAN", (&set, None), cursor).await?;
-                    take(from, page.items.iter().map(|user| key.user(user)).collect());
-                    next = page.next;
+                let (set, mut cursor) = (format!("{base}sealed_user:{}", read[0].series), 0_u64);
+                loop {
+                    let mut scan = cmd("SSCAN");
+                    scan.arg(&set).arg(cursor).arg("COUNT").arg(USERS_READ / 2);
+                    let users: Vec<String>;
+                    (cursor, users) = at.ask(scan).await?;
+                    take(from, users.iter().map(|user| key.user(user)).collect());
+                    if cursor == 0 {
+                        break;
+                    }
                 }
             } else {
                 let mut pipeline = pipe();
