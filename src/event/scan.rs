@@ -213,8 +213,7 @@ pub fn tags(series: &str) -> Vec<(String, String)> {
 /// Returns the tags of a canonical series as they are written in it, in order.
 pub(super) fn escaped_tags(series: &str) -> impl Iterator<Item = &str> {
     let mut is_end = is_unescaped(b',');
-    let all =
-        series.split(move |character| u8::try_from(character).is_ok_and(|byte| is_end(&byte)));
+    let all = series.split(move |character| is_end(&u8::try_from(character).unwrap_or_default()));
     all.filter(|_| !series.is_empty())
 }
 
@@ -239,6 +238,7 @@ mod tests {
         check("a=1,b=2", &[("a", "1"), ("b", "2")]);
         check(r"a\=b=c\,d\ e,x=\y\", &[("a=b", "c,d e"), ("x", r"\y\")]);
         check("a=", &[("a", "")]);
+        check("a=\\\u{2028},b=1", &[("a", "\\\u{2028}"), ("b", "1")]);
     }
 
     #[test]
