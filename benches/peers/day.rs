@@ -2,7 +2,7 @@
 //! Redis Cluster. The clock moves from hour to hour, and the end of the day passes in real time.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::ensure;
 use loadgen::Event;
@@ -26,9 +26,11 @@ const PRODUCTS: u32 = 10;
 const KINDS: u32 = 5;
 /// The number of events per datagram.
 const LINES: usize = 15;
-/// The events of an hour have timestamps from its second to its last minute but one. The nodes start in its last minute.
-const MINUTES: std::ops::Range<i64> = 1..59;
+/// The events of an hour have timestamps in these minutes. The nodes start in the minute after that.
+const MINUTES: std::ops::Range<i64> = 1..56;
 const POLL: Duration = Duration::from_millis(100);
+/// Part of the keys of the lists of windows whose last minute is the last one of a day.
+const LAST_LISTS: &str = ":1439:log:";
 /// Maximum time from the end of the day to its last point.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -49,7 +51,9 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
             node_mb = node_mb.max(peak_memory_mb(node.pid())?);
             ensure!(node.terminate().success(), "a node lost events:\n{}", node.log());
         }
-        cluster.clock.set((hour_start + MINUTES.end * MINUTE_NS - now_ns) / 1_000);
+        // The time since the last hour has passed on the system clock as well.
+        let system_ns = i64::try_from(UNIX_EPOCH.elapsed()?.as_nanos())?;
+        cluster.clock.set((hour_start + MINUTES.end * MINUTE_NS - system_ns) / 1_000);
         if hour == 0 {
             (0..NODES).for_each(|_| cluster.start_node());
         } else {
@@ -83,6 +87,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         }
     }
     let found = points(&cluster);
+    ensure_all_counted(&cluster)?;
     let title = format!(
         "A day of {} events and {} users on {NODES} nodes and {MASTERS} masters of a Redis Cluster, `sets`",
         hours * EVENTS_PER_HOUR,
@@ -120,14 +125,10 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         );
     }
     report.add(table);
-    for node in &cluster.nodes {
-        node_mb = node_mb.max(peak_memory_mb(node.pid())?);
-    }
-    let columns = [
-        column("peak MB of Redis", 0),
-        column("peak MB of a node", 0),
-        column("minutes to run", 1),
-    ];
+    let node_mb = (cluster.nodes.iter())
+        .try_fold(node_mb, |most, node| anyhow::Ok(most.max(peak_memory_mb(node.pid())?)))?;
+    let columns =
+        ["peak MB of Redis", "peak MB of a node", "minutes to run"].map(|name| column(name, 0));
     let mut table = Table::new("day-memory", "Memory during the day", &columns);
     let redis_mb = cluster.info("used_memory_peak")? / 1e6;
     table.row("all", [redis_mb, node_mb, began.elapsed().as_secs_f64() / 60.0]);
@@ -161,12 +162,21 @@ fn datagrams(first: u32, start_nanos: i64) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Returns the memory of the open windows of a rollup.
+/// Fails if a node has not counted events, because the machine was busy with something else.
+fn ensure_all_counted(cluster: &Cluster) -> anyhow::Result<()> {
+    let names = ["eds_events_late_total", "eds_events_rejected_total"];
+    for (node, name) in cluster.nodes.iter().flat_map(|node| names.map(|name| (node, name))) {
+        ensure!(node.metrics().count(name) == 0, "{name} is not 0");
+    }
+    Ok(())
+}
+
+/// Returns the memory of the open window of a rollup.
 fn list_bytes(cluster: &Cluster, rollup: &str) -> f64 {
     let prefix = format!("{{eds:rollup:{rollup}}}:");
     let of_server = |server: &testing::redis::RedisServer| -> u64 {
         let keys = server.keys().into_iter();
-        let lists = keys.filter(|key| key.starts_with(&prefix) && key.contains(":log:"));
+        let lists = keys.filter(|key| key.starts_with(&prefix) && key.contains(LAST_LISTS));
         lists.map(|key| server.query::<u64>(&["MEMORY", "USAGE", &key, "SAMPLES", "0"])).sum()
     };
     float(cluster.servers.iter().map(of_server).sum())
