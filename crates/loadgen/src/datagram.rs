@@ -12,16 +12,18 @@ pub(super) struct Datagram {
     pub(super) bytes: Vec<u8>,
     pub(super) lines: usize,
     lines_max: usize,
+    bytes_max: usize,
 }
 
 impl Datagram {
-    pub(super) fn new(lines_max: NonZeroUsize) -> Self {
-        Self { bytes: Vec::with_capacity(BYTES_MAX), lines: 0, lines_max: lines_max.get() }
+    pub(super) fn new(lines_max: NonZeroUsize, bytes_max: usize) -> Self {
+        let bytes = Vec::with_capacity(BYTES_MAX);
+        Self { bytes, lines: 0, lines_max: lines_max.get(), bytes_max }
     }
 
     pub(super) const fn has_room_for(&self, line_bytes: usize) -> bool {
         self.lines == 0
-            || (self.lines < self.lines_max && self.bytes.len() + 1 + line_bytes <= BYTES_MAX)
+            || (self.lines < self.lines_max && self.bytes.len() + 1 + line_bytes <= self.bytes_max)
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -53,7 +55,7 @@ mod tests {
     use super::*;
 
     fn packed(lines: &[Vec<u8>], lines_max: usize) -> Vec<Vec<u8>> {
-        let mut datagram = Datagram::new(NonZeroUsize::new(lines_max).unwrap());
+        let mut datagram = Datagram::new(NonZeroUsize::new(lines_max).unwrap(), BYTES_MAX);
         let mut packed = Vec::new();
         for line in lines {
             if !datagram.has_room_for(line.len()) {

@@ -8,6 +8,7 @@ mod draw;
 mod expected;
 mod options;
 mod pacer;
+mod requests;
 mod rollup;
 mod sender;
 mod source;
@@ -66,6 +67,8 @@ pub enum SendError {
     /// The file for the expected counts is left empty.
     #[error("the expected counts are wrong, which is a bug in this program: {0}")]
     Inconsistent(#[from] Inconsistent),
+    #[error("cannot read the token in {}: {}", .0.display(), .1)]
+    Token(PathBuf, #[source] io::Error),
     #[error("cannot write the expected counts to {}: {}", .0.display(), .1)]
     Expected(PathBuf, #[source] io::Error),
 }

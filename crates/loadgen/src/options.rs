@@ -13,7 +13,7 @@ use super::synthetic::REPEAT_SHARE_MAX;
 
 const LOAD: &str = "Synthetic load";
 
-/// Sends events over UDP or to Unix sockets: lines from standard input, or with --events a synthetic load.
+/// Sends events over UDP, to Unix sockets or by HTTP: lines from standard input, or with --events a synthetic load.
 ///
 /// Every address gets a copy of each datagram. UDP does not report what arrived, so a datagram that did not fit in the
 /// receive buffer counts as sent; lower --rate to avoid this. A full Unix socket blocks the sender.
@@ -30,6 +30,19 @@ pub struct Options {
     /// first one is used, IPv4 before IPv6
     #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = "127.0.0.1:8094")]
     pub to: Vec<String>,
+
+    /// Send by HTTP to this server instead (input.http.listen of a node or relay), and repeat each request until it is
+    /// recorded. Can be repeated; the servers are alternatives, each tried when the one before does not record the request
+    #[arg(long, value_name = "URL", conflicts_with_all = ["to", "drop_rate", "lines_per_datagram", "wait"])]
+    pub http: Vec<String>,
+
+    /// Number of lines per request
+    #[arg(long, value_name = "N", default_value = "5000", requires = "http")]
+    pub lines_per_request: NonZeroUsize,
+
+    /// File that contains the token for --http
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub token_file: Option<PathBuf>,
 
     /// Events per second, not counting copies; 0 means no limit
     // A single node can receive events at several times the default rate without loss.

@@ -1,7 +1,7 @@
 //! [`Sender`] packs lines into datagrams, sends a copy of each datagram to every address, and collects the expected counts.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,11 @@ use indicatif::{
     HumanFloatCount, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle,
 };
 
-use super::datagram::Datagram;
+use super::datagram::{BYTES_MAX, Datagram};
 use super::draw::{Draw, Purpose};
 use super::expected::Expected;
 use super::pacer::Pacer;
+use super::requests::{Requests, Unrecorded};
 use super::source::{LOOK_INTERVAL, Next, Source, Stop};
 use super::targets::{Target, wait_for_refusals};
 use super::{Options, SendError, Summary, ages, now_nanos};
@@ -27,6 +28,8 @@ const UNKNOWN_END: &str = "{spinner} {human_pos} events  {rate}  {elapsed}";
 pub(super) struct Sender<'a> {
     options: &'a Options,
     targets: Vec<Target>,
+    /// The servers to send to instead of the targets, if any.
+    requests: Option<Requests>,
     datagram: Datagram,
     /// The expected counts and their file, which is created at startup to report errors before anything is sent.
     expected: Option<(Expected, File)>,
@@ -41,7 +44,20 @@ pub(super) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(super) fn open(options: &'a Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
-        let targets = options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?;
+        let is_http = !options.http.is_empty();
+        let to = options.to.iter().filter(|_| !is_http);
+        let targets = to.map(|to| Target::open(to)).collect::<Result<_, _>>()?;
+        let token = options.token_file.as_ref().map(|file| {
+            let token = fs::read_to_string(file);
+            token.map_err(|error| SendError::Token(file.clone(), error))
+        });
+        let token = token.transpose()?.map(|token| token.trim().to_owned());
+        let requests = is_http.then(|| Requests::open(&options.http, token)).transpose()?;
+        let datagram = if is_http {
+            Datagram::new(options.lines_per_request, usize::MAX)
+        } else {
+            Datagram::new(options.lines_per_datagram, BYTES_MAX)
+        };
         let expected = options.expected.as_ref();
         let rollups = || options.rollup.clone();
         let expected =
@@ -49,7 +65,8 @@ impl<'a> Sender<'a> {
         Ok(Self {
             options,
             targets,
-            datagram: Datagram::new(options.lines_per_datagram),
+            requests,
+            datagram,
             expected: expected.transpose().map_err(|error| unwritable(options, error))?,
             drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
@@ -61,6 +78,9 @@ impl<'a> Sender<'a> {
     }
 
     pub(super) fn addresses(&self) -> String {
+        if self.requests.is_some() {
+            return self.options.http.join(", ");
+        }
         let addresses: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
         addresses.join(", ")
     }
@@ -95,6 +115,11 @@ impl<'a> Sender<'a> {
         self.summary.elapsed = start.elapsed();
         self.progress.finish_and_clear();
         wait_for_refusals(&mut self.targets);
+        if let Some(requests) = &mut self.requests {
+            self.summary.requests_repeated = requests.repeated;
+            let quantiles = [0.5, 0.99].map(|share| requests.quantile(share));
+            self.summary.latencies_ms = quantiles[0].zip(quantiles[1]);
+        }
         self.summary.retries = self.targets.iter().map(|target| target.retries).sum();
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
         self.summary.copies_refused =
@@ -139,6 +164,9 @@ impl<'a> Sender<'a> {
     fn dispatch(&mut self) {
         if self.datagram.is_empty() {
             return;
+        }
+        if self.requests.is_some() {
+            return self.dispatch_request();
         }
         let Options { wait, drop_rate, quiet, .. } = *self.options;
         let mut is_sent = false;
@@ -190,6 +218,35 @@ impl<'a> Sender<'a> {
                 });
             }
         }
+        self.dispatched(is_sent);
+    }
+
+    fn dispatch_request(&mut self) {
+        let Some(requests) = &mut self.requests else { return };
+        let (is_stopped, progress) = (|| self.stop.code().is_some(), &self.progress);
+        let mut is_reported = self.options.quiet;
+        let failed = |why: &str| {
+            if !std::mem::replace(&mut is_reported, true) {
+                progress.suspend(|| eprintln!("warning: {why}; repeating the request"));
+            }
+        };
+        let sent = requests.send(&self.datagram.bytes, is_stopped, failed);
+        let is_sent = sent.is_ok();
+        match sent {
+            Ok(()) => {
+                self.summary.copies_sent += 1;
+                self.summary.bytes += self.datagram.bytes.len() as u64;
+            }
+            Err(Unrecorded::Rejected(why)) => {
+                self.summary.copies_failed += 1;
+                self.summary.last_failure = Some(why);
+            }
+            Err(Unrecorded::Stopped) => {}
+        }
+        self.dispatched(is_sent);
+    }
+
+    fn dispatched(&mut self, is_sent: bool) {
         let lines = self.datagram.lines;
         self.summary.datagrams += 1;
         self.summary.events += lines as u64;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The numbers of events and copies sent, dropped, refused and failed. `Display` prints them on one line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Lines, whether synthetic or read from the input. A line counts once, however many addresses it is sent to.
     pub events: u64,
@@ -21,6 +21,9 @@ pub struct Summary {
     pub(super) copies_refused: Vec<(String, u64)>,
     pub(super) events_untimely: u64,
     pub(super) retries: u64,
+    pub(super) requests_repeated: u64,
+    /// The median and the 99th percentile of the time until a request was recorded, in milliseconds.
+    pub(super) latencies_ms: Option<(f64, f64)>,
     pub(super) bytes: u64,
     pub(super) elapsed: Duration,
     pub(super) seed: u64,
@@ -64,6 +67,13 @@ impl fmt::Display for Summary {
         }
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
+        }
+        if let Some((median, most)) = self.latencies_ms {
+            let repeated = self.requests_repeated;
+            write!(
+                f,
+                ", {repeated} requests repeated, recorded after {median:.1} ms (median) and {most:.1} ms (99%)"
+            )?;
         }
         if let Some(failure) = &self.last_failure {
             write!(f, ", {} copies failed, most recently: {failure}", self.copies_failed)?;
