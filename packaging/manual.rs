@@ -98,6 +98,7 @@ fn describe(roff: &mut Roff, program: Program, key: &Key) {
     let form = match key.form {
         Form::Text | Form::Span | Form::Url => "string",
         Form::Time => "time",
+        Form::Switch => "true or false",
         Form::Integer => "number",
         Form::List => "list of strings",
         Form::Path | Form::SecretFile => "path",

@@ -112,16 +112,16 @@ fn sample_files_have_every_key_with_its_default() {
         let text = text.replace("\nto = [\"127.0.0.1:8094\"]", "\nto = []");
         let documented: toml::Table = text.parse().unwrap();
         let mut found = BTreeMap::new();
-        for (name, value) in &documented {
-            match value {
-                toml::Value::Table(section) => {
-                    for (key, value) in section {
-                        found.insert(format!("{name}.{key}"), shown(value));
-                    }
+        let mut values: Vec<_> =
+            documented.iter().map(|(name, value)| (name.clone(), value)).collect();
+        while let Some((name, value)) = values.pop() {
+            match value.as_table() {
+                Some(section) => {
+                    values.extend(
+                        section.iter().map(|(key, value)| (format!("{name}.{key}"), value)),
+                    );
                 }
-                value => {
-                    found.insert(name.clone(), shown(value));
-                }
+                None => drop(found.insert(name, shown(value))),
             }
         }
         // Secrets are not in the sample; the comment of the corresponding `_file` key documents them.

@@ -21,7 +21,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ingest", &["diagnosis", "event", "node", "spool", "store", "telemetry"]),
     ("flush", &["diagnosis", "event", "node", "output", "store", "telemetry"]),
     ("status", &["diagnosis", "event", "node", "store", "telemetry", "text"]),
-    ("http", &["diagnosis", "event", "node", "status", "store", "telemetry"]),
+    ("http", &["diagnosis", "event", "ingest", "node", "secret", "status", "store", "telemetry"]),
+    ("count", &["event", "node", "output"]),
     ("quarantine", &["event", "store"]),
     ("relay", &["diagnosis", "event", "ingest", "node", "output", "telemetry"]),
     (
@@ -43,7 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("cli", &["config", "daemon", "event", "quarantine", "text"]),
+    ("cli", &["config", "count", "daemon", "event", "quarantine", "text"]),
 ];
 
 /// Unidiomatic phrases from earlier comments and messages.

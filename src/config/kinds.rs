@@ -16,6 +16,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing::Level;
 
 use crate::event::{Minute, TagFilter};
+use crate::http::Tokens;
 use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 use crate::relay::EventRule;
@@ -152,6 +153,18 @@ pub(super) fn secret_file(file: &str, _: &str) -> Result<Option<Secret>, String>
         ));
     }
     Ok(Some(Secret::new(line)))
+}
+
+/// Reads the tokens of clients from a file. Returns `None` if no file is given.
+pub(super) fn tokens(file: &str, _: &str) -> Result<Option<Tokens>, String> {
+    let Some(bytes) = bytes_in(file)? else { return Ok(None) };
+    let text = String::from_utf8(bytes).map_err(|_| format!("{file} is not UTF-8"))?;
+    let tokens = Tokens::read(&text).map_err(|error| format!("{file}, {error}"))?;
+    Ok(Some(tokens))
+}
+
+pub(super) fn switch(text: &str, allowed: &str) -> Result<bool, String> {
+    found(text, text.parse().ok(), &format!("is unknown; use {allowed}"))
 }
 
 pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {

@@ -8,6 +8,7 @@ use humantime::format_duration;
 use redis_link::{Address, Endpoint, Timeouts};
 
 use super::output::{self, Output, Target};
+use super::requests::{self, Requests};
 use super::rollup;
 use super::sections::{self, Flush, Http, Input, Log, Top};
 use super::servers::{self, exposed_host, is_loopback};
@@ -49,6 +50,8 @@ pub struct Config {
     pub(crate) flush: FlushSettings,
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
+    /// `None` if events do not arrive by HTTP.
+    pub(crate) requests: Option<Requests>,
     pub(crate) log: Log,
     /// The cluster-wide settings except `store.url` and `store.prefix`, in a canonical form so that nodes can compare them.
     pub(crate) alike: Vec<(&'static str, String)>,
@@ -147,6 +150,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         flush,
         outputs,
         http,
+        requests: requests::read(values),
         log: Log::read(values),
         alike: (values.alike())
             .chain([(OUTPUTS, alike_outputs.join("; ")), ("rollups", alike_rollups.join("; "))])

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use redis_link::Timeouts;
 
+use super::kinds::certificates;
 use super::node::line_rules;
+use super::requests::{self, Requests};
 use super::sections::{Http, Input, Log, Passthrough, Relay, Store, Top};
 use super::servers::{self, exposed_host, refuse_keys};
 use super::sources::host_name;
@@ -26,6 +28,10 @@ pub struct RelayConfig {
     pub(crate) relay: Relay,
     pub(crate) passthrough: PassthroughSettings,
     pub(crate) http: Http,
+    /// `None` if events do not arrive by HTTP.
+    pub(crate) requests: Option<Requests>,
+    /// Trusted CA certificates for `relay.http_to`.
+    pub(crate) ca: Option<Vec<u8>>,
     pub(crate) log: Log,
 }
 
@@ -71,6 +77,12 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
     let Store { url, prefix, connect_timeout, response_timeout, .. } = Store::read(values);
     let timeouts = Timeouts { connect: connect_timeout, response: response_timeout };
     http.hosts.extend(host_name());
+    let requests = requests::read(values);
+    values.together(
+        &["input.http.listen", "relay.http_to"],
+        requests.is_none() || !relay.http_to.is_empty(),
+        "is set, but relay.http_to is not, so there is no node to send requests to; set both, or neither",
+    );
     RelayConfig {
         file: values.file.clone(),
         name: Top::read(values).node,
@@ -81,6 +93,8 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
         relay,
         passthrough: passthrough(values),
         http,
+        requests,
+        ca: values.read("relay.ca_file", certificates),
         log: Log::read(values),
     }
 }

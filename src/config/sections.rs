@@ -17,6 +17,7 @@ use super::servers;
 use super::values::Program::{self, Node, Relay as RelayProgram};
 use super::values::{Effective, Form, Key};
 use crate::event::{Minute, Precision, TagFilter};
+use crate::http::Tokens;
 use crate::ingest::ListenAddress;
 use crate::relay::{EventRule, PassthroughSettings};
 use crate::store::OutputName;
@@ -117,6 +118,15 @@ sections! {
         own dedup_users: Integer usize = kinds::count("0 to 1000000000"), "1000000", "number of recorded users to remember, so that they are not sent to the store again";
         each drain_timeout: Span Duration = kinds::span("0s to 10m"), "20s", "maximum time on shutdown to record queued events and to send data held only in memory";
     }
+    HttpInput "input.http." {
+        each listen: Text Option<SocketAddr> = kinds::address, "", "TCP address to receive events on by HTTP (/write, /api/v2/write); if empty, there is none";
+        each tokens_file: SecretFile Option<Tokens> = kinds::tokens, "", "file with the tokens of clients; if empty, only a loopback address may be used";
+        each cert_file: Path, "", "PEM file with the server's certificate chain; if empty, there is no TLS";
+        each key_file: Path, "", "PEM file with the server's private key";
+        each body_max: Text usize = kinds::size("1KiB to 1GiB"), "16MiB", "maximum size of a request body, also after decompression";
+        each timeout: Span Duration = kinds::span("100ms to 5m"), "10s", "maximum time until a request is answered; a client then repeats it";
+        own stamp: Switch bool = kinds::switch("true or false"), "false", "whether to accept lines without a timestamp; repeated requests count their events twice";
+    }
     Store "store." {
         each url: Url Option<redis_link::Settings> = servers::store_url("memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name"), "memory:", "URL of the store of unsent minutes; a relay also reports its state there, unless the URL is memory:";
         each prefix: Text String = kinds::name("1 to 32 of A-Z a-z 0-9 . _ -"), "eds", "prefix of all keys in Redis";
@@ -180,6 +190,8 @@ sections! {
         relays events: List Vec<EventRule> = kinds::event_rules, "", "which lines are events: MEASUREMENT, TAG= or TAG=VALUE; if empty, all lines that a node would count";
         relays datagram_max: Text usize = kinds::size("64B to 65507B"), "1432B", "maximum length of a datagram with several lines; a longer line is sent on its own";
         relays linger: Span Duration = kinds::span("0s to 1s"), "2ms", "maximum time an event waits for other events to share its datagram";
+        relays http_to: List Vec<Url> = servers::node_urls, "", "nodes' HTTP inputs; each request is sent to one of them";
+        relays ca_file: Path, "", "PEM file with trusted CA certificates for http_to; if empty, the system trust store is used";
         relays number: Integer u16 = kinds::count("0 to 999"), "0", "number of this relay, used as the last digits of added timestamps; 0 means a random number";
     }
     Passthrough "passthrough." {

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use redis_link::{Credentials, Timeouts, Tls, UrlError, without_secrets};
 use reqwest::Url;
 
-use super::kinds::{certificates, host_and_port, pem, secret, secret_file, text};
+use super::kinds::{certificates, host_and_port, items, pem, secret, secret_file, text};
 use super::values::Effective;
 use crate::output::influxdb::{Api, Settings};
 use crate::relay::{PassthroughHttp, PassthroughSettings};
@@ -87,6 +87,20 @@ pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSe
         precision: precision.unwrap_or_else(|| "ns".to_owned()),
         queue_bytes: 0,
     })))
+}
+
+/// Parses a list of URLs of nodes' HTTP inputs.
+pub(super) fn node_urls(text: &str, _: &str) -> Result<Vec<Url>, String> {
+    let allowed = "http://host:8096 or https://host:8096";
+    let parse = |item: &str| {
+        let url = http_url(item, "is not the URL of an HTTP input", allowed)?;
+        if matches!(url.path(), "" | "/") && url.query().is_none() {
+            Ok(url)
+        } else {
+            Err(format!("{item:?} has a path or query; use {allowed}"))
+        }
+    };
+    items(text).map(parse).collect()
 }
 
 fn http_url(text: &str, otherwise: &str, allowed: &str) -> Result<Url, String> {

@@ -274,7 +274,12 @@ impl File<'_> {
 
     fn section(&mut self, section: &str, table: &DeTable<'_>) {
         for (name, value) in table {
-            self.entry(section, name, value);
+            let inner = format!("{section}.{}", name.get_ref());
+            let is_section = self.values.program.keys().any(|key| key.section() == inner);
+            match value.get_ref() {
+                DeValue::Table(table) if is_section => self.section(&inner, table),
+                _ => self.entry(section, name, value),
+            }
         }
     }
 
@@ -365,6 +370,8 @@ fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
             let decimal = i128::from_str_radix(number.as_str(), number.radix());
             Ok(decimal.map_or(number.as_str().to_owned(), |number| number.to_string()))
         }
+        (Form::Switch, DeValue::Boolean(value)) => Ok(value.to_string()),
+        (Form::Switch, _) => Err("use true or false, without quotes"),
         (Form::Integer, _) => Err("use a whole number without quotes"),
         (Form::Time, DeValue::Datetime(at)) => Ok(at.to_string()),
         (_, DeValue::String(text)) => Ok(text.to_string()),

@@ -44,6 +44,8 @@ pub enum Form {
     Time,
     /// An integer.
     Integer,
+    /// A Boolean. In the environment and in flags, `true` or `false`.
+    Switch,
     /// A list of strings. In the environment and in flags, the items are separated by commas.
     List,
     /// A string that contains a URL, which may include a password.
@@ -82,13 +84,13 @@ impl Key {
     /// Returns the name of the TOML table that contains the key; empty for a top-level key.
     #[must_use]
     pub fn section(&self) -> &'static str {
-        self.path.split_once('.').map_or("", |(section, _)| section)
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
     /// Returns the name within the section.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.path.split_once('.').map_or(self.path, |(_, name)| name)
+        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
     /// Returns the name of the environment variable that sets the key, such as `EDS_FLUSH__GRACE` or `EDS_NODE`.
@@ -435,7 +437,7 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
             let note = if is_hidden { "; its password is hidden" } else { "" };
             (format!("{name} = {}", quoted(&url)), note)
         }
-        Form::Integer => (format!("{name} = {text}"), ""),
+        Form::Integer | Form::Switch => (format!("{name} = {text}"), ""),
         Form::List => {
             let items: Vec<String> = items(text).map(quoted).collect();
             (format!("{name} = [{}]", items.join(", ")), "")

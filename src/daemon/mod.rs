@@ -24,7 +24,8 @@ pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
-use crate::config::{Config, ConfigErrors, RelayConfig};
+use crate::config::{Config, ConfigErrors, RelayConfig, Requests};
+use crate::node::lock;
 
 /// Maximum time at startup before the sockets are read. Until then, the kernel buffers arriving data.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
@@ -34,12 +35,18 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 #[error("{0}")]
 pub(crate) struct Misused(String);
 
-/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level.
+/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level and
+/// the tokens and certificate of `input.http`.
 pub(crate) fn run(
     load: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let config = load()?;
-    let read_level = move || load().map(|config| config.log.level.into());
+    let requests = config.requests.clone();
+    let read_level = move || {
+        let config = load()?;
+        replace_access(requests.as_ref(), config.requests.as_ref());
+        Ok(config.log.level.into())
+    };
     run_until_stopped(
         &config.log,
         config.input.drain_timeout,
@@ -52,11 +59,23 @@ pub(crate) fn relay(
     load: impl Fn() -> Result<RelayConfig, ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let config = load()?;
-    let read_level = move || load().map(|config| config.log.level.into());
+    let requests = config.requests.clone();
+    let read_level = move || {
+        let config = load()?;
+        replace_access(requests.as_ref(), config.requests.as_ref());
+        Ok(config.log.level.into())
+    };
     // Ignore the cancellation token, because the startup of a relay has no long waits to interrupt.
     run_until_stopped(&config.log, config.input.drain_timeout, read_level, async |inherited, _| {
         Relay::start(&config, inherited).await
     })
+}
+
+/// Makes the running server use the tokens and the certificate that have been read again.
+fn replace_access(running: Option<&Requests>, read: Option<&Requests>) {
+    if let (Some(running), Some(read)) = (running, read) {
+        *lock(&running.access) = lock(&read.access).clone();
+    }
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

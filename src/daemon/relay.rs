@@ -19,10 +19,10 @@ use super::run::{Parts, Running};
 use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::http::{Readiness, RelayVitals, Vitals};
+use crate::http::{Forward, Readiness, RelayVitals, Vitals};
 use crate::ingest::{Inherited, Opened};
 use crate::node::{Example, Progress, Throttle, lock};
-use crate::output::influxdb::LineWriter;
+use crate::output::influxdb::{LineWriter, http_client};
 use crate::relay::{
     Destination, Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX,
     READ_TIMEOUT, Routes, Sorter, Stamps, follow_name, metrics, write_queue,
@@ -33,7 +33,7 @@ use crate::status::{
 };
 use crate::store::Registry as _;
 use crate::store::redis::Register;
-use crate::telemetry::{Format, encode, per_second};
+use crate::telemetry::{Format, WriteMetrics, encode, per_second};
 
 /// How long the readers may take on shutdown to read the datagrams buffered by the kernel and send the lines in them.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
@@ -82,6 +82,16 @@ impl Relay {
         let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
         if let Some(server) = relay.parts.bind_http(&config.http, connections)? {
             relay.parts.side.tasks.spawn(server.serve_relay(Arc::clone(&relay.view)));
+        }
+        if let Some(requests) = &config.requests {
+            let connections = build::left_for_http_of_relay(config);
+            let writes = &relay.view.writes;
+            let server = relay.parts.bind_requests(requests, connections, writes)?;
+            let is_plain = config.relay.http_to.iter().all(|node| node.scheme() == "http");
+            let client = http_client(requests.timeout, config.ca.as_deref(), is_plain);
+            let client = client.context("relay.http_to or relay.ca_file")?;
+            let sink = Forward::new(client, config.relay.http_to.clone(), requests.timeout);
+            relay.parts.intake.tasks.spawn(server.serve(Arc::new(sink)));
         }
         let stop = relay.parts.side.stop.clone();
         relay.parts.side.tasks.spawn(Arc::clone(&relay.view).run(stop));
@@ -212,6 +222,7 @@ pub(super) struct RelayView {
     routes: Arc<Routes>,
     registry: Registry,
     http_connections: Gauge,
+    writes: WriteMetrics,
     history: Mutex<History<RelayTotals>>,
     name_taken: AtomicBool,
     register: Option<(Arc<Register>, LossReporter)>,
@@ -225,7 +236,7 @@ impl RelayView {
         opened: &Opened,
         routes: Arc<Routes>,
     ) -> anyhow::Result<Self> {
-        let http_connections = Gauge::default();
+        let (http_connections, writes) = (Gauge::default(), WriteMetrics::default());
         let register = config.store.as_ref().map(|(redis, prefix)| {
             let register = Register::new(redis.clone(), prefix, "relays", &config.name);
             let register = Arc::new(register.context(build::STORE_KEYS)?);
@@ -240,8 +251,9 @@ impl RelayView {
                 PassthroughSettings::Udp(to) => format!("udp://{to}"),
                 PassthroughSettings::Http(http) => http.server.url.to_string(),
             },
-            registry: metrics(Arc::clone(&routes), opened, http_connections.clone()),
+            registry: metrics(Arc::clone(&routes), opened, http_connections.clone(), &writes),
             http_connections,
+            writes,
             routes,
             history: Mutex::new(History::new(Utc::now())),
             name_taken: AtomicBool::new(false),

@@ -1,5 +1,5 @@
 //! Runs a node or a relay until a signal stops it. SIGTERM and SIGINT drain the process; a second signal cuts draining
-//! short, and a third ends the process immediately. SIGHUP reloads the log level. systemd is notified of startup, shutdown
+//! short, and a third ends the process immediately. SIGHUP reloads the log level, and the tokens and certificate of `input.http`. systemd is notified of startup, shutdown
 //! and the current status, and its watchdog is fed as long as no worker has stalled.
 
 use std::io;
@@ -14,17 +14,19 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
 use super::log;
-use crate::config::{ConfigErrors, Http, Input, Log};
+use crate::config::{ConfigErrors, Http, Input, Log, Requests};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::http::{self, STALLED_AFTER};
+use crate::http::{self, STALLED_AFTER, WriteServer};
 use crate::ingest::{self, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::Progress;
+use crate::telemetry::WriteMetrics;
 
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for open HTTP connections on shutdown.
@@ -84,6 +86,8 @@ pub(super) struct Parts {
     pub(super) addresses: Vec<ListenAddress>,
     pub(super) inherited: usize,
     pub(super) http: Option<SocketAddr>,
+    /// The address of the server for events that arrive by HTTP.
+    pub(super) requests: Option<SocketAddr>,
     pub(super) progress: Progress,
     /// A node's listeners and recorders, or a relay's readers. They end once all data has been recorded or sent.
     pub(super) intake: Stage,
@@ -124,12 +128,29 @@ impl Parts {
         let Some(address) = settings.listen else {
             return Ok(None);
         };
-        let listener = http::listen(address).map_err(|error| explained(error, Table::Tcp, address));
-        let listener =
-            listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
+        let listener = listen(address, "http.listen")?;
         self.http = Some(listener.local_addr()?);
         let (hosts, stop) = (settings.hosts.clone(), self.side.stop.clone());
         Ok(Some(http::Server { listener, connections, hosts, stop }))
+    }
+
+    /// Binds the server for events that arrive by HTTP. It stops with the intake.
+    pub(super) fn bind_requests(
+        &mut self,
+        settings: &Requests,
+        connections: usize,
+        metrics: &WriteMetrics,
+    ) -> anyhow::Result<WriteServer> {
+        let listener = listen(settings.listen, "input.http.listen")?;
+        self.requests = Some(listener.local_addr()?);
+        Ok(WriteServer {
+            listener,
+            connections,
+            body_max: settings.body_max,
+            access: Arc::clone(&settings.access),
+            metrics: metrics.clone(),
+            stop: self.intake.stop.clone(),
+        })
     }
 
     pub(super) fn log_start(
@@ -148,6 +169,7 @@ impl Parts {
             config = file.map_or("none".to_owned(), |file| file.display().to_string()),
             listen = listen.join(", "),
             inherited = self.inherited,
+            input_http = self.requests.map(tracing::field::display),
             http = self.http.map(tracing::field::display),
             store,
             to,
@@ -179,6 +201,11 @@ impl Parts {
     }
 }
 
+fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    let listener = http::listen(address).map_err(|error| explained(error, Table::Tcp, address));
+    listener.with_context(|| format!("cannot listen on {address} ({key})"))
+}
+
 pub(super) trait Running {
     fn parts(&mut self) -> &mut Parts;
 
@@ -205,7 +232,7 @@ pub(super) fn run_until_stopped<R: Running>(
         Err(errors) => {
             let errors: Vec<_> = errors.problems().iter().map(ToString::to_string).collect();
             let errors = errors.join("; ");
-            tracing::error!(errors, "the configuration is invalid; the log level is unchanged");
+            tracing::error!(errors, "the configuration is invalid; nothing is reloaded");
         }
     };
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());

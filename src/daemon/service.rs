@@ -15,10 +15,10 @@ use super::{UNREAD_MAX, build, first_start};
 use crate::config::Config;
 use crate::event::{OverflowSeries, Partition};
 use crate::flush::{Destination, Flush, look_for_leftovers};
-use crate::http::{Health, Queries, QuerySources};
+use crate::http::{Health, NodeSink, Queries, QuerySources};
 use crate::ingest::{
     self, ArrivalStamps, Budget, Inherited, LineBatcher, Listener, QUEUED_BATCHES, Receiver,
-    Recorder, SourceRates, Unspooler,
+    Recorder, SourceRates, Unspooler, Writes,
 };
 use crate::node::{LedgerTotals, Node, files};
 use crate::spool::{Keeper, Spool};
@@ -126,7 +126,7 @@ impl Service {
         let spool = service.start_spool(config)?;
         let arbiter = Arc::clone(&sources.arbiter);
         service.start_side(config, sources, &outputs)?;
-        service.start_recording(config, opened.receivers, spool);
+        service.start_recording(config, opened.receivers, spool)?;
         let flush = Flush {
             outputs,
             arbiter,
@@ -219,7 +219,21 @@ impl Service {
         Ok(())
     }
 
-    fn start_recording(&mut self, config: &Config, receivers: Vec<Receiver>, spool: Option<Spool>) {
+    fn start_recording(
+        &mut self,
+        config: &Config,
+        receivers: Vec<Receiver>,
+        spool: Option<Spool>,
+    ) -> anyhow::Result<()> {
+        let requests = match &config.requests {
+            None => None,
+            Some(requests) => {
+                let connections = build::left_for_http(config);
+                let metrics = &self.metrics.writes;
+                let server = self.parts.bind_requests(requests, connections, metrics)?;
+                Some((server, requests))
+            }
+        };
         let store: Arc<dyn Recording> = self.store.clone();
         let dedup = Arc::new(Budget::of_users(config.input.dedup_users));
         // Events kept for a replay may take as much memory as the queue.
@@ -270,6 +284,26 @@ impl Service {
                 stop: self.parts.intake.stop.clone(),
             });
         }
+        if let Some((server, requests)) = requests {
+            let (stamps, node) = (Arc::clone(&stamps), Arc::clone(&self.node));
+            let batcher = LineBatcher::new(&config.batcher, stamps, node, recorders.clone());
+            let node = Arc::clone(&self.node);
+            let (writes, tasks) =
+                Writes::new(&config.batcher, batcher, &recorders, spool.clone(), node);
+            for task in tasks {
+                self.parts.intake.tasks.spawn(task);
+            }
+            let writes = Arc::new(writes);
+            let sink = NodeSink {
+                writes: Arc::clone(&writes),
+                stamps: requests.stamps,
+                within: requests.timeout,
+            };
+            self.parts.intake.tasks.spawn(async move {
+                server.serve(Arc::new(sink)).await;
+                writes.close();
+            });
+        }
         if let Some(spool) = spool {
             let unspooler = Unspooler {
                 spool,
@@ -284,6 +318,7 @@ impl Service {
             };
             self.parts.intake.tasks.spawn(unspooler.run());
         }
+        Ok(())
     }
 
     pub(super) fn listen(&mut self) {

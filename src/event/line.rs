@@ -125,6 +125,11 @@ impl Parser {
         }
     }
 
+    /// Sets the unit of the timestamps in the lines to come.
+    pub(crate) const fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+    }
+
     /// Parses one line, without its line ending.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
         let line = self.parse_hinted(line)?;

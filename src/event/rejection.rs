@@ -85,12 +85,16 @@ rejections! {
         "set input.timestamp_precision to \"us\" on all nodes, or have the sender use the configured unit";
     TimestampInNanoseconds => "timestamp_in_ns", "the timestamp looks like nanoseconds, but input.timestamp_precision is a different unit",
         "set input.timestamp_precision to \"ns\" on all nodes, or have the sender use the configured unit";
+    TimestampMissing => "timestamp_missing", "the line has no timestamp, so a repeated request would count its event twice",
+        "have the client end the line with a timestamp, or set input.http.stamp to true";
     TooOld => "too_old", "the event is older than input.max_age",
         "check the sender's clock and delay, or raise input.max_age on all nodes";
     TooFarAhead => "too_far_ahead", "the event is further ahead of the clock than input.max_future",
         "check the sender's clock, or raise input.max_future on all nodes";
     TooManyUsers => "too_many_users", "the series already has input.max_users_per_series users in this minute",
         "find the sender with too many distinct users, or raise input.max_users_per_series on all nodes";
+    TooManySeries => "too_many_series", "the token already has its maximum number of series in this minute",
+        "find the client with too many distinct series, or raise the token's limit in input.http.tokens_file";
     RateLimited => "rate_limited", "the source address sends more than input.max_rate_per_source lines per second",
         "find the flooding sender, or raise input.max_rate_per_source";
 }

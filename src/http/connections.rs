@@ -7,22 +7,25 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::StatusCode;
+use axum::{Extension, Router};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::HEAD_BYTES_MAX;
@@ -30,12 +33,8 @@ use super::problem::Problem;
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// Time limit for receiving a request head, measured from the start of the connection or from the previous response.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// Time limit for a client to read its response, except for the part that fits in the kernel's buffers.
-const READ_WITHIN: Duration = Duration::from_secs(15);
-/// The age at which a connection is closed after its current response.
-const LASTS_MAX: Duration = Duration::from_secs(60);
+/// Time limit for a TLS handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a connection may wait for its client before it can be closed to make room for another: long enough for clients
 /// on a busy host, but short enough that queued connections do not time out.
 const WAITS_MIN: Duration = Duration::from_millis(500);
@@ -48,6 +47,33 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How many connections may wait to be accepted, up to `net.core.somaxconn`. If the queue is full, Linux ignores a new
 /// connection and its client tries again only after 1, 3 and 7 s.
 const QUEUED_MAX: u32 = 4096;
+
+/// How long a server waits for its clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// The maximum time for a request head, from the start of the connection or the previous response.
+    pub(super) head: Duration,
+    /// The maximum time for a client to read its response, except for the part that fits in the kernel's buffers, and to send
+    /// the next request.
+    pub(super) read: Duration,
+    /// The age at which a connection is closed after its current response.
+    pub(super) lasts: Duration,
+}
+
+/// The patience with clients that ask for a page or a query.
+pub(super) const BRIEF: Patience = Patience {
+    head: Duration::from_secs(5),
+    read: Duration::from_secs(15),
+    lasts: Duration::from_secs(60),
+};
+
+/// Returns the current TLS settings; `None` for connections without TLS.
+pub(super) type Tls = Arc<dyn Fn() -> Option<Arc<ServerConfig>> + Send + Sync>;
+
+/// A plain or TLS connection.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 /// When a connection started waiting for its client; `None` while a request is being processed.
 type Waiting = Option<Instant>;
@@ -81,6 +107,8 @@ pub(super) async fn serve(
     most: usize,
     open: Gauge,
     stop: CancellationToken,
+    patience: Patience,
+    tls: Option<Tls>,
 ) {
     let mut connections: HashMap<Id, Open> = HashMap::new();
     let mut tasks = JoinSet::new();
@@ -112,7 +140,12 @@ pub(super) async fn serve(
             accepted = listener.accept(), if !is_full => match accepted {
                 Ok((stream, client)) => {
                     let (sender, waiting) = watch::channel(Some(Instant::now()));
-                    let task = tasks.spawn(serve_one(stream, router.clone(), sender, stop.clone()));
+                    let task = {
+                        let router = router.clone().layer(Extension(client));
+                        let tls = tls.as_ref().and_then(|tls| tls());
+                        let serve = serve_one(stream, tls, router, sender, stop.clone(), patience);
+                        tasks.spawn(serve)
+                    };
                     open.inc();
                     connections.insert(task.id(), Open { network: network(client), waiting, task });
                 }
@@ -152,10 +185,23 @@ fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
 
 async fn serve_one(
     stream: TcpStream,
+    tls: Option<Arc<ServerConfig>>,
     router: Router,
     waiting: watch::Sender<Waiting>,
     stop: CancellationToken,
+    patience: Patience,
 ) {
+    let stream: Box<dyn Io> = match tls {
+        None => Box::new(stream),
+        Some(tls) => match timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(tls).accept(stream)).await {
+            Ok(Ok(stream)) => Box::new(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a TLS handshake failed");
+                return;
+            }
+            Err(_) => return,
+        },
+    };
     let router = TowerToHyperService::new(router);
     let mut changed = waiting.subscribe();
     let answer = service_fn(|request: hyper::Request<Incoming>| {
@@ -170,14 +216,14 @@ async fn serve_one(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .half_close(true)
-        .header_read_timeout(HEAD_WITHIN)
+        .header_read_timeout(patience.head)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(2 * HEAD_BYTES_MAX);
     let mut connection = http.serve_connection(TokioIo::new(WithoutRefusals(stream)), answer);
-    let ends = Instant::now() + LASTS_MAX;
+    let ends = Instant::now() + patience.lasts;
     let mut is_ending = false;
     let ended = loop {
-        let read_by = changed.borrow_and_update().map(|since| since + READ_WITHIN);
+        let read_by = changed.borrow_and_update().map(|since| since + patience.read);
         tokio::select! {
             ended = &mut connection => break ended,
             _ = changed.changed() => continue,
@@ -196,7 +242,7 @@ async fn serve_one(
     let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;
 }
 
-async fn close(mut stream: TcpStream, refused: Option<Problem>) -> io::Result<()> {
+async fn close(mut stream: Box<dyn Io>, refused: Option<Problem>) -> io::Result<()> {
     if let Some(problem) = refused {
         stream.write_all(problem.message().as_bytes()).await?;
     }
@@ -238,8 +284,7 @@ fn refusal(error: &hyper::Error, is_silent: bool) -> Option<Problem> {
 }
 
 /// A connection that suppresses hyper's own responses to malformed requests. Those from [`refusal`] are sent instead.
-#[derive(Debug)]
-struct WithoutRefusals(TcpStream);
+struct WithoutRefusals(Box<dyn Io>);
 
 /// Returns the index at which one of hyper's own responses begins, if the bytes end with one.
 fn bare_refusal(bytes: &[u8]) -> Option<usize> {

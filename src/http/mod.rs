@@ -7,6 +7,7 @@ mod connections;
 mod hosts;
 mod page;
 mod problem;
+mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,9 +27,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::api::{Queries, QuerySources};
+use self::connections::BRIEF;
 pub(crate) use self::connections::listen;
 use self::hosts::Hosts;
 use self::problem::Problem;
+pub(crate) use self::write::{Access, Forward, NodeSink, Tokens, WriteServer};
 use crate::diagnosis::Cause;
 use crate::node::{Node, Progress, lock};
 use crate::store::Store;
@@ -135,7 +138,8 @@ impl Server {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
             })
             .layer(middleware::from_fn_with_state(hosts, admitted));
-        connections::serve(self.listener, router, self.connections, open, self.stop).await;
+        let (listener, most, stop) = (self.listener, self.connections, self.stop);
+        connections::serve(listener, router, most, open, stop, BRIEF, None).await;
     }
 }
 

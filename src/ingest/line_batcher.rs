@@ -9,10 +9,11 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
+use super::writes::{Refused, SeriesQuota, Terms};
 use super::{ArrivalStamps, Delivery, Received};
 use crate::diagnosis::LossCause;
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, Window};
+use crate::event::{Batch, LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, Window};
 use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
@@ -101,11 +102,15 @@ impl Open {
 pub struct LineBatcher {
     parser: Parser,
     settings: BatcherSettings,
-    stamps: Arc<ArrivalStamps>,
+    arrivals: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
     /// Whether to accept events beyond the limits, because the reader checks for room before each read.
     takes_all: bool,
+    /// Whether lines without a timestamp get one.
+    stamps: bool,
+    /// The partitions whose events go to the disk although there is room in memory.
+    to_disk: Vec<bool>,
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
     /// The lines read since the last commit.
@@ -140,10 +145,12 @@ impl LineBatcher {
         Self {
             parser: Parser::new(&settings.rules),
             settings: settings.clone(),
-            stamps,
+            arrivals: stamps,
             open: recorders.iter().map(|_| Open::default()).collect(),
             overflow: None,
             takes_all: false,
+            stamps: true,
+            to_disk: vec![false; recorders.len()],
             recorders,
             node,
             intake: Intake::default(),
@@ -182,7 +189,7 @@ impl LineBatcher {
                 continue;
             } else {
                 match piece {
-                    Piece::Line(line) => self.add_line(line, room, now_nanos),
+                    Piece::Line(line) => self.add_line(line, room, now_nanos, None),
                     Piece::Truncated => Err(Rejection::Truncated),
                 }
             };
@@ -193,6 +200,63 @@ impl LineBatcher {
                     .or_insert_with(|| Example::new(source.address(), line));
             }
         }
+    }
+
+    /// Adds the lines of a request. Events for the partitions in `to_disk` go to the disk, if there is a spool. Returns the
+    /// first rejected lines, and the number of all of them.
+    pub(super) fn add_request(
+        &mut self,
+        body: &[u8],
+        terms: &Terms,
+        to_disk: &[bool],
+        now_nanos: i64,
+    ) -> (Vec<Refused>, usize) {
+        let Terms { precision, stamps, quota, source } = terms;
+        self.parser.set_precision(*precision);
+        self.settings.rules.precision = *precision;
+        self.stamps = *stamps;
+        self.to_disk.copy_from_slice(to_disk);
+        let (mut refused, mut count) = (Vec::new(), 0);
+        let (mut line_number, mut counted) = (1, 0);
+        for piece in pieces(body, false) {
+            let Piece::Line(line) = piece else { continue };
+            let room =
+                if self.overflow.as_ref().is_some_and(|overflow| overflow.spool.is_spilling()) {
+                    Room::OnDisk
+                } else {
+                    Room::InMemory
+                };
+            let Err(reason) = self.add_line(line, room, now_nanos, quota.as_ref()) else {
+                continue;
+            };
+            self.intake.rejected[reason.index()] += 1;
+            let example = Example::new(*source, line);
+            count += 1;
+            if refused.len() < Refused::MAX {
+                let at = line.as_ptr().addr() - body.as_ptr().addr();
+                line_number += memchr::memchr_iter(b'\n', &body[counted..at]).count();
+                counted = at;
+                refused.push(Refused { line: line_number, reason, text: example.line.clone() });
+            }
+            self.samples.entry(reason).or_insert(example);
+        }
+        self.commit();
+        (refused, count)
+    }
+
+    /// Returns the number of events in each recorder's open batch, and in the one for the disk.
+    pub(super) fn pending(&self) -> impl Iterator<Item = usize> {
+        let on_disk = self.overflow.as_ref().map_or(0, |overflow| overflow.open.batch.events());
+        self.open.iter().map(|open| open.batch.events()).chain([on_disk])
+    }
+
+    /// Takes the open batch of a recorder or, with the index after the last recorder, the one for the disk.
+    pub(super) fn take(&mut self, place: usize) -> Option<Batch> {
+        let open = match self.open.get_mut(place) {
+            Some(open) => open,
+            None => &mut self.overflow.as_mut()?.open,
+        };
+        (open.batch.events() > 0).then(|| open.take().close())
     }
 
     /// Returns where there is room for an event. While older events are on disk, new events go there too, to keep the order.
@@ -221,12 +285,21 @@ impl LineBatcher {
             || self.totals.queued_bytes + self.intake.queued_bytes >= self.settings.limits.bytes
     }
 
-    fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
+    fn add_line(
+        &mut self,
+        line: &[u8],
+        room: Room,
+        now_nanos: i64,
+        quota: Option<&SeriesQuota>,
+    ) -> Result<(), Rejection> {
         let line = self.parser.parse_hinted(line)?;
+        if line.timestamp.is_none() && !self.stamps {
+            return Err(Rejection::TimestampMissing);
+        }
         let timestamp = line.timestamp.unwrap_or_else(|| {
             let at_ms = self.node.clock.store_ms_at(now_nanos);
             self.node.unstamped.add(line.series, line.user, at_ms);
-            self.stamps.stamp(now_nanos, 1)
+            self.arrivals.stamp(now_nanos, 1)
         });
         let precision = self.settings.rules.precision;
         self.settings.window.judge(timestamp, now_nanos).map_err(|reason| {
@@ -234,9 +307,14 @@ impl LineBatcher {
             precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
+        if quota.is_some_and(|quota| !quota.admits(minute, line.series)) {
+            return Err(Rejection::TooManySeries);
+        }
         let partition = line.hint.partition(&self.settings.partitions, line.series, minute);
         let (batch, is_in_memory) = match (room, &mut self.overflow) {
-            (Room::OnDisk, Some(overflow)) => (&mut overflow.open.batch, false),
+            (room, Some(overflow)) if room == Room::OnDisk || self.to_disk[partition.index()] => {
+                (&mut overflow.open.batch, false)
+            }
             _ => (&mut self.open[partition.index()].batch, true),
         };
         let before = batch.bytes();

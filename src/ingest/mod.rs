@@ -11,6 +11,7 @@ mod receive;
 mod recorder;
 mod sockets;
 mod unspooler;
+mod writes;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -28,6 +29,7 @@ pub use receive::{Receiver, Source};
 pub use recorder::{Budget, CapSettings, Recorder, RecorderSettings};
 pub(crate) use sockets::{Inherited, Opened, Sockets, inherited};
 pub(crate) use unspooler::Unspooler;
+pub(crate) use writes::{Refused, SeriesQuota, Terms, Writes, Written};
 
 /// Capacity of the channel to a recorder, in batches. While one batch is waiting, later events join an open batch.
 pub const QUEUED_BATCHES: usize = 1;
@@ -58,13 +60,15 @@ impl<'a> From<&'a str> for Received<'a> {
 pub struct Delivery {
     /// The events, all for the recorder's partition.
     pub batch: Batch,
-    /// For a batch from disk: notified once all its events are processed, or dropped on abort so that they stay on disk.
-    pub done: Option<oneshot::Sender<()>>,
+    /// Whether the events are on disk, and stay there until they have been recorded.
+    pub is_spooled: bool,
+    /// Notified once all events are processed, or dropped on abort.
+    pub done: Vec<oneshot::Sender<()>>,
 }
 
 impl From<Batch> for Delivery {
     fn from(batch: Batch) -> Self {
-        Self { batch, done: None }
+        Self { batch, is_spooled: false, done: Vec::new() }
     }
 }
 

@@ -130,13 +130,14 @@ impl Recorder {
         }
     }
 
-    async fn record_delivery(&self, state: &mut State, Delivery { batch, done }: Delivery) {
+    async fn record_delivery(&self, state: &mut State, delivery: Delivery) {
+        let Delivery { batch, is_spooled, done } = delivery;
         let generation = self.store.generation(self.partition);
-        let origin = if done.is_some() { Origin::Spool } else { Origin::Queue };
+        let origin = if is_spooled { Origin::Spool } else { Origin::Queue };
         let is_recorded = self.record(state, &batch, origin).await;
         self.node.ledger.released(batch.bytes());
-        if let (true, Some(done)) = (is_recorded, done) {
-            // If the receiver is gone, the node is exiting, and the batch is still on disk.
+        for done in done.into_iter().filter(|_| is_recorded) {
+            // A receiver is gone if its request has timed out.
             let _ = done.send(());
         }
         if !state.replay.keep(batch, generation, Instant::now()) {

@@ -165,7 +165,7 @@ impl Unspooler {
             return false;
         };
         let (done, recorded) = oneshot::channel();
-        room.send(Delivery { batch, done: Some(done) });
+        room.send(Delivery { batch, is_spooled: true, done: vec![done] });
         recorded.await.is_ok()
     }
 }

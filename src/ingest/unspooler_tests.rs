@@ -109,7 +109,7 @@ async fn temporarily_unreadable_segment_is_not_damaged() {
             std::fs::rename(&moved, site.segment(1)).unwrap();
         }
         let brought = tokio::time::timeout(SOON, site.batches.recv()).await;
-        brought.unwrap().unwrap().done.unwrap().send(()).unwrap();
+        brought.unwrap().unwrap().done.remove(0).send(()).unwrap();
         site.until(|site| !site.segment(1).exists()).await;
         assert!(!site.segment(1).with_extension("damaged").exists());
         site.stop.cancel();
@@ -161,8 +161,8 @@ async fn hanging_disk_does_not_block_a_recorder() {
     let next = tokio::time::timeout(SOON, site.batches.recv()).await;
     drop(writer);
     site.stop.cancel();
-    let next = next.expect("the next segment was not read ahead").unwrap();
-    next.done.unwrap().send(()).unwrap();
+    let mut next = next.expect("the next segment was not read ahead").unwrap();
+    next.done.remove(0).send(()).unwrap();
     running.await.unwrap();
     assert!(site.node.ledger.totals().is_balanced());
 }

@@ -14,15 +14,21 @@ use prometheus_client::registry::Registry;
 use super::{Destination, Loss, Routes};
 use crate::event::Rejection;
 use crate::ingest::Opened;
-use crate::telemetry::{family, gauge, metric, registry};
+use crate::telemetry::{WriteMetrics, family, gauge, metric, registry};
 
-pub(crate) fn metrics(routes: Arc<Routes>, opened: &Opened, http_connections: Gauge) -> Registry {
+pub(crate) fn metrics(
+    routes: Arc<Routes>,
+    opened: &Opened,
+    http_connections: Gauge,
+    writes: &WriteMetrics,
+) -> Registry {
     let mut registry = registry();
     let relay = registry.sub_registry_with_prefix("eds_relay");
     relay.register_collector(Box::new(RoutesCollector(routes)));
     let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
     relay.register("build", "Version and commit of this relay", Info::new(build));
     relay.register("http_connections", "Open HTTP connections", http_connections);
+    writes.register(relay);
     for (name, help, value) in [
         (
             "kernel_drops_inherited",

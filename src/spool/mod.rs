@@ -129,7 +129,8 @@ impl Keeper {
         }
     }
 
-    fn keep(&mut self, batch: &Batch) {
+    /// Writes a batch to disk. Returns whether all its events were written.
+    fn keep(&mut self, batch: &Batch) -> bool {
         let (logged, short_since) = (&mut self.logged, &mut self.short_since);
         let appended = self.directory.append(batch, |error| {
             if logged.is_due() {
@@ -160,12 +161,15 @@ impl Keeper {
         {
             tracing::error!(%error, events = lost, "cannot write to input.spool_dir; dropped events");
         }
+        lost == 0
     }
 
-    fn sync(&mut self) {
-        if let Err(error) = self.directory.sync() {
+    fn sync(&mut self) -> bool {
+        let synced = self.directory.sync();
+        if let Err(error) = &synced {
             tracing::warn!(%error, "cannot sync input.spool_dir; spooled events may be lost if this machine crashes");
         }
+        synced.is_ok()
     }
 
     fn report_state(&self) {
@@ -222,7 +226,21 @@ pub(crate) struct Place<'a>(mpsc::Permit<'a, Command>);
 impl Place<'_> {
     /// Sends a batch to the keeper, which writes it to disk. The ledger must already count its events as spooled.
     pub(crate) fn keep(self, batch: Batch) {
-        self.0.send(Box::new(move |keeper| keeper.keep(&batch)));
+        self.0.send(Box::new(move |keeper| {
+            keeper.keep(&batch);
+        }));
+    }
+
+    /// Like [`Self::keep`], but notifies `done` once all events are synced to the disk, or drops it if that fails.
+    pub(crate) fn keep_synced(self, batch: Batch, done: Vec<oneshot::Sender<()>>) {
+        self.0.send(Box::new(move |keeper| {
+            if keeper.keep(&batch) && keeper.sync() {
+                for done in done {
+                    // A receiver is gone if its request has timed out.
+                    let _ = done.send(());
+                }
+            }
+        }));
     }
 }
 

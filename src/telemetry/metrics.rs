@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::writes::WriteMetrics;
 use super::{Format, encode, family, metric, registry};
 use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
@@ -51,6 +52,8 @@ macro_rules! metrics {
         pub struct Metrics {
             $(#[doc = $help] pub $metric: $kind,)*
             $(#[doc = $output_help] pub $output_metric: Family<OfOutput, $output_kind>,)*
+            /// The metrics of events that arrive by HTTP.
+            pub writes: WriteMetrics,
             registry: Registry,
         }
 
@@ -78,7 +81,9 @@ macro_rules! metrics {
                 )*
                 let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
                 eds.register("build", "Version and commit of this node", Info::new(build));
-                Self { $($metric,)* $($output_metric,)* registry }
+                let writes = WriteMetrics::default();
+                writes.register(eds);
+                Self { $($metric,)* $($output_metric,)* writes, registry }
             }
 
             /// Adds an output, which is initially up, and returns its metrics.

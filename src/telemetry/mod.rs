@@ -5,6 +5,7 @@ mod metrics;
 mod points;
 mod process;
 mod status_line;
+mod writes;
 
 pub use exposition::Format;
 pub(crate) use metrics::OfOutput;
@@ -12,6 +13,7 @@ pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
 pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};
+pub use writes::WriteMetrics;
 
 use std::fmt;
 

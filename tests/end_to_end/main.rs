@@ -26,6 +26,7 @@ mod full;
 mod hang;
 mod healthy;
 mod hostile;
+mod http_input;
 mod idle;
 mod kills;
 mod losses;

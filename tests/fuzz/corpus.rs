@@ -50,13 +50,15 @@ fn the_seeds_of_lines_reach_every_verdict() {
             verdicts.insert(verdict.map_or_else(Rejection::label, |()| "taken"));
         }
     }
-    // These reasons depend on the datagram, the clock, the source or the recorder, not on the line.
+    // These reasons depend on the datagram or request, the clock, the source or the recorder, not on the line.
     let others = [
         Rejection::Truncated,
         Rejection::TimestampInSeconds,
         Rejection::TooOld,
         Rejection::TooFarAhead,
         Rejection::TooManyUsers,
+        Rejection::TimestampMissing,
+        Rejection::TooManySeries,
         Rejection::RateLimited,
     ];
     let reasons = Rejection::ALL.iter().filter(|reason| !others.contains(reason));

@@ -133,8 +133,11 @@ impl Node {
     }
 
     pub(crate) fn set(&mut self, key: &str, value: &str) {
-        let typed = value.parse().map_or_else(|_| Value::String(value.to_owned()), Value::Integer);
-        let (table, key) = match key.split_once('.') {
+        let typed = match value.parse::<Value>() {
+            Ok(value @ (Value::Integer(_) | Value::Boolean(_))) => value,
+            _ => Value::String(value.to_owned()),
+        };
+        let (table, key) = match key.rsplit_once('.') {
             Some((section, key)) => (self.table(section), key),
             None => (&mut self.config, key),
         };
@@ -169,13 +172,15 @@ impl Node {
     pub(crate) fn set_list(&mut self, key: &str, values: &[impl ToString]) {
         let values = values.iter().map(|value| Value::String(value.to_string()));
         let values = Value::Array(values.collect());
-        let (section, key) = key.split_once('.').expect("every list is in a section");
+        let (section, key) = key.rsplit_once('.').expect("every list is in a section");
         self.table(section).insert(key.to_owned(), values);
     }
 
     fn table(&mut self, section: &str) -> &mut Table {
-        let table = self.config.entry(section).or_insert_with(|| Value::Table(Table::new()));
-        table.as_table_mut().expect("a section is a table")
+        section.split('.').fold(&mut self.config, |outer, name| {
+            let table = outer.entry(name).or_insert_with(|| Value::Table(Table::new()));
+            table.as_table_mut().expect("a section is a table")
+        })
     }
 
     pub(crate) fn set_environment(&mut self, key: &str, value: &str) {

@@ -1,7 +1,7 @@
 //! [`LineWriter`]: the client for the v1 API, and for the v2 API over `https://` or with a path in the URL.
 
 use std::error::Error;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Body, Certificate, Client, Url};
@@ -28,30 +28,38 @@ pub struct LineWriter {
     description: String,
 }
 
+/// Returns a client that trusts these certificates, or those of the system. `is_plain` means that it needs none.
+pub(crate) fn http_client(
+    timeout: Duration,
+    ca: Option<&[u8]>,
+    is_plain: bool,
+) -> Result<Client, SettingsError> {
+    let mut builder = Client::builder()
+        .user_agent(USER_AGENT)
+        .connect_timeout(timeout.min(CONNECT_TIMEOUT_MAX))
+        .timeout(timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    if CryptoProvider::get_default().is_none() {
+        // This fails only if another thread has installed a provider in the meantime.
+        let _ = ring::default_provider().install_default();
+    }
+    if let Some(pem) = ca {
+        builder = builder.tls_certs_only(certificates(pem).map_err(SettingsError)?);
+    } else if is_plain {
+        // Missing system certificates must not prevent a plain-text connection.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| SettingsError(chain(&error)))
+}
+
 impl LineWriter {
     /// Creates the client without connecting. `precision` is the unit of the timestamps, as written in the API.
     pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
-        let timeout = settings.timeout;
-        let mut builder = Client::builder()
-            .user_agent(USER_AGENT)
-            .connect_timeout(timeout.min(CONNECT_TIMEOUT_MAX))
-            .timeout(timeout)
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
-        if CryptoProvider::get_default().is_none() {
-            // This fails only if another thread has installed a provider in the meantime.
-            let _ = ring::default_provider().install_default();
-        }
-        if let Some(pem) = &settings.ca {
-            let certificates = certificates(pem).map_err(SettingsError)?;
-            builder = builder.tls_certs_only(certificates);
-        } else if settings.url.scheme() == "http" {
-            // Missing system certificates must not prevent a plain-text connection.
-            builder = builder.tls_certs_only([]);
-        }
+        let is_plain = settings.url.scheme() == "http";
+        let client = http_client(settings.timeout, settings.ca.as_deref(), is_plain)?;
         let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
-        let client = builder.build().map_err(|error| unusable(&error))?;
         let (url, dialect) = write_url(&settings.url, &settings.api, precision);
         let request = client.post(url.clone());
         let request = match &settings.api {

@@ -13,6 +13,7 @@ use influxdb2::{ClientBuilder, RequestError};
 use reqwest::Url;
 
 use self::answer::{Dialect, judge, unanswered};
+pub(crate) use self::http::http_client;
 pub use self::http::{LineWriter, certificates};
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};

@@ -1,0 +1,201 @@
+//! Reads request bodies, plain or compressed with gzip, within limits on their size, their duration and all their memory.
+
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use flate2::read::MultiGzDecoder;
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::store::off_runtime;
+
+/// The maximum time between two parts of a body.
+const PART_WITHIN: Duration = Duration::from_secs(10);
+/// The maximum time for a whole body.
+const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// The unit in which memory is reserved, in bytes.
+const UNIT: usize = 1 << 10;
+/// The size of the parts in which a body is decompressed, in bytes.
+const PART_BYTES: usize = 64 << 10;
+/// How many bodies of the maximum size fit in the memory for all bodies.
+const BODIES: usize = 8;
+
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    TooLarge,
+    NoMemory,
+    TooSlow,
+    Incomplete,
+    NotGzip,
+    UnknownEncoding,
+}
+
+/// A body, and the memory that is reserved for it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) bytes: Vec<u8>,
+    reserved: OwnedSemaphorePermit,
+}
+
+/// The limits on bodies.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    bytes_max: usize,
+    memory: Arc<Semaphore>,
+}
+
+impl Bodies {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let units = BODIES * bytes_max.div_ceil(UNIT);
+        Self { bytes_max, memory: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// Reads a body, and decompresses it.
+    pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Held, Unread> {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if length
+            .and_then(|length| length.parse().ok())
+            .is_some_and(|length: usize| length > self.bytes_max)
+        {
+            return Err(Unread::TooLarge);
+        }
+        let encoding = headers.get(header::CONTENT_ENCODING).map_or(Ok(""), |value| value.to_str());
+        let is_gzip = match encoding.map(str::trim) {
+            Ok("" | "identity") => false,
+            Ok(encoding) if encoding.eq_ignore_ascii_case("gzip") => true,
+            _ => return Err(Unread::UnknownEncoding),
+        };
+        let read = timeout(BODY_WITHIN, self.read_parts(body)).await;
+        let held = read.map_err(|_| Unread::TooSlow)??;
+        if !is_gzip {
+            return Ok(held);
+        }
+        let mut plain = self.hold()?;
+        let bytes_max = self.bytes_max;
+        off_runtime(move || {
+            let mut decoder = MultiGzDecoder::new(&*held.bytes);
+            let mut part = vec![0; PART_BYTES];
+            loop {
+                match decoder.read(&mut part).map_err(|_| Unread::NotGzip)? {
+                    0 => return Ok(plain),
+                    read => plain.append(&part[..read], bytes_max)?,
+                }
+            }
+        })
+        .await
+    }
+
+    /// Returns an empty body, for which no memory is reserved yet.
+    fn hold(&self) -> Result<Held, Unread> {
+        let nothing = Arc::clone(&self.memory).try_acquire_many_owned(0);
+        Ok(Held { bytes: Vec::new(), reserved: nothing.map_err(|_| Unread::NoMemory)? })
+    }
+
+    async fn read_parts(&self, mut body: Body) -> Result<Held, Unread> {
+        let mut held = self.hold()?;
+        while let Some(part) =
+            timeout(PART_WITHIN, body.frame()).await.map_err(|_| Unread::TooSlow)?
+        {
+            let part = part.map_err(|_| Unread::Incomplete)?;
+            if let Some(part) = part.data_ref() {
+                held.append(part, self.bytes_max)?;
+            }
+        }
+        Ok(held)
+    }
+}
+
+impl Held {
+    /// Returns the body, and a guard that reserves its memory.
+    pub(super) fn into_parts(self) -> (Vec<u8>, OwnedSemaphorePermit) {
+        (self.bytes, self.reserved)
+    }
+
+    fn append(&mut self, part: &[u8], bytes_max: usize) -> Result<(), Unread> {
+        let bytes = self.bytes.len() + part.len();
+        if bytes > bytes_max {
+            return Err(Unread::TooLarge);
+        }
+        while self.reserved.num_permits() * UNIT < bytes {
+            let missing = bytes.div_ceil(UNIT) - self.reserved.num_permits();
+            let missing = u32::try_from(missing).map_err(|_| Unread::NoMemory)?;
+            let more = Arc::clone(self.reserved.semaphore()).try_acquire_many_owned(missing);
+            self.reserved.merge(more.map_err(|_| Unread::NoMemory)?);
+        }
+        self.bytes.extend_from_slice(part);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn encoding(value: &str) -> HeaderMap {
+        [(header::CONTENT_ENCODING, value.parse().unwrap())].into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn bodies_are_bounded_in_size_and_together() {
+        let bodies = Bodies::new(64 * UNIT);
+        let (plain, compressed) = (HeaderMap::new(), encoding("gzip"));
+        let all = bodies.memory.available_permits();
+        let text = b"a=1 value=u 1\n".repeat(4600);
+        for (headers, bytes) in [
+            (&plain, text.clone()),
+            (&compressed, gzip(&text)),
+            (&compressed, [gzip(&text[..14]), gzip(&text[14..])].concat()),
+        ] {
+            assert_eq!(bodies.read(headers, bytes.into()).await.unwrap().bytes, text);
+            assert_eq!(bodies.memory.available_permits(), all);
+        }
+        for (headers, bytes, expected) in [
+            (&plain, vec![b'a'; 64 * UNIT + 1], Unread::TooLarge),
+            (&compressed, gzip(&vec![b'a'; 6400 * UNIT]), Unread::TooLarge),
+            (&compressed, text.clone(), Unread::NotGzip),
+            (&compressed, gzip(&text)[..30].to_vec(), Unread::NotGzip),
+            (&encoding("br"), text.clone(), Unread::UnknownEncoding),
+        ] {
+            assert_eq!(bodies.read(headers, bytes.into()).await.unwrap_err(), expected);
+            assert_eq!(bodies.memory.available_permits(), all);
+        }
+        let mut held = Vec::new();
+        for _ in 0..BODIES {
+            held.push(bodies.read(&plain, text.clone().into()).await.unwrap());
+        }
+        let refused = bodies.read(&plain, text.clone().into()).await;
+        assert_eq!(refused.unwrap_err(), Unread::NoMemory);
+        held.pop();
+        bodies.read(&plain, text.into()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let bodies = Bodies::new(UNIT);
+        let never =
+            Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        assert_eq!(bodies.read(&HeaderMap::new(), never).await.unwrap_err(), Unread::TooSlow);
+        let slowly = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(PART_WITHIN / 2).await;
+            Some((Ok::<_, std::io::Error>(vec![b'a']), ()))
+        });
+        let slowly = bodies.read(&HeaderMap::new(), Body::from_stream(slowly)).await;
+        assert_eq!(slowly.unwrap_err(), Unread::TooSlow);
+    }
+}
