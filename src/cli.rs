@@ -6,16 +6,21 @@
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytesize::ByteSize;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
 use crate::event::datagram::first_line;
 use crate::event::{LineRules, Parser as LineParser};
-use crate::{daemon, quarantine, text};
+use crate::{count, daemon, quarantine, text};
 
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
@@ -45,6 +50,10 @@ enum Command {
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(loadgen::Options),
+    /// Count the events in files of line protocol as the service would, without Redis. Lines without a timestamp, and lines
+    /// that nodes would reject, are reported and not counted; the age of events does not matter. Exit code 1: a file could not
+    /// be read
+    Count(CountArguments),
     /// Print the status of nodes, Redis and outputs, with problems by severity, their causes and remedies. Exit code 0:
     /// healthy; 1: not healthy
     Status(StatusArguments),
@@ -118,6 +127,28 @@ struct RelayArguments {
     /// With --check: also print the purpose of each key
     #[arg(long, requires = "check")]
     explain: bool,
+}
+
+#[derive(Args)]
+struct CountArguments {
+    /// Files to read, plain or compressed with gzip or zstd; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Configuration of a node, for the grammar of lines and the rollups (default: /etc/eds/eds.toml, if it exists)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print a table instead of line protocol
+    #[arg(long)]
+    table: bool,
+    /// Number of threads (default: the number of cores)
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Memory for events. Further events go to temporary files, with 16 bytes per event
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: ByteSize,
+    /// Directory for temporary files (default: TMPDIR or /tmp)
+    #[arg(long, value_name = "DIRECTORY")]
+    temp_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -197,6 +228,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
         Command::Relay(arguments) => relay(arguments)?,
         Command::Demo => daemon::demo()?,
         Command::Check(arguments) => return check(&arguments).map(code),
+        Command::Count(arguments) => count(arguments)?,
         Command::Status(StatusArguments { flags, json, watch }) => {
             return daemon::status(&operated(&flags)?, json, watch).map(code);
         }
@@ -229,6 +261,49 @@ fn execute(command: Command) -> anyhow::Result<u8> {
         }
     }
     Ok(0)
+}
+
+fn count(arguments: CountArguments) -> anyhow::Result<()> {
+    let CountArguments { files, config, table, threads, memory, temp_dir } = arguments;
+    let flags = Flags { config, store: Some("memory:".to_owned()), ..Flags::default() };
+    let config = operated(&flags)?;
+    let threads = threads.map_or_else(
+        || std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        NonZeroUsize::get,
+    );
+    let bytes: u64 =
+        files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+    let progress = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes}  ETA {eta}") {
+        progress.set_style(style);
+    }
+    let options = count::Options {
+        files,
+        rules: config.batcher.rules.clone(),
+        rollups: config.partitions.rollups().map(|(_, rollup)| rollup.clone()).collect(),
+        threads,
+        memory: usize::try_from(memory.as_u64()).unwrap_or(usize::MAX),
+        directory: temp_dir.unwrap_or_else(std::env::temp_dir),
+    };
+    let counted = count::count(&options, |bytes| progress.inc(bytes))?;
+    progress.finish_and_clear();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if table {
+        counted.write_table(&mut out)?;
+    } else {
+        counted.write_lines(&mut out)?;
+    }
+    out.flush()?;
+    for (reason, lines, example) in &counted.rejected {
+        eprintln!(
+            "rejected {lines} lines ({}): {reason}; for example: {}",
+            reason.label(),
+            example.line
+        );
+    }
+    let count::Counted { events, distinct, spilled, .. } = counted;
+    eprintln!("{events} events, {distinct} different ones, {spilled} bytes in temporary files");
+    Ok(())
 }
 
 fn operated(flags: &Flags) -> anyhow::Result<Config> {

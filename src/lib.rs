@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+pub(crate) mod count;
 mod daemon;
 pub mod diagnosis;
 pub mod event;

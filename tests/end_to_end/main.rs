@@ -16,6 +16,7 @@ mod caps;
 mod cluster;
 mod connect;
 mod connections;
+mod count;
 mod coverage;
 mod cut_off;
 mod demo;
