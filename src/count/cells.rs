@@ -1,4 +1,4 @@
-//! [`Cells`]: the series and minutes that have events, numbered, with their counts and those of windows.
+//! [`Cells`]: the counts of each series and minute with events, and of each window.
 
 use std::collections::HashMap;
 use std::sync::Arc;

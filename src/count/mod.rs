@@ -1,5 +1,5 @@
 //! `eds count`: counts the events in files as the service would, without Redis. Every event becomes a record of 16 bytes with
-//! a fingerprint of its user. Records are divided by user, so that the counts of all parts add up, also those of windows; parts
+//! a fingerprint of its user. Records are divided by user, so that the counts of all parts, and also of windows, add up; parts
 //! that do not fit in memory go to temporary files.
 
 mod cells;
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
 }
 
 impl Counted {
-    /// Returns all counts, those of minutes first.
+    /// Returns all counts, first of minutes and then of windows.
     pub(crate) fn counts(&self) -> impl Iterator<Item = SealedCounts> {
         let minutes = self.cells.minutes().map(|(minute, series, unique, cumulative)| {
             sealed(Period::from(minute), series, unique, cumulative)

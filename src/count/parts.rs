@@ -156,8 +156,8 @@ impl Part {
 /// The users of cells or windows: fingerprint and number.
 type Users = Vec<(u64, u32)>;
 
-/// Adds the counts of sorted records without duplicates. Users are added to `found` instead, if it is given: those of cells,
-/// and then those of the windows of each rollup.
+/// Adds the counts of sorted records without duplicates. Users are added to `found` instead, if it is given: first the
+/// users of cells, and then of the windows of each rollup.
 fn count_sorted(records: &[Record], cells: &Cells, mut found: Option<&mut Vec<Users>>) {
     let mut windows: Vec<u32> = Vec::new();
     for of_user in records.chunk_by(|record, next| record.user == next.user) {

@@ -33,13 +33,13 @@ use crate::ingest::{Refused, Terms, Writes, Written};
 use crate::node::lock;
 use crate::telemetry::WriteMetrics;
 
-/// How long a client may leave its connection idle, so that those that write every few seconds keep it.
+/// Time limit for an idle connection. Clients that write every few seconds keep theirs.
 const IDLE_WITHIN: Duration = Duration::from_secs(75);
 /// The age at which a connection is closed after its current response.
 const LASTS_MAX: Duration = Duration::from_secs(3600);
 /// When a client should repeat a request that was not recorded, in seconds.
 const RETRY_AFTER: u64 = 1;
-/// The version that clients are told. Some choose what they send by it.
+/// The version reported to clients, which choose their API by it.
 const VERSION: &str = "1.8.10-eds";
 
 /// A server that accepts events.
@@ -164,7 +164,7 @@ struct Shared {
 }
 
 impl WriteServer {
-    /// Serves requests until `stop` is cancelled, and then answers those that have been read.
+    /// Serves requests until `stop` is cancelled; then answers the requests that have been read.
     pub(crate) async fn serve(self, sink: Arc<dyn Sink>) {
         let Self { listener, connections, body_max, access, metrics, stop } = self;
         let shared = Arc::new(Shared {
