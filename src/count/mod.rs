@@ -8,6 +8,7 @@ mod parts;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
@@ -45,7 +46,7 @@ pub(crate) struct Options {
 pub(crate) struct Counted {
     cells: Cells,
     rollups: Vec<Rollup>,
-    /// The number of lines rejected for each reason, by [`Rejection::index`], with an example.
+    /// Each reason for which lines were rejected, the number of lines, and an example.
     pub(crate) rejected: Vec<(Rejection, u64, Example)>,
     /// The number of events, including duplicates.
     pub(crate) events: u64,
@@ -72,65 +73,56 @@ pub(crate) fn count(options: &Options, read: impl Fn(u64) + Sync) -> Result<Coun
     let room = parts::Room::new(options.memory, options.directory.clone());
     let cells = Mutex::new(Cells::default());
     let (sender, chunks) = mpsc::sync_channel::<Vec<u8>>(options.threads * CHUNKS_AHEAD);
-    let chunks = Mutex::new(chunks);
+    // A thread that fails removes the receiver, so that reading ends.
+    let chunks = Mutex::new(Some(chunks));
     let totals = Mutex::new((0, Rejected::default()));
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut worker = Worker::new(&options.rules, &parts, &room, &cells);
-                    loop {
-                        let next = lock(&chunks).recv();
-                        let Ok(chunk) = next else { break };
-                        worker.take(&chunk)?;
-                    }
-                    let (events, rejected) = worker.end()?;
-                    let mut totals = lock(&totals);
-                    totals.0 += events;
-                    for (reason, count, example) in rejected.0 {
-                        totals.1.add(reason, count, || example);
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let fed = feed(options, &read, &sender);
-        drop(sender);
-        for worker in workers {
-            let ended: io::Result<()> =
-                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended.map_err(InputError::Temporary)?;
+    let count_chunks = || {
+        let mut worker = Worker::new(&options.rules, &parts, &room, &cells);
+        loop {
+            let next = lock(&chunks).as_ref().and_then(|chunks| chunks.recv().ok());
+            let Some(chunk) = next else { break };
+            worker.take(&chunk).inspect_err(|_| drop(lock(&chunks).take()))?;
         }
-        fed
-    })?;
+        let (events, rejected) = worker.end()?;
+        let mut totals = lock(&totals);
+        totals.0 += events;
+        for (reason, count, example) in rejected.0 {
+            totals.1.add(reason, count, || example);
+        }
+        Ok(())
+    };
+    on_threads(options.threads, count_chunks, move || feed(options, &read, &sender))?;
     let (events, Rejected(rejected)) = totals.into_inner().unwrap_or_default();
     let mut cells = cells.into_inner().unwrap_or_default();
     cells.begin(&options.rollups);
-    let budget = options.memory / options.threads;
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(part) =
-                        parts.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                    {
-                        std::mem::take(&mut *lock(part)).count(&cells, budget)?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        for worker in workers {
-            let ended: io::Result<()> =
-                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended.map_err(InputError::Temporary)?;
+    let (budget, next) = (options.memory / options.threads, AtomicUsize::new(0));
+    let count_parts = || {
+        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            std::mem::take(&mut *lock(part)).count(&cells, budget)?;
         }
-        Ok::<_, InputError>(())
-    })?;
+        Ok(())
+    };
+    on_threads(options.threads, count_parts, || Ok(()))?;
     let distinct = cells.events();
     let rollups = options.rollups.clone();
     Ok(Counted { cells, rollups, rejected, events, distinct, spilled: room.spilled() })
+}
+
+/// Runs `work` on this number of threads, and `beside` on this one, until all have ended. Returns the first error.
+fn on_threads(
+    threads: usize,
+    work: impl Fn() -> io::Result<()> + Sync,
+    beside: impl FnOnce() -> Result<(), InputError>,
+) -> Result<(), InputError> {
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();
+        let done = beside();
+        for worker in workers {
+            let ended = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            ended.map_err(InputError::Temporary)?;
+        }
+        done
+    })
 }
 
 fn feed(

@@ -72,6 +72,10 @@ fn counts_are_those_of_a_cluster() {
             "{messages}"
         );
     }
+    let nowhere = ["--config", &config, "--memory", "1B", "--temp-dir", "/no/such", &paths[0]];
+    let (code, _, messages) = count(&nowhere, b"");
+    assert_eq!(code, Some(1));
+    assert!(messages.contains("cannot use a temporary file (--temp-dir)"), "{messages}");
     let piped = count(&["--config", &config, "-"], &gzip(&text(&datagrams)));
     compare(&expected.points(), &written(piped.1.as_bytes())).unwrap();
 }
