@@ -62,7 +62,7 @@ pub(crate) struct Write {
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
-    pub(crate) precision: Option<Precision>,
+    pub(crate) precision: Precision,
     pub(crate) token: Option<Arc<Token>>,
     pub(crate) source: Option<SocketAddr>,
 }
@@ -96,7 +96,7 @@ impl Sink for NodeSink {
 
     async fn write(&self, write: Write) -> Response {
         let terms = Terms {
-            precision: write.precision.unwrap_or(Precision::Nanoseconds),
+            precision: write.precision,
             stamps: self.stamps,
             quota: write.token.as_ref().and_then(|token| token.series.clone()),
             source: write.source,
@@ -149,7 +149,7 @@ fn with_retry(mut response: Response, after: u64) -> Response {
 }
 
 /// Returns the answer to a request that the client should repeat.
-pub(crate) fn unavailable(message: &str) -> Response {
+fn unavailable(message: &str) -> Response {
     let response = answer(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message, None);
     with_retry(response, RETRY_AFTER)
 }
@@ -241,7 +241,7 @@ async fn query(
     Query(mut parameters): Query<Parameters>,
     request: Request,
 ) -> Response {
-    if lock(&shared.access).clone().check(request.headers(), parameters.p.as_deref()).is_err() {
+    if lock(&shared.access).check(request.headers(), parameters.p.as_deref()).is_err() {
         return unauthorized();
     }
     if parameters.q.is_none()
@@ -272,21 +272,17 @@ async fn write(
     Query(parameters): Query<Parameters>,
     request: Request,
 ) -> Response {
-    let access = lock(&shared.access).clone();
-    let Ok(token) = access.check(request.headers(), parameters.p.as_deref()) else {
+    let Ok(token) = lock(&shared.access).check(request.headers(), parameters.p.as_deref()) else {
         return unauthorized();
     };
     if token.is_none() && request.headers().contains_key(header::ORIGIN) {
         let message = "requests from web pages need a token; set input.http.tokens_file";
         return answer(StatusCode::FORBIDDEN, "forbidden", message, None);
     }
-    let precision = match parameters.precision.as_deref().map(precision).transpose() {
+    let precision = match precision(parameters.precision.as_deref().unwrap_or("ns")) {
         Ok(precision) => precision,
         Err(message) => return answer(StatusCode::BAD_REQUEST, "invalid", message, None),
     };
-    if shared.stop.is_cancelled() {
-        return unavailable("this process is shutting down; repeat the request at another one");
-    }
     if let Some(reason) = shared.sink.refusal() {
         return unavailable(reason);
     }
