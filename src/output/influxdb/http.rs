@@ -59,23 +59,9 @@ impl LineWriter {
     pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
         let is_plain = settings.url.scheme() == "http";
         let client = http_client(settings.timeout, settings.ca.as_deref(), is_plain)?;
-        let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
         let (url, dialect) = write_url(&settings.url, &settings.api, precision);
-        let request = client.post(url.clone());
-        let request = match &settings.api {
-            Api::V2 { token: Some(token), .. } => {
-                let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
-                let mut header = header.map_err(|error| unusable(&error))?;
-                header.set_sensitive(true);
-                request.header(AUTHORIZATION, header)
-            }
-            Api::V1 { username: Some(username), password, .. } => {
-                request.basic_auth(username, password.as_ref().map(Secret::expose))
-            }
-            Api::V2 { .. } | Api::V1 { .. } => request,
-        };
-        let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8").build();
-        let headers = request.map_err(|error| unusable(&error))?.headers().clone();
+        let mut headers = credentials(&client, settings)?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         Ok(Self { client, url, headers, dialect, description: settings.describe() })
     }
 
@@ -108,6 +94,28 @@ impl LineWriter {
     }
 }
 
+/// Returns the headers with the credentials.
+pub(super) fn credentials(
+    client: &Client,
+    settings: &Settings,
+) -> Result<HeaderMap, SettingsError> {
+    let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
+    let request = client.post(settings.url.clone());
+    let request = match &settings.api {
+        Api::V2 { token: Some(token), .. } => {
+            let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
+            let mut header = header.map_err(|error| unusable(&error))?;
+            header.set_sensitive(true);
+            request.header(AUTHORIZATION, header)
+        }
+        Api::V1 { username: Some(username), password, .. } => {
+            request.basic_auth(username, password.as_ref().map(Secret::expose))
+        }
+        Api::V2 { .. } | Api::V1 { .. } => request,
+    };
+    Ok(request.build().map_err(|error| unusable(&error))?.headers().clone())
+}
+
 /// Parses the certificates in a PEM file. Returns the reason as `Err` if they are malformed or the file contains none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let certificates = Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
@@ -136,7 +144,7 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
     (url, dialect)
 }
 
-fn failure(error: &reqwest::Error) -> WriteError {
+pub(super) fn failure(error: &reqwest::Error) -> WriteError {
     let cause = match find_tls(error) {
         Some(rustls::Error::InvalidCertificate(_)) => Cause::OutputCertificate,
         Some(rustls::Error::InvalidMessage(_)) => Cause::OutputNotTls,
