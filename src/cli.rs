@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
 use crate::event::datagram::first_line;
-use crate::event::{LineRules, Parser as LineParser};
+use crate::event::{LineRules, Minute, Parser as LineParser, Rejection};
 use crate::{count, daemon, quarantine, text};
 
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
@@ -52,7 +52,7 @@ enum Command {
     Send(loadgen::Options),
     /// Count the events in files of line protocol as the service would, without Redis. Lines without a timestamp, and lines
     /// that nodes would reject, are reported and not counted; the age of events does not matter. Exit code 1: a file could not
-    /// be read
+    /// be read, or the database has other points (--compare)
     Count(CountArguments),
     /// Print the status of nodes, Redis and outputs, with problems by severity, their causes and remedies. Exit code 0:
     /// healthy; 1: not healthy
@@ -134,12 +134,20 @@ struct CountArguments {
     /// Files to read, plain or compressed with gzip or zstd; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Configuration of a node, for the grammar of lines and the rollups (default: /etc/eds/eds.toml, if it exists)
+    /// Configuration of a node, for the grammar of lines, the rollups and the output (default: /etc/eds/eds.toml, if it exists)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print a table instead of line protocol
     #[arg(long)]
     table: bool,
+    /// Instead of the counts, print where they differ from the points in a database: the name of an output in the
+    /// configuration, or a URL, which replaces the URL of the output. InfluxDB 1 and 2, VictoriaMetrics
+    #[arg(long, value_name = "OUTPUT", conflicts_with = "table")]
+    compare: Option<String>,
+    /// With --compare: write the points that are missing in the database. Points that are there, or that nodes may still
+    /// publish, and minutes and windows that the files may have only in part, are left alone
+    #[arg(long, requires = "compare")]
+    fill: bool,
     /// Number of threads (default: the number of cores)
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -228,7 +236,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
         Command::Relay(arguments) => relay(arguments)?,
         Command::Demo => daemon::demo()?,
         Command::Check(arguments) => return check(&arguments).map(code),
-        Command::Count(arguments) => count(arguments)?,
+        Command::Count(arguments) => return count(arguments).map(code),
         Command::Status(StatusArguments { flags, json, watch }) => {
             return daemon::status(&operated(&flags)?, json, watch).map(code);
         }
@@ -263,10 +271,19 @@ fn execute(command: Command) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn count(arguments: CountArguments) -> anyhow::Result<()> {
-    let CountArguments { files, config, table, threads, memory, temp_dir } = arguments;
-    let flags = Flags { config, store: Some("memory:".to_owned()), ..Flags::default() };
-    let config = operated(&flags)?;
+/// Runs `eds count`. Returns false if the points in the database differ.
+fn count(arguments: CountArguments) -> anyhow::Result<bool> {
+    let CountArguments { files, config, table, compare, fill, threads, memory, temp_dir } =
+        arguments;
+    let url = compare.clone().filter(|output| output.contains(':'));
+    let store = Some("memory:".to_owned());
+    let flags = Flags { config, store, compare: url, ..Flags::default() };
+    // The secrets of the output are needed only to compare.
+    let config = match &compare {
+        None => operated(&flags)?,
+        Some(_) => config::load(&flags, std::env::vars_os())?.0,
+    };
+    let database = compare.map(|output| database(&config, &output, fill)).transpose()?;
     let threads = threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
         NonZeroUsize::get,
@@ -287,13 +304,6 @@ fn count(arguments: CountArguments) -> anyhow::Result<()> {
     };
     let counted = count::count(&options, |bytes| progress.inc(bytes))?;
     progress.finish_and_clear();
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if table {
-        counted.write_table(&mut out)?;
-    } else {
-        counted.write_lines(&mut out)?;
-    }
-    out.flush()?;
     for (reason, lines, example) in &counted.rejected {
         eprintln!(
             "rejected {lines} lines ({}): {reason}; for example: {}",
@@ -303,7 +313,62 @@ fn count(arguments: CountArguments) -> anyhow::Result<()> {
     }
     let count::Counted { events, distinct, spilled, .. } = counted;
     eprintln!("{events} events, {distinct} different ones, {spilled} bytes in temporary files");
-    Ok(())
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut is_equal = true;
+    if let Some(database) = database {
+        let is_unstamped =
+            counted.rejected.iter().any(|(reason, ..)| *reason == Rejection::TimestampMissing);
+        anyhow::ensure!(
+            !fill || !is_unstamped,
+            "nothing was filled, because events without a timestamp are missing in the counts; use files without such lines"
+        );
+        let compared = count::compare(&counted, &database, &mut out);
+        // Differences that were found before an error are printed too.
+        let compared = daemon::runtime()?.block_on(compared);
+        out.flush()?;
+        let compared = compared.map_err(|error| match error {
+            count::CompareError::Print(error) => anyhow::Error::from(error),
+            error => error.into(),
+        })?;
+        eprintln!("{compared}");
+        is_equal = compared.is_equal();
+    } else if table {
+        counted.write_table(&mut out)?;
+    } else {
+        counted.write_lines(&mut out)?;
+    }
+    out.flush()?;
+    Ok(is_equal)
+}
+
+/// Returns the database of an output, which is given by its name or is the only one.
+fn database(config: &Config, output: &str, fill: bool) -> anyhow::Result<count::Database> {
+    let is_named = |known: &&config::Output| output.contains(':') || known.name.as_str() == output;
+    let found = config.outputs.iter().find(is_named);
+    let Some(config::Output {
+        target: config::Target::InfluxDb(settings), write_counts_max, ..
+    }) = found
+    else {
+        let names: Vec<_> = config.outputs.iter().map(|output| output.name.as_str()).collect();
+        return Err(daemon::Misused(format!(
+            "--compare: {output} is not the name of an output with a database, nor a URL such as http://host:8086; the \
+             configured outputs are: {}",
+            names.join(", ")
+        ))
+        .into());
+    };
+    // After this time, no node accepts or publishes an event, unless counts wait for the output.
+    let flush = config.flush;
+    let open = config.input.max_age + flush.max_hold + flush.grace + flush.lease;
+    let open = i64::try_from(open.as_nanos()).unwrap_or(i64::MAX);
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(0);
+    let next = Minute::of_nanos(now.saturating_sub(open));
+    Ok(count::Database {
+        settings: (**settings).clone(),
+        lines_max: 2 * write_counts_max,
+        is_filled: fill,
+        first_open: next,
+    })
 }
 
 fn operated(flags: &Flags) -> anyhow::Result<Config> {

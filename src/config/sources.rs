@@ -34,6 +34,9 @@ pub struct Flags {
     /// Destination of the counts: stdout:, http://… or https://…; replaces all configured outputs
     #[arg(long, value_name = "URL")]
     pub output: Option<String>,
+    /// Like `output`, for `eds count --compare`
+    #[arg(skip)]
+    pub compare: Option<String>,
     /// TCP address of the HTTP server; an empty address disables it
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
@@ -76,6 +79,7 @@ impl Flags {
             ("--listen", "input.listen", joined(&self.listen)),
             ("--store", "store.url", self.store.clone()),
             ("--output", "output.url", self.output.clone()),
+            ("--compare", "output.url", self.compare.clone()),
             ("--http", "http.listen", self.http.clone()),
         ];
         (Program::Node, self.config.as_deref(), flags)

@@ -101,6 +101,12 @@ impl Cells {
         self.windows[rollup].users[window as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the first and the last minute with events.
+    pub(super) fn range(&self) -> Option<[Minute; 2]> {
+        let minutes = || self.keys.iter().map(|(_, minute)| *minute);
+        Some([minutes().min()?, minutes().max()?])
+    }
+
     /// Returns the number of distinct events.
     pub(super) fn events(&self) -> u64 {
         self.counts.iter().map(|counts| counts.get().1).sum()

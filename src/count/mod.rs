@@ -3,22 +3,24 @@
 //! that do not fit in memory go to temporary files.
 
 mod cells;
+mod compare;
 mod input;
 mod parts;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use self::cells::Cells;
+pub(crate) use self::compare::{CompareError, Database, compare};
 use self::input::Chunks;
 pub(crate) use self::input::InputError;
 use self::parts::{Part, Record};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{
-    LineRules, Minute, OpenBatch, Parser, Partition, Period, Quality, Rejection, Rollup,
+    Every, LineRules, Minute, OpenBatch, Parser, Partition, Period, Quality, Rejection, Rollup,
 };
 use crate::node::{Example, lock};
 use crate::output::SealedCounts;
@@ -53,6 +55,15 @@ pub(crate) struct Counted {
     pub(crate) distinct: u64,
     /// The number of bytes that were written to temporary files.
     pub(crate) spilled: u64,
+}
+
+/// The counts of minutes or of the windows of a rollup.
+struct Length<'a> {
+    every: Every,
+    /// What is appended to the names of the measurements.
+    suffix: Arc<str>,
+    /// By start and series.
+    counts: Box<dyn Iterator<Item = SealedCounts> + 'a>,
 }
 
 #[derive(Debug, Default)]
@@ -214,18 +225,26 @@ impl<'a> Worker<'a> {
 }
 
 impl Counted {
-    /// Returns all counts, first of minutes and then of windows.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = SealedCounts> {
+    /// Returns the counts of minutes, and then those of the windows of each rollup.
+    fn lengths(&self) -> impl Iterator<Item = Length<'_>> {
         let minutes = self.cells.minutes().map(|(minute, series, unique, cumulative)| {
             sealed(Period::from(minute), series, unique, cumulative)
         });
-        let windows = self.rollups.iter().enumerate().flat_map(|(place, rollup)| {
-            self.cells.windows(place).map(|(start, group, unique, cumulative)| {
+        let minutes = Length { every: Every::MINUTE, suffix: "".into(), counts: Box::new(minutes) };
+        let windows = self.rollups.iter().enumerate().map(|(place, rollup)| {
+            let counts = self.cells.windows(place).map(|(start, group, unique, cumulative)| {
                 let period = Period { start, suffix: rollup.suffix.clone() };
                 sealed(period, group, unique, cumulative)
-            })
+            });
+            let counts = Box::new(counts);
+            Length { every: rollup.every, suffix: rollup.suffix.clone(), counts }
         });
-        minutes.chain(windows)
+        std::iter::once(minutes).chain(windows)
+    }
+
+    /// Returns all counts, first of minutes and then of windows.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = SealedCounts> {
+        self.lengths().flat_map(|length| length.counts)
     }
 
     /// Writes all counts as line protocol, as an output does.

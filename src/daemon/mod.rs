@@ -33,7 +33,7 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 /// An error for a command that cannot run with the given arguments or configuration. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Misused(String);
+pub(crate) struct Misused(pub(crate) String);
 
 /// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level and
 /// the tokens and certificate of `input.http`.
@@ -78,7 +78,8 @@ fn replace_access(running: Option<&Requests>, read: Option<&Requests>) {
     }
 }
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+/// Returns a runtime with one thread, for a command.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")
 }

@@ -29,6 +29,8 @@ pub enum Mode {
     AnswerLater(u16, u32),
     /// Forwards a request, and then closes the connection to the client without a response.
     TakeAndCut,
+    /// Does the same to writes. Forwards all other requests.
+    TakeWriteAndCut,
     /// Forwards a request, and then does not respond. The connection ends when the client leaves or the mode changes.
     TakeAndHang,
     /// Forwards a request, but responds with this status.
@@ -204,7 +206,10 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
         return Ok(());
     };
     if !request.is_write() {
-        let mode = shared.state.lock().unwrap().draw_mode();
+        let mode = match shared.state.lock().unwrap().draw_mode() {
+            Mode::TakeWriteAndCut => Mode::Pass,
+            mode => mode,
+        };
         return exchange(shared, &request, client, mode).1?.send(client);
     }
 
@@ -300,7 +305,7 @@ fn exchange(
     };
     let taken = passed.as_ref().is_ok_and(Answer::is_success);
     let answer = match mode {
-        Mode::TakeAndCut => Err(io::ErrorKind::ConnectionAborted.into()),
+        Mode::TakeAndCut | Mode::TakeWriteAndCut => Err(io::ErrorKind::ConnectionAborted.into()),
         Mode::TakeAndHang => hang(shared, client, mode).and(Err(io::ErrorKind::TimedOut.into())),
         Mode::TakeAndAnswer(status) => Ok(Answer::of(status, "")),
         Mode::Trickle => passed.map(|passed| Answer { trickles: true, ..passed }),

@@ -3,6 +3,7 @@
 
 mod answer;
 mod http;
+mod query;
 
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use reqwest::Url;
 use self::answer::{Dialect, judge, unanswered};
 pub(crate) use self::http::http_client;
 pub use self::http::{LineWriter, certificates};
+pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
 use crate::event::Minute;
