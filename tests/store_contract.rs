@@ -108,6 +108,7 @@ suite! {
             finished_max_of_zero_claims_no_finished_minute;
         windows:
             sealed_users_are_kept_until_acknowledged
+            sealed_users_do_not_depend_on_the_node
             minute_is_added_to_a_window_once
             open_window_is_read_with_all_its_minutes
             sealed_window_accepts_no_more_minutes

@@ -174,9 +174,7 @@ impl Contributor {
 
     async fn contribute(&self, claim: &Claim) -> Result<(), StoreError> {
         let Shared { store, partitions, settings, .. } = &*self.shared;
-        let unsent = self.shared.unsent(claim).await?.into_iter();
-        // A window has no zeros.
-        let (counts, zeros): (Vec<_>, Vec<_>) = unsent.partition(|counts| counts.cumulative > 0);
+        let counts = self.shared.unsent(claim).await?;
         let mut parts: Vec<Part<'_>> = Vec::new();
         for (partition, rollup) in partitions.rollups() {
             let [_, minute] = rollup.every.window(claim.minute);
@@ -186,7 +184,12 @@ impl Contributor {
                 continue;
             }
             let mut union = Union::new(rollup.limits);
-            let groups: Vec<_> = counts.iter().map(|counts| rollup.group(&counts.series)).collect();
+            // A window has no zeros.
+            let groups = counts.iter().map(|counts| match counts.cumulative {
+                0 => None,
+                _ => rollup.group(&counts.series),
+            });
+            let groups: Vec<_> = groups.collect();
             for (counts, group) in counts.iter().zip(&groups) {
                 if let Some(group) = group {
                     union.add(group, counts.cumulative, []);
@@ -234,7 +237,7 @@ impl Contributor {
                 }
             }
         }
-        let series: Vec<_> = counts.iter().chain(&zeros).map(|counts| &*counts.series).collect();
+        let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
         if store.acknowledge(claim, &series, settings.lease).await? {
             self.shared.claims.remove(claim);
         }

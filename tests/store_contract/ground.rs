@@ -228,7 +228,9 @@ impl Node {
                     }
                 })
                 .collect();
-            repeated += self.0.record(partition, &records(&recordings)).await?;
+            let generation = self.0.generation(partition);
+            let records = Records { generation, ..records(&recordings) };
+            repeated += self.0.record(partition, &records).await?;
         }
         Ok(repeated)
     }

@@ -32,7 +32,10 @@ async fn sealed(node: &Node) -> Claim {
 
 async fn users(node: &Node, claim: &Claim, series: &str) -> BTreeSet<u64> {
     let mut users = BTreeSet::new();
-    let counts = [SeriesCounts { series: series.to_owned(), unique: 9, ..SeriesCounts::default() }];
+    let unsent = node.unsent(claim).await;
+    let (unique, cumulative) = unsent.get(series).copied().unwrap_or_default();
+    let counts =
+        [SeriesCounts { series: series.to_owned(), unique, cumulative, ..SeriesCounts::default() }];
     let mut take = |_, found: Vec<u64>| users.extend(found);
     node.0.sealed_users(claim, &counts, &mut take).await.unwrap();
     users
@@ -69,6 +72,26 @@ pub(crate) async fn sealed_users_are_kept_until_acknowledged(ground: &Ground) {
     assert!(a.0.acknowledge(&claim, &[series.as_str()], AT_ONCE.lease).await.unwrap());
     let left = a.0.sealed_users(&claim, &[], &mut |_, _| {}).await;
     assert!(!matches!(left, Err(StoreError::Forgot)));
+}
+
+/// Even if another node has recorded as many users, some of them too late.
+pub(crate) async fn sealed_users_do_not_depend_on_the_node(ground: &Ground) {
+    let [a, b, other] = ["a", "b", "other"].map(|name| ground.node(name));
+    let [series, before] = &series_of_one_partition(2)[..] else { unreachable!() };
+    // A node knows the generation of a server once it has connected.
+    a.record(&[event(SEED_MINUTE, before, "x", 1)]).await;
+    sealed(&a).await;
+    for (node, user) in [(&a, "x"), (&b, "x"), (&b, "y")] {
+        node.record(&[event(SEED_MINUTE + 1, series, user, 1)]).await;
+    }
+    let claim = sealed(&b).await;
+    let expected = users(&other, &claim, series).await;
+    assert_eq!(expected.len(), 2);
+    assert_eq!(users(&b, &claim, series).await, expected);
+    a.record(&[event(SEED_MINUTE + 1, series, "late", 2)]).await;
+    let late = a.claim_one(&AT_ONCE).await;
+    assert!(a.seal_for(&late, &outputs()).await.is_empty());
+    assert_eq!(users(&a, &claim, series).await, expected);
 }
 
 pub(crate) async fn minute_is_added_to_a_window_once(ground: &Ground) {

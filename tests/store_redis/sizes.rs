@@ -1,6 +1,7 @@
 //! Tests that the size of requests is bounded, and that long names are sent as rarely as the layout allows.
 
-use event_data_service::store::{Draining as _, REQUEST_BYTES_MAX};
+use event_data_service::event::{Every, Partitions, Rollup, RollupLimits, Tags};
+use event_data_service::store::REQUEST_BYTES_MAX;
 use memchr::memmem;
 use testing::redis_proxy::Watcher;
 
@@ -33,12 +34,32 @@ impl Sent {
 }
 
 fn watched(server: &RedisServer, layout: Layout) -> (RedisStore, Arc<Sent>) {
+    watched_as(server, layout, partitions())
+}
+
+fn watched_as(
+    server: &RedisServer,
+    layout: Layout,
+    partitions: Partitions,
+) -> (RedisStore, Arc<Sent>) {
     let sent = Arc::new(Sent::default());
     let proxy = RedisProxy::watched(server.address(), Arc::clone(&sent) as Arc<dyn Watcher>);
     let mut redis = server.settings();
     redis.address = Address::Server(proxy.address().into());
-    let settings = Settings { redis, layout, ..tcp(server) };
+    let settings = Settings { redis, layout, partitions, ..tcp(server) };
     (store(&settings), sent)
+}
+
+fn with_hours(partitions: Partitions) -> Partitions {
+    partitions.with_rollups(vec![Rollup {
+        name: "hours".to_owned(),
+        every: Every::Minutes(60),
+        tags: Tags::All,
+        keep: Vec::new(),
+        drop: Vec::new(),
+        limits: RollupLimits { users_max: 1000, groups_max: 1000, bytes_max: 1 << 20 },
+        suffix: "_1h".into(),
+    }])
 }
 
 async fn admit(store: &RedisStore, minute: Minute, series: &[&str]) {
@@ -66,6 +87,29 @@ async fn long_name_is_sent_once_per_step() {
         }
         let times = sent.times(&long);
         assert!(times <= most, "{layout:?}: {times} times");
+    }
+}
+
+/// A node that has recorded all users of a series need not read them to add them to windows.
+#[tokio::test]
+async fn users_of_the_node_are_not_read() {
+    let server = RedisServer::start(&[]);
+    let (store, sent) = watched_as(&server, Layout::Sets, with_hours(partitions()));
+    let partition = partition();
+    let outputs = [OutputName::rollup()];
+    let request =
+        SealRequest { series_max: 9, lease: LEASE, outputs: &outputs, ..SealRequest::default() };
+    let generation = store.generation(partition);
+    // Users that may have been recorded in any generation are read.
+    for (minute, generation) in [(minute(), 0), (next_minute(), generation)] {
+        record_as_of(&store, generation, minute, &["s=1", "s=2"], 1).await.unwrap();
+        let claims = claim(&store).await.unwrap();
+        let done = store.compact(&claims[0], &request).await.unwrap();
+        let counts = store.unsent(&done.sending[0], 0).await.unwrap().items;
+        let mut users = 0;
+        let mut take = |_, found: Vec<u64>| users += found.len();
+        store.sealed_users(&done.sending[0], &counts, &mut take).await.unwrap();
+        assert_eq!((users, sent.times("SMEMBERS\r\n")), (2, 2));
     }
 }
 

@@ -106,7 +106,7 @@ impl RedisStore {
         Ok(Self {
             gateway: Gateway::new(settings, register.identity().to_owned())?,
             layout: match settings.layout {
-                Layout::Sets => Box::new(sets::Sets),
+                Layout::Sets => Box::new(sets::Sets::new()),
                 Layout::Log => Box::new(log::Logs::new(settings.redis.timeouts.response)),
             },
             windows: windows::Windows::new(),

@@ -9,13 +9,18 @@
 //!
 //! The transaction also stores what this process has seen of the minutes (`coverage`), with one HSET per minute.
 
+mod recorded;
+
 use std::io;
 
 use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
+use hashbrown::HashMap;
 use redis_link::Connection;
 
-use super::gateway::At;
+use self::recorded::{OwnUsers, Recorded};
+use super::counted::Taken;
+use super::gateway::{ANY, At};
 use super::keys::{Place, Scope};
 use super::layout::{
     OpenMinutes, SEALING, announce, by_minute, cover, events_of, names, seal, zeros_for,
@@ -24,7 +29,8 @@ use super::millis;
 use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Batch, series_fingerprint};
 use crate::store::{
-    Claim, Compaction, Page, RecordRequest, Records, Result, SealRequest, SeriesCounts, SeriesUsers,
+    Claim, Compaction, OutputName, Page, RecordRequest, Records, Result, SealRequest, SeriesCounts,
+    SeriesUsers, off_runtime,
 };
 
 scripts! {
@@ -45,8 +51,57 @@ const USERS_READ: u64 = 10_000;
 /// The number of series per read transaction, which has three short commands for each series.
 const LOOKED_AT: usize = 50;
 
+/// A minute that this process is sealing, or has sealed.
 #[derive(Debug)]
-pub(super) struct Sets;
+struct Sealing {
+    token: String,
+    /// The number of series that this process has sealed.
+    sealed: u64,
+    /// The users that this process had recorded before it sealed the first series.
+    own: Option<OwnUsers>,
+}
+
+#[derive(Debug)]
+pub(super) struct Sets {
+    recorded: Recorded,
+    /// The minutes whose users will be added to windows.
+    sealing: Taken<Sealing>,
+}
+
+impl Sets {
+    pub(super) fn new() -> Self {
+        Self { recorded: Recorded::default(), sealing: Taken::new() }
+    }
+
+    /// Passes the users of the series whose users this process has all recorded itself to `take`. Returns the other series.
+    ///
+    /// A set contains all users that were recorded before it was sealed, as long as the store has not lost anything. If this
+    /// process has sealed all series, it has sealed each after it recorded these users, so equal numbers mean equal sets.
+    async fn take_own<'a>(
+        &self,
+        at: At<'_>,
+        series: &'a [SeriesCounts],
+        take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
+    ) -> Vec<(usize, &'a SeriesCounts)> {
+        let generation = at.gateway.generation(at.partition);
+        let sealing = self.sealing.take(&at.bucket());
+        let own = sealing.filter(|sealing| sealing.sealed == series.len() as u64);
+        let own = own.and_then(|sealing| sealing.own);
+        let mut users = match own.filter(|own| own.generation == generation) {
+            Some(own) => off_runtime(move || own.distinct()).await,
+            None => HashMap::new(),
+        };
+        let mut others = Vec::new();
+        for (place, counts) in series.iter().enumerate() {
+            match users.remove(&counts.series) {
+                Some(users) if users.len() as u64 == counts.unique => take(place, users),
+                _ => others.push((place, counts)),
+            }
+        }
+        others.retain(|(_, counts)| counts.unique > 0);
+        others
+    }
+}
 
 #[async_trait]
 impl OpenMinutes for Sets {
@@ -82,6 +137,15 @@ impl OpenMinutes for Sets {
             }
         };
         let added = at.run(record).await?;
+        let has_rollups = at.gateway.partitions.rollups().next().is_some();
+        if has_rollups
+            && at.generation != ANY
+            && let Ok(key) = at.gateway.fingerprint_key().await
+        {
+            for (minute, requests) in by_minute(records.requests) {
+                self.recorded.add(at.minute(minute).bucket(), at.generation, key, &requests);
+            }
+        }
         let events = events_of(records.requests) as u64;
         Ok(added.map_or(0, |added| events.saturating_sub(added.iter().sum())))
     }
@@ -92,6 +156,10 @@ impl OpenMinutes for Sets {
         claim: &Claim,
         request: &SealRequest<'_>,
     ) -> Result<Compaction> {
+        let is_known = |known: &Sealing| known.token == claim.token;
+        let mut sealing = self.sealing.take(&at.bucket()).filter(is_known).unwrap_or_else(|| {
+            Sealing { token: claim.token.clone(), sealed: 0, own: self.recorded.take(at.bucket()) }
+        });
         let script = Compact {
             token: &claim.token,
             lease_ms: millis(request.lease),
@@ -99,7 +167,12 @@ impl OpenMinutes for Sets {
             zeros_for: zeros_for(at, request.zeros),
             series_max: request.series_max,
         };
-        seal(at, claim, script.at(&at.place), request.outputs).await
+        let compaction = seal(at, claim, script.at(&at.place), request.outputs).await?;
+        if request.outputs.contains(&OutputName::rollup()) {
+            sealing.sealed += compaction.sealed;
+            self.sealing.put(at.bucket(), sealing);
+        }
+        Ok(compaction)
     }
 
     async fn sealed_users(
@@ -108,40 +181,41 @@ impl OpenMinutes for Sets {
         series: &[SeriesCounts],
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<()> {
+        let others = self.take_own(at, series, take).await;
         let key = at.gateway.fingerprint_key().await?;
-        let (base, mut from) = (at.place.base(), 0);
-        while from < series.len() {
+        let base = at.place.base();
+        let mut rest = &others[..];
+        while let Some((place, largest)) = rest.first() {
             // Combines small sets, and reads a large set on its own.
             let mut users = 0;
-            let fits = |counts: &&SeriesCounts| {
+            let fits = |(_, counts): &&(usize, &SeriesCounts)| {
                 users += counts.unique;
                 users <= USERS_READ
             };
-            let count = series[from..].iter().take_while(fits).count();
-            let read = &series[from..from + count.max(1)];
+            let count = rest.iter().take_while(fits).count();
             if count == 0 {
-                let (set, mut cursor) = (format!("{base}sealed_user:{}", read[0].series), 0_u64);
+                let (set, mut cursor) = (format!("{base}sealed_user:{}", largest.series), 0_u64);
                 loop {
                     let mut scan = cmd("SSCAN");
                     scan.arg(&set).arg(cursor).arg("COUNT").arg(USERS_READ / 2);
                     let users: Vec<String>;
                     (cursor, users) = at.ask(scan).await?;
-                    take(from, users.iter().map(|user| key.user(user)).collect());
+                    take(*place, users.iter().map(|user| key.user(user)).collect());
                     if cursor == 0 {
                         break;
                     }
                 }
             } else {
                 let mut pipeline = pipe();
-                for counts in read {
+                for (_, counts) in &rest[..count] {
                     pipeline.smembers(format!("{base}sealed_user:{}", counts.series));
                 }
                 let sets: Vec<Vec<String>> = at.ask(pipeline).await?;
-                for (place, users) in (from..).zip(sets) {
-                    take(place, users.iter().map(|user| key.user(user)).collect());
+                for ((place, _), users) in rest.iter().zip(sets) {
+                    take(*place, users.iter().map(|user| key.user(user)).collect());
                 }
             }
-            from += read.len();
+            rest = &rest[count.max(1)..];
         }
         Ok(())
     }
