@@ -195,21 +195,24 @@ impl Union {
                 group.sketch.as_mut()?.update(&sketch);
                 continue;
             }
-            let width = usize::from(width);
             if users == 0 {
                 self.add(name, events, []);
                 continue;
             }
             let mut user = u64::from_le_bytes(*rest.split_off(..size_of::<u64>())?.first_chunk()?);
             let first = user;
-            let differences = rest.split_off(..width.checked_mul(users - 1)?)?;
-            if width > size_of::<u64>() || (width == 0 && users > 1) {
+            let differences = rest.split_off(..usize::from(width).checked_mul(users - 1)?)?;
+            if usize::from(width) > size_of::<u64>() || (width == 0 && users > 1) {
                 return None;
             }
-            let later = differences.chunks_exact(width.max(1)).map(move |bytes| {
-                let mut difference = [0; size_of::<u64>()];
-                difference[..width].copy_from_slice(bytes);
-                user = user.wrapping_add(u64::from_le_bytes(difference));
+            // Reads eight bytes at a time, which is several times as fast as reading `width` bytes.
+            let mut padded = differences.to_vec();
+            padded.extend_from_slice(&[0; size_of::<u64>()]);
+            let mask = u64::MAX.checked_shr(u64::BITS - u8::BITS * u32::from(width)).unwrap_or(0);
+            let width = usize::from(width);
+            let later = (1..users).map(|place| {
+                let bytes = padded[(place - 1) * width..].first_chunk().copied();
+                user = user.wrapping_add(u64::from_le_bytes(bytes.unwrap_or_default()) & mask);
                 user
             });
             self.add(name, events, std::iter::once(first).chain(later));
@@ -312,9 +315,14 @@ fn write_entry(frame: &mut Vec<u8>, name: &str, events: u64, users: &[u64]) {
     if let Some(first) = users.first() {
         frame.extend_from_slice(&first.to_le_bytes());
     }
+    // Writes eight bytes at a time, each over the end of the previous one.
+    let (mut end, width) = (frame.len(), width as usize);
+    frame.resize(end + width * users.len().saturating_sub(1) + size_of::<u64>(), 0);
     for difference in differences {
-        frame.extend_from_slice(&difference.to_le_bytes()[..width as usize]);
+        frame[end..end + size_of::<u64>()].copy_from_slice(&difference.to_le_bytes());
+        end += width;
     }
+    frame.truncate(end);
 }
 
 #[cfg(test)]
