@@ -51,7 +51,10 @@ impl Budget {
 pub(super) struct Replay {
     window: Duration,
     budget: Arc<Budget>,
+    /// In the order in which the store acknowledged them, so that older generations come first.
     batches: VecDeque<Kept>,
+    /// The number of events in `batches`.
+    events: u64,
 }
 
 #[derive(Debug)]
@@ -70,7 +73,7 @@ impl Drop for Kept {
 
 impl Replay {
     pub(super) const fn new(window: Duration, budget: Arc<Budget>) -> Self {
-        Self { window, budget, batches: VecDeque::new() }
+        Self { window, budget, batches: VecDeque::new(), events: 0 }
     }
 
     /// Keeps a batch that has just been recorded. Returns false if memory is so short that batches had to be dropped early.
@@ -82,24 +85,40 @@ impl Replay {
         let mut in_time = true;
         while !self.budget.reserve(batch.bytes()) {
             in_time = false;
-            if self.batches.pop_front().is_none() {
+            if self.remove(0).is_none() {
                 return false;
             }
         }
         let budget = Arc::clone(&self.budget);
-        self.batches.push_back(Kept { batch, budget, confirmed: now, generation });
+        self.push(Kept { batch, budget, confirmed: now, generation });
         in_time
+    }
+
+    fn push(&mut self, kept: Kept) {
+        self.events += kept.batch.events() as u64;
+        self.batches.push_back(kept);
+    }
+
+    fn remove(&mut self, place: usize) -> Option<Kept> {
+        let kept = self.batches.remove(place)?;
+        self.events -= kept.batch.events() as u64;
+        Some(kept)
     }
 
     /// Drops the batches that this generation of the store acknowledged longer ago than the replay window.
     pub(super) fn expire(&mut self, generation: u64, now: Instant) {
-        self.batches.retain(|kept| {
-            kept.generation != generation || now.duration_since(kept.confirmed) <= self.window
-        });
+        let Some(first) = self.batches.iter().position(|kept| kept.generation == generation) else {
+            return;
+        };
+        let window = self.window;
+        let is_old = |kept: &Kept| now.duration_since(kept.confirmed) > window;
+        while self.batches.get(first).is_some_and(is_old) {
+            self.remove(first);
+        }
     }
 
-    pub(super) fn events(&self) -> u64 {
-        self.batches.iter().map(|kept| kept.batch.events() as u64).sum()
+    pub(super) const fn events(&self) -> u64 {
+        self.events
     }
 
     pub(super) fn len(&self) -> usize {
@@ -108,15 +127,15 @@ impl Replay {
 
     /// Removes and returns the first batch that a different generation acknowledged, or `None` if there is none.
     pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Kept> {
-        let at = self.batches.iter().position(|kept| kept.generation != generation)?;
-        self.batches.remove(at)
+        self.batches.front().filter(|kept| kept.generation != generation)?;
+        self.remove(0)
     }
 
     /// Puts back a batch that has been re-recorded, as acknowledged by this generation at `now`.
     pub(super) fn put_back(&mut self, kept: Kept, generation: u64, now: Instant) {
         let mut kept = kept;
         (kept.generation, kept.confirmed) = (generation, now);
-        self.batches.push_back(kept);
+        self.push(kept);
     }
 }
 
