@@ -357,8 +357,11 @@ fn day_is_exact(start_ns: i64, hours: i64) {
     let now_ns = Clock::ahead_by(0).now_ns();
     let clock_at = |at_ns: i64| Clock::ahead_by((at_ns - now_ns) / 1000);
 
+    // With few partitions, because each closes all minutes of the week.
+    let few = ("store.partitions", "2");
+
     // All at once, nine days later.
-    let mut alone = Node::new("alone", &[("store.url", "memory:"), ("output.url", "stdout:")]);
+    let mut alone = Node::new("alone", &[("store.url", "memory:"), ("output.url", "stdout:"), few]);
     alone.set_clock(clock_at(end_ns + 9 * 24 * HOUR_NS));
     alone.set_sections("rollup", &rollups);
     alone.run();
@@ -374,7 +377,7 @@ fn day_is_exact(start_ns: i64, hours: i64) {
     // While the day lasts: after the change, and shortly before its end.
     let clock = clock_at(start_ns + (change + 61) * MINUTE_NS);
     let redis = RedisServer::start_with_clock(&clock, &[]);
-    let mut node = Node::new("one", &[("store.url", &redis.url()), ("output.url", "stdout:")]);
+    let mut node = Node::new("one", &[("store.url", &redis.url()), ("output.url", "stdout:"), few]);
     node.share_clock(&clock);
     node.set_sections("rollup", &rollups);
     node.run();
