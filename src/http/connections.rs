@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::{Extension, Router};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -75,8 +75,29 @@ trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// When a connection started waiting for its client; `None` while a request is being processed.
-type Waiting = Option<Instant>;
+/// What a connection is waiting for.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// When it started to wait for its client; `None` while a request is being processed.
+    since: Option<Instant>,
+    /// Whether the head of a request has arrived that has not been answered.
+    has_request: bool,
+}
+
+/// The client of a request whose body has not arrived yet.
+#[derive(Debug, Clone)]
+pub(super) struct Client(Arc<watch::Sender<Waiting>>);
+
+impl Client {
+    /// Marks the body as complete, so that the connection no longer waits for its client.
+    pub(super) fn has_sent(&self) {
+        self.0.send_modify(|waiting| waiting.since = None);
+    }
+}
+
+fn idle() -> Waiting {
+    Waiting { since: Some(Instant::now()), has_request: false }
+}
 
 #[derive(Debug)]
 struct Open {
@@ -139,7 +160,7 @@ pub(super) async fn serve(
             }
             accepted = listener.accept(), if !is_full => match accepted {
                 Ok((stream, client)) => {
-                    let (sender, waiting) = watch::channel(Some(Instant::now()));
+                    let (sender, waiting) = watch::channel(idle());
                     let task = {
                         let router = router.clone().layer(Extension(client));
                         let tls = tls.as_ref().and_then(|tls| tls());
@@ -176,7 +197,7 @@ fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
         *of_network.entry(open.network).or_default() += 1;
     }
     let waiting = connections.iter().filter_map(|(id, open)| {
-        let since = (*open.waiting.borrow())?;
+        let since = open.waiting.borrow().since?;
         Some((of_network[&open.network], Reverse(since), *id))
     });
     let (_, Reverse(since), id) = waiting.max_by_key(|&(count, since, _)| (count, since))?;
@@ -204,12 +225,15 @@ async fn serve_one(
     };
     let router = TowerToHyperService::new(router);
     let mut changed = waiting.subscribe();
-    let answer = service_fn(|request: hyper::Request<Incoming>| {
-        waiting.send_replace(None);
+    let client = Client(Arc::new(waiting));
+    let answer = service_fn(|mut request: hyper::Request<Incoming>| {
+        let since = (!request.body().is_end_stream()).then(Instant::now);
+        client.0.send_replace(Waiting { since, has_request: true });
+        request.extensions_mut().insert(client.clone());
         let answer = router.call(request);
         async {
             let answer = answer.await;
-            waiting.send_replace(Some(Instant::now()));
+            client.0.send_replace(idle());
             answer
         }
     });
@@ -223,7 +247,9 @@ async fn serve_one(
     let ends = Instant::now() + patience.lasts;
     let mut is_ending = false;
     let ended = loop {
-        let read_by = changed.borrow_and_update().map(|since| since + patience.read);
+        let waiting = *changed.borrow_and_update();
+        let idle_since = waiting.since.filter(|_| !waiting.has_request);
+        let read_by = idle_since.map(|since| since + patience.read);
         tokio::select! {
             ended = &mut connection => break ended,
             _ = changed.changed() => continue,
@@ -235,7 +261,7 @@ async fn serve_one(
         Pin::new(&mut connection).graceful_shutdown();
     };
     let parts = connection.into_parts();
-    let has_request = changed.borrow().is_none();
+    let has_request = changed.borrow().has_request;
     let refused = ended.err().filter(|_| !has_request);
     let refused = refused.and_then(|error| refusal(&error, parts.read_buf.is_empty()));
     let closing = close(parts.io.into_inner().0, refused);

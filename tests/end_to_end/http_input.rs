@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use testing::http::{answer, get, post};
 
 use crate::prelude::*;
+use crate::queries::check_schema;
 use crate::spool::{BACK, wait_spool_empty};
 
 const TOKEN: &str = "0123456789abcdef";
@@ -74,8 +75,11 @@ fn requests_are_answered_as_influxdb_does() {
     ] {
         assert!(message.contains(words), "{words}: {message}");
     }
+    let file: serde_json::Value =
+        serde_json::from_str(include_str!("../../docs/openapi-write.json")).unwrap();
     for (path, body, expected) in [
         ("/write?precision=h", "a=1 value=x 1", 400),
+        ("/write?precision=s&precision=s", "a=1 value=x 1", 400),
         ("/write", &*"a=1 value=x 1\n".repeat(100), 413),
         ("/query?q=SELECT+1", "", 400),
         ("/query?q=CREATE+DATABASE+%22telegraf%22", "", 200),
@@ -83,13 +87,20 @@ fn requests_are_answered_as_influxdb_does() {
     ] {
         let (status, text) = write_to(at, path, body.to_owned());
         assert_eq!(status, expected, "{path}: {text}");
-        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let known = &file["paths"][path.split('?').next().unwrap()]["post"]["responses"];
+        let responses = if known.is_null() { &file["components"]["responses"] } else { known };
+        let schema = &responses[status.to_string()]["content"]["application/json"]["schema"];
+        check_schema(&file, schema, &answer, path);
     }
     let ping = answer(get(at, "/ping")).unwrap();
     assert_eq!(ping.status, 204);
     assert!(ping.headers.contains_key("x-influxdb-version"));
     assert!(answer(get(at, "/health")).unwrap().body.contains("\"pass\""));
     assert_eq!(answer(get(at, "/write")).unwrap().status, 405);
+    let other = reqwest::blocking::Client::new()
+        .request("TRACE".parse().unwrap(), format!("http://{at}/query"));
+    assert_eq!(other.send().unwrap().status(), 405);
     let of_page = answer(post(at, "/write").header("Origin", "http://example.org")).unwrap();
     assert_eq!(of_page.status, 403);
 

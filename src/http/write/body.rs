@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use flate2::read::MultiGzDecoder;
 use http_body_util::BodyExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use crate::store::off_runtime;
 
@@ -21,6 +21,10 @@ const BODY_WITHIN: Duration = Duration::from_secs(60);
 const UNIT: usize = 1 << 10;
 /// The size of the parts in which a body is decompressed, in bytes.
 const PART_BYTES: usize = 64 << 10;
+/// How long a body may arrive before it is given up if memory is short.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+/// The maximum time for a body to wait for memory.
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// How many bodies of the maximum size fit in the memory for all bodies.
 const BODIES: usize = 8;
 
@@ -47,12 +51,15 @@ pub(super) struct Held {
 pub(super) struct Bodies {
     bytes_max: usize,
     memory: Arc<Semaphore>,
+    /// Notifies bodies that are arriving that memory is short.
+    is_short: Notify,
 }
 
 impl Bodies {
     pub(super) fn new(bytes_max: usize) -> Self {
         let units = BODIES * bytes_max.div_ceil(UNIT);
-        Self { bytes_max, memory: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))) }
+        let memory = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
+        Self { bytes_max, memory, is_short: Notify::new() }
     }
 
     /// Reads a body, and decompresses it.
@@ -97,16 +104,35 @@ impl Bodies {
     }
 
     async fn read_parts(&self, mut body: Body) -> Result<Held, Unread> {
+        let began = Instant::now();
         let mut held = self.hold()?;
-        while let Some(part) =
-            timeout(PART_WITHIN, body.frame()).await.map_err(|_| Unread::TooSlow)?
-        {
+        loop {
+            let part = tokio::select! {
+                part = timeout(PART_WITHIN, body.frame()) => part.map_err(|_| Unread::TooSlow)?,
+                () = self.is_short.notified() => {
+                    if began.elapsed() >= GIVEN_UP_AFTER {
+                        return Err(Unread::TooSlow);
+                    }
+                    continue;
+                }
+            };
+            let Some(part) = part else {
+                return Ok(held);
+            };
             let part = part.map_err(|_| Unread::Incomplete)?;
-            if let Some(part) = part.data_ref() {
-                held.append(part, self.bytes_max)?;
+            let Some(part) = part.data_ref() else {
+                continue;
+            };
+            match held.append(part, self.bytes_max) {
+                Err(Unread::NoMemory) => {
+                    self.is_short.notify_waiters();
+                    let room = timeout(ROOM_WITHIN, held.make_room(part.len())).await;
+                    room.map_err(|_| Unread::NoMemory)??;
+                    held.append(part, self.bytes_max)?;
+                }
+                appended => appended?,
             }
         }
-        Ok(held)
     }
 }
 
@@ -116,17 +142,28 @@ impl Held {
         (self.bytes, self.reserved)
     }
 
+    /// Returns the number of units that are missing for this many more bytes.
+    fn missing(&self, more: usize) -> Result<u32, Unread> {
+        let units = (self.bytes.len() + more).div_ceil(UNIT);
+        let missing = units.saturating_sub(self.reserved.num_permits());
+        u32::try_from(missing).map_err(|_| Unread::NoMemory)
+    }
+
+    /// Waits until memory for this many more bytes is reserved.
+    async fn make_room(&mut self, more: usize) -> Result<(), Unread> {
+        let missing = self.missing(more)?;
+        let room = Arc::clone(self.reserved.semaphore()).acquire_many_owned(missing).await;
+        self.reserved.merge(room.map_err(|_| Unread::NoMemory)?);
+        Ok(())
+    }
+
     fn append(&mut self, part: &[u8], bytes_max: usize) -> Result<(), Unread> {
-        let bytes = self.bytes.len() + part.len();
-        if bytes > bytes_max {
+        if self.bytes.len() + part.len() > bytes_max {
             return Err(Unread::TooLarge);
         }
-        while self.reserved.num_permits() * UNIT < bytes {
-            let missing = bytes.div_ceil(UNIT) - self.reserved.num_permits();
-            let missing = u32::try_from(missing).map_err(|_| Unread::NoMemory)?;
-            let more = Arc::clone(self.reserved.semaphore()).try_acquire_many_owned(missing);
-            self.reserved.merge(more.map_err(|_| Unread::NoMemory)?);
-        }
+        let missing = self.missing(part.len())?;
+        let more = Arc::clone(self.reserved.semaphore()).try_acquire_many_owned(missing);
+        self.reserved.merge(more.map_err(|_| Unread::NoMemory)?);
         self.bytes.extend_from_slice(part);
         Ok(())
     }
@@ -138,6 +175,7 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use futures_util::StreamExt as _;
 
     use super::*;
 
@@ -183,6 +221,27 @@ mod tests {
         assert_eq!(refused.unwrap_err(), Unread::NoMemory);
         held.pop();
         bodies.read(&plain, text.into()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_bodies_make_room_for_others() {
+        let bodies = Arc::new(Bodies::new(UNIT));
+        let slow = || {
+            let parts = futures_util::stream::iter([Ok::<_, std::io::Error>(vec![b'a'; UNIT])]);
+            Body::from_stream(parts.chain(futures_util::stream::pending()))
+        };
+        let read = |body| {
+            let bodies = Arc::clone(&bodies);
+            tokio::spawn(async move { bodies.read(&HeaderMap::new(), body).await })
+        };
+        let slow: Vec<_> = (0..BODIES).map(|_| read(slow())).collect();
+        let others = || read(vec![b'a'; UNIT].into());
+        assert_eq!(others().await.unwrap().unwrap_err(), Unread::NoMemory);
+        tokio::time::sleep(GIVEN_UP_AFTER).await;
+        others().await.unwrap().unwrap();
+        for slow in slow {
+            assert_eq!(slow.await.unwrap().unwrap_err(), Unread::TooSlow);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{get, post};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::json;
@@ -27,7 +28,7 @@ use self::access::Token;
 pub(crate) use self::access::{Access, Tokens};
 use self::body::{Bodies, Unread};
 pub(crate) use self::forward::Forward;
-use super::connections::{self, Patience};
+use super::connections::{self, Client, Patience};
 use crate::event::Precision;
 use crate::ingest::{Refused, Terms, Writes, Written};
 use crate::node::lock;
@@ -177,7 +178,7 @@ impl WriteServer {
         let router = Router::new()
             .route("/write", post(write))
             .route("/api/v2/write", post(write))
-            .route("/query", any(query))
+            .route("/query", get(query).post(query))
             .with_state(Arc::clone(&shared))
             .route("/ping", get(async || StatusCode::NO_CONTENT))
             .route("/health", get(health))
@@ -238,9 +239,12 @@ struct Parameters {
 /// Answers the statement that creates a database, which some clients send before they write.
 async fn query(
     State(shared): State<Arc<Shared>>,
-    Query(mut parameters): Query<Parameters>,
+    parameters: Result<Query<Parameters>, QueryRejection>,
     request: Request,
 ) -> Response {
+    let Ok(Query(mut parameters)) = parameters else {
+        return malformed_query();
+    };
     if lock(&shared.access).check(request.headers(), parameters.p.as_deref()).is_err() {
         return unauthorized();
     }
@@ -261,6 +265,11 @@ async fn query(
     answer(StatusCode::BAD_REQUEST, "invalid", message, None)
 }
 
+fn malformed_query() -> Response {
+    let message = "the query string is malformed, or contains precision, p or q more than once";
+    answer(StatusCode::BAD_REQUEST, "invalid", message, None)
+}
+
 fn unauthorized() -> Response {
     let message = "unauthorized access: send a token of input.http.tokens_file as `Authorization: Token …`, or as the password";
     answer(StatusCode::UNAUTHORIZED, "unauthorized", message, None)
@@ -269,9 +278,12 @@ fn unauthorized() -> Response {
 async fn write(
     State(shared): State<Arc<Shared>>,
     source: Option<Extension<SocketAddr>>,
-    Query(parameters): Query<Parameters>,
+    parameters: Result<Query<Parameters>, QueryRejection>,
     request: Request,
 ) -> Response {
+    let Ok(Query(parameters)) = parameters else {
+        return malformed_query();
+    };
     let Ok(token) = lock(&shared.access).check(request.headers(), parameters.p.as_deref()) else {
         return unauthorized();
     };
@@ -295,6 +307,9 @@ async fn write(
         Some(Err(unread)) => return refused_body(unread),
         Some(Ok(held)) => held,
     };
+    if let Some(client) = parts.extensions.get::<Client>() {
+        client.has_sent();
+    }
     if let Some(token) = &token {
         let lines = memchr::memchr_iter(b'\n', &held.bytes).count().max(1);
         if let Err(wait) = token.take(lines, Instant::now()) {
