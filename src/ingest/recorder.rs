@@ -84,6 +84,8 @@ struct State {
 enum Origin {
     /// From a listener. The events are in the ledger's queue.
     Queue,
+    /// From requests. The events are in the ledger's queue as well. A request reaches one node, while a datagram reaches all.
+    Request,
     /// From disk. The events are in the ledger's queue as well, and stay on disk until they have been recorded.
     Spool,
     /// From the replay window. The events were recorded before, so they have left the ledger's queue.
@@ -133,7 +135,11 @@ impl Recorder {
     async fn record_delivery(&self, state: &mut State, delivery: Delivery) {
         let Delivery { batch, is_spooled, done } = delivery;
         let generation = self.store.generation(self.partition);
-        let origin = if is_spooled { Origin::Spool } else { Origin::Queue };
+        let origin = match is_spooled {
+            true => Origin::Spool,
+            false if done.is_empty() => Origin::Queue,
+            false => Origin::Request,
+        };
         let is_recorded = self.record(state, &batch, origin).await;
         self.node.ledger.released(batch.bytes());
         for done in done.into_iter().filter(|_| is_recorded) {
@@ -257,8 +263,8 @@ impl Recorder {
         match (origin, &self.spool) {
             (Origin::Replay, _) => {}
             (Origin::Spool, _) => ledger.stay_spooled(events),
-            (Origin::Queue, None) => ledger.dropped(LossCause::Shutdown, events),
-            (Origin::Queue, Some(spool)) => {
+            (Origin::Queue | Origin::Request, None) => ledger.dropped(LossCause::Shutdown, events),
+            (Origin::Queue | Origin::Request, Some(spool)) => {
                 ledger.to_be_spooled(events);
                 let mut rest = Batch::default();
                 for request in requests {

@@ -116,7 +116,8 @@ metrics! {
         events_repeated: Counter,
             "Recorded events that the store already had: duplicates from other nodes and relays, identical events, and retries after a lost response";
         events_seen: Counter,
-            "Events that this node has seen: recorded events, not counting repeats within a transaction. Divided by the recorded minus the repeated events of all nodes, this is the share of all events that reached this node";
+            "Events that have reached this node in datagrams and been recorded, not counting repeats within a transaction. Divided by the recorded events of all nodes minus those repeated and those by HTTP, this is the share of all datagrams that reached this node";
+        events_by_http: Counter, "Recorded events that have reached this node by HTTP";
         events_replayed: Counter, "Events re-recorded because the store may have lost them";
         replay_cut: Counter, "Batches that could not be kept for the whole `store.replay_window` because memory was short";
         spool_written: Counter, "Events written to disk because memory was full";

@@ -105,7 +105,10 @@ impl Recorder {
             return Ok(Outcome::Emptied);
         }
         let before = origin == Origin::Replay;
-        let (seen, brought) = known.coverage.with(requests, before, Instant::now());
+        let (seen, brought) = match origin {
+            Origin::Request => Default::default(),
+            _ => known.coverage.with(requests, before, Instant::now()),
+        };
         let records = Records { generation, requests, seen: &seen };
         let repeated = self.store.record(self.partition, &records).await?;
         // The requests leave out known users, but a store that has been replaced may not have them.
@@ -219,6 +222,9 @@ impl Recorder {
             let overflowed = requests.iter().filter(|request| request.overflowed_from.is_some());
             // Recorded events are counted last, so that a reader who sees them finds all other counters updated.
             let recorded = events as u64;
+            if origin == Origin::Request {
+                self.metrics.events_by_http.inc_by(recorded);
+            }
             self.node.partitions.change(self.partition, |state| state.recorded += recorded);
             self.node.ledger.recorded(events, overflowed.map(count).sum());
         }
