@@ -29,7 +29,8 @@ use crate::relay::{
 };
 use crate::status::{
     History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
-    RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_page,
+    RelayReport, RelayTotals, RequestsReport, STALLED_AFTER, TargetReport, UnsentReport,
+    relay_page,
 };
 use crate::store::Registry as _;
 use crate::store::redis::Register;
@@ -338,6 +339,7 @@ impl RelayView {
             sockets_failing: self.routes.listeners_failing.load(Ordering::Relaxed) as u64,
             stalled: self.routes.progress.stalled(STALLED_AFTER),
             name_taken: self.name_taken.load(Ordering::Relaxed),
+            requests: RequestsReport::of(&self.writes),
             ..history.process(identity)
         };
         let target = |to: &str, up: bool, lines: &Destination| TargetReport {

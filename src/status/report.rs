@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::diagnosis::LossCause;
 use crate::node::{LedgerTotals, Sample};
 use crate::store::Loss;
-use crate::telemetry::{Metrics, OfOutput, of_output};
+use crate::telemetry::{Metrics, OfOutput, WriteMetrics, of_output};
 use crate::text::beginning;
 
 const TEXT_CHARS_MAX: usize = 200;
@@ -60,6 +60,26 @@ pub(crate) struct ProcessReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) stalled: Vec<String>,
     pub(crate) name_taken: bool,
+    /// Events by HTTP; `None` if there have been no requests.
+    pub(crate) requests: Option<RequestsReport>,
+}
+
+/// Requests to write events since startup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RequestsReport {
+    pub(crate) recorded: u64,
+    /// Requests that the client must repeat.
+    pub(crate) deferred: u64,
+    pub(crate) rejected: u64,
+}
+
+impl RequestsReport {
+    pub(crate) fn of(metrics: &WriteMetrics) -> Option<Self> {
+        let [recorded, deferred, rejected] = metrics.outcomes();
+        let report = Self { recorded, deferred, rejected };
+        (report != Self::default()).then_some(report)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::losses::LossReporter;
 use super::report::{
-    NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, Spooled, Totals,
+    NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, RequestsReport,
+    Spooled, Totals,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Partition, Rejection};
@@ -273,6 +274,7 @@ impl NodeReporter {
             sockets_failing: node.listeners_failing.load(Ordering::Relaxed) as u64,
             stalled: node.progress.stalled(STALLED_AFTER),
             name_taken: node.name_taken.load(Ordering::Relaxed),
+            requests: RequestsReport::of(&self.metrics.writes),
             ..memory.history.process(self.store.registry().identity())
         };
         let details = NodeDetails {

@@ -128,6 +128,12 @@ fn processes<R>(
         let (up, received) = (span(process.uptime_seconds), process.received_per_second);
         lines.push(format!("{name:14} {up:>8} {received:>9.0} {cells}"));
         lines.extend(below);
+        if let Some(requests) = process.requests {
+            lines.push(format!(
+                "  requests: {} recorded, {} to be repeated, {} rejected",
+                requests.recorded, requests.deferred, requests.rejected
+            ));
+        }
     }
     lines
 }

@@ -46,6 +46,21 @@ impl WriteMetrics {
         self.seconds.observe(seconds);
     }
 
+    /// Returns the number of requests that were recorded, had to be repeated, and were rejected.
+    pub(crate) fn outcomes(&self) -> [u64; 3] {
+        let mut outcomes = [0; 3];
+        for status in 200..600_u16 {
+            let place = match status {
+                200..300 => 0,
+                408 | 429 | 500.. => 1,
+                _ => 2,
+            };
+            let requests = self.requests.get(&[("status", status.to_string())]);
+            outcomes[place] += requests.map_or(0, |requests| requests.get());
+        }
+        outcomes
+    }
+
     pub(crate) fn limited(&self, token: &str) {
         self.limited.get_or_create_owned(&[("token", token.to_owned())]).inc();
     }

@@ -71,11 +71,15 @@ const marked = (title, value, kind, show = count, mark = value) =>
 const total = (title, name, kind) => marked(title, (process) => process.totals?.[name], kind);
 const recent = (title, name) => marked(title, (process) => process.totals?.[name], "warning", count, (process) => process.recent?.[name]);
 
+const requests = ({ requests }) => requests
+  ? `${count(requests.recorded)} recorded, ${count(requests.deferred)} to be repeated, ${count(requests.rejected)} rejected` : "–";
+
 const FIRST = [
   ["Version", (process) => process.version],
   ["Uptime", (process) => span(process.uptime_seconds), "number"],
   ["Received", (process) => rate(process.received_per_second), "number"],
 ];
+const REQUESTS = ["Requests", requests, "text"];
 const LAST_SEEN = ["Last seen", (process) => `${span(process.last_seen_seconds)} ago`, (process) => (process.silent ? "number bad" : "number")];
 
 const NODES = [
@@ -90,6 +94,7 @@ const NODES = [
   marked("Lag", (node) => node.lag_seconds, "warning", span),
   ["Coverage", (node) => percent(node.coverage), (node) => (node.coverage < 0.99 ? "number warning" : "number")],
   ["Clock offset", clockOff, "number"],
+  REQUESTS,
   LAST_SEEN,
 ];
 
@@ -106,6 +111,7 @@ const RELAYS = [
   marked("Passthrough dropped", (relay) => relay.passthrough?.dropped, "bad"),
   ["Nodes", (relay) => relay.to.map((node) => `${node.to} ${node.up ? "up" : "down"}, ${count(node.dropped)} dropped`).join("; "),
     (relay) => (relay.to?.every((node) => node.up) ? "text" : "text warning")],
+  REQUESTS,
   LAST_SEEN,
 ];
 
@@ -163,7 +169,10 @@ export function showStatus(status, speak) {
     ["relays", "All relays, with totals since startup", RELAYS],
     ["outputs", "All outputs", OUTPUTS],
   ]) {
-    show(byId(place), status[place], (rows) => table(caption, columns, rows));
+    show(byId(place), status[place], (rows) => {
+      const shown = columns.filter((column) => column !== REQUESTS || rows.some((row) => row.requests));
+      return table(caption, shown, rows);
+    });
   }
   const oldest = status.partitions.oldest_unsent;
   say(byId("partitions"), oldest
