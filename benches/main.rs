@@ -47,6 +47,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("parsing", parsing::run),
     ("whole", whole::run),
     ("relay", relay::run),
+    ("requests", peers::requests::run),
     ("rollups", peers::rollups::run),
     ("day", peers::day::run),
 ];

@@ -57,6 +57,18 @@ pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Returns the figure below which this share of the sorted figures lies; NaN if there are none.
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "an index"
+    )]
+    let place = (sorted.len() as f64 * share) as usize;
+    sorted.get(place).copied().unwrap_or(f64::NAN)
+}
+
 /// Returns the CPU time of this thread, in seconds.
 pub(crate) fn thread_cpu() -> anyhow::Result<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;

@@ -15,7 +15,7 @@ use testing::redis_cluster::RedisCluster;
 use super::Figures;
 use super::flow::{Flow, Protocol, Sent};
 use super::program::kernel_drops;
-use crate::measure::{float, peak_memory_mb, process_cpu};
+use crate::measure::{float, peak_memory_mb, process_cpu, quantile};
 use crate::node::{self, Node, eds};
 
 /// The default settings of a node. They must be set, because the test support uses different defaults.
@@ -70,6 +70,8 @@ pub(crate) struct Cluster {
     layout: Option<&'static str>,
     url: String,
     pub(crate) rollups: &'static [Keys],
+    /// The address on which the node receives events by HTTP; `None` without HTTP.
+    pub(crate) requests: Option<SocketAddr>,
     /// The binary of the nodes, or `None` for that of this build.
     pub(crate) binary: Option<PathBuf>,
     pub(crate) servers: Vec<RedisServer>,
@@ -95,7 +97,16 @@ impl Cluster {
             url = server.url();
             servers.push(server);
         }
-        Self { clock, layout, url, rollups: &[], binary: None, servers, nodes: Vec::new() }
+        Self {
+            clock,
+            layout,
+            url,
+            rollups: &[],
+            requests: None,
+            binary: None,
+            servers,
+            nodes: Vec::new(),
+        }
     }
 
     /// Starts one more node.
@@ -111,6 +122,9 @@ impl Cluster {
         }
         if !self.rollups.is_empty() {
             node.set_sections("rollup", self.rollups);
+        }
+        if let Some(requests) = self.requests {
+            node.set("input.http.listen", &requests.to_string());
         }
         node.set_binary(self.binary.as_deref());
         node.run();
@@ -145,7 +159,10 @@ impl Cluster {
         let before = self.cpu()?;
         let bytes = self.redis_bytes()?;
         let to: Vec<SocketAddr> = self.nodes.iter().map(Node::udp).collect();
-        let sent = flow.send(&to, Protocol::Events, begins_nanos)?;
+        let sent = match self.requests {
+            Some(requests) => flow.request(requests, begins_nanos)?,
+            None => flow.send(&to, Protocol::Events, begins_nanos)?,
+        };
         let backlog = self.nodes.iter().map(|node| node.metrics().count("eds_events_queued"));
         let backlog = backlog.sum();
         self.settle();
@@ -271,6 +288,7 @@ pub(crate) fn count_with(
         cpu: fed.cpu + after.0 - before.0,
         redis_cpu: fed.redis_cpu + after.1 - before.1,
         sender_cpu: fed.sent.cpu,
+        waits_ms: [0.5, 0.99].map(|share| quantile(&fed.sent.waits_ms, share)),
         datagrams_dropped: fed.datagrams_dropped,
         events_lost: f64::from(flow.events) - float(events),
         users: float(users),

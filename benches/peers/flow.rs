@@ -1,11 +1,13 @@
 //! Sends a load: the same events to every program, in the protocol that the program supports, at a constant rate.
 
-use std::io::IoSlice;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, anyhow, ensure};
 use loadgen::{Event, Plan, Synthetic};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 
@@ -36,15 +38,19 @@ pub(crate) struct Flow {
     pub(crate) series: u32,
     /// Users per series.
     pub(crate) users: u32,
-    /// Events per datagram.
+    /// Events per datagram, or per request.
     pub(crate) lines: usize,
+    /// The number of connections on which requests are sent; 0 if events are sent in datagrams.
+    pub(crate) clients: usize,
 }
 
 /// The CPU time and the elapsed time of sending a load, in seconds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) cpu: f64,
     pub(crate) seconds: f64,
+    /// For each request, the time from when it was due until its answer, in ms, sorted.
+    pub(crate) waits_ms: Vec<f64>,
 }
 
 impl Flow {
@@ -115,7 +121,64 @@ impl Flow {
             }
             thread::sleep(SLOT);
         }
-        Ok(Sent { cpu: thread_cpu()? - cpu, seconds: began.elapsed().as_secs_f64() })
+        let (cpu, seconds) = (thread_cpu()? - cpu, began.elapsed().as_secs_f64());
+        Ok(Sent { cpu, seconds, waits_ms: Vec::new() })
+    }
+
+    /// Sends the load at its rate in requests, each of which waits for its answer. The CPU time is only that of writing lines.
+    pub(crate) fn request(&self, to: SocketAddr, start_nanos: i64) -> anyhow::Result<Sent> {
+        let words = Words::new(self.series, Protocol::Events);
+        let (bodies, due) = mpsc::sync_channel::<(Instant, Vec<u8>)>(self.clients);
+        let due = Mutex::new(due);
+        let send_all = || -> anyhow::Result<Vec<f64>> {
+            let mut stream = BufReader::new(TcpStream::connect(to)?);
+            stream.get_ref().set_nodelay(true)?;
+            let mut waits = Vec::new();
+            loop {
+                let next = due.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok((due, body)) = next else {
+                    return Ok(waits);
+                };
+                let head = format!(
+                    "POST /write HTTP/1.1\r\nHost: {to}\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                stream.get_mut().write_all(&[head.as_bytes(), &body].concat())?;
+                let mut status = String::new();
+                stream.read_line(&mut status)?;
+                ensure!(status.starts_with("HTTP/1.1 204 "), "a request was answered: {status}");
+                let mut header = status;
+                while header != "\r\n" {
+                    header.clear();
+                    stream.read_line(&mut header)?;
+                }
+                waits.push(due.elapsed().as_secs_f64() * 1000.0);
+            }
+        };
+        let (began, cpu) = (Instant::now(), thread_cpu()?);
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..self.clients).map(|_| scope.spawn(send_all)).collect();
+            let mut events = self.synthetic(start_nanos).peekable();
+            let mut sent = 0;
+            while events.peek().is_some() {
+                let mut body = Vec::new();
+                for event in events.by_ref().take(self.lines) {
+                    words.write(&event, &mut body);
+                    sent += 1;
+                }
+                let due = began + Duration::from_secs(1) * sent / self.rate;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                bodies.send((due, body)).context("all clients have failed")?;
+            }
+            let cpu = thread_cpu()? - cpu;
+            drop(bodies);
+            let mut waits_ms = Vec::new();
+            for client in clients {
+                waits_ms.extend(client.join().map_err(|_| anyhow!("a client panicked"))??);
+            }
+            waits_ms.sort_by(f64::total_cmp);
+            Ok(Sent { cpu, seconds: began.elapsed().as_secs_f64(), waits_ms })
+        })
     }
 }
 

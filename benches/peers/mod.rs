@@ -12,6 +12,7 @@ mod limits;
 mod plot;
 mod program;
 pub(crate) mod receiving;
+pub(crate) mod requests;
 pub(crate) mod rollups;
 mod targets;
 
@@ -22,7 +23,8 @@ use crate::report::{Column, Report, Table, column};
 
 const ROUNDS: usize = 5;
 /// The base load. Every other load differs from the base load in one parameter.
-const BASE: Flow = Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15 };
+const BASE: Flow =
+    Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15, clients: 0 };
 const QUICK_EVENTS: u32 = 450_000;
 
 /// The names of the columns that plots, growth and targets read.
@@ -57,6 +59,8 @@ struct Figures {
     users: f64,
     redis_bytes: f64,
     memory_mb: f64,
+    /// The median and the 99th percentile of the time to the answer of a request.
+    waits_ms: [f64; 2],
 }
 
 impl Figures {
