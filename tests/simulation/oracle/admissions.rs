@@ -87,6 +87,8 @@ impl Oracle {
             answered || book.anew || forgot,
             "{event:?} was recorded under {under}, but no node was given that answer"
         );
+        // Sealed counts of an overflow series fill the minute, although the store has forgotten which series were admitted.
+        book.anew |= !answered;
         let key = (event.series, event.user, event.at);
         let home = *book.homes.entry(key).or_insert(under);
         must!(home == under || forgot, "{event:?} was recorded under {home} and under {under}");
