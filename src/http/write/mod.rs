@@ -348,11 +348,10 @@ fn refused_body(unread: Unread) -> Response {
         Unread::NoMemory => {
             return unavailable("too many large requests at a time; repeat the request later");
         }
-        Unread::TooSlow => (
-            StatusCode::REQUEST_TIMEOUT,
-            "request timeout",
-            "the body did not arrive in time; send it immediately",
-        ),
+        // Clients repeat a request after 503, but not after 408.
+        Unread::TooSlow => {
+            return unavailable("the body did not arrive in time; send it again immediately");
+        }
         Unread::Incomplete => (StatusCode::BAD_REQUEST, "invalid", "the body is incomplete"),
         Unread::NotGzip => (
             StatusCode::BAD_REQUEST,
