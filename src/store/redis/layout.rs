@@ -17,12 +17,30 @@ use crate::store::{
 
 pub(super) const SEALING: &str = include_str!("sealing.lua");
 
-/// How a layout stores open minutes. Unless noted, each method has the contract of the store's method with the same name.
+/// How open minutes or windows are sealed and read. Unless noted, each method has the contract of the store's method with the
+/// same name.
 #[async_trait]
 pub(super) trait OpenMinutes: Debug + Send + Sync {
     /// Returns the name of a key of the minute that has members as long as there is something to seal.
     fn to_seal(&self) -> &'static str;
 
+    /// Implements [`Draining::compact`](crate::store::Draining::compact). The claim is always one to seal.
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        request: &SealRequest<'_>,
+    ) -> Result<Compaction>;
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
+
+    /// The result may include series without events.
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>>;
+}
+
+/// How a layout records events in open minutes.
+#[async_trait]
+pub(super) trait RecordedMinutes: OpenMinutes {
     /// Returns the key prefix of the minute's sets of users, or None if there are no such sets.
     fn user_sets(&self) -> Option<&'static str>;
 
@@ -35,14 +53,6 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
 
     async fn record(&self, at: At<'_>, records: &Records<'_>) -> Result<u64>;
 
-    /// Implements [`Draining::compact`](crate::store::Draining::compact). The claim is always one to seal.
-    async fn seal(
-        &self,
-        at: At<'_>,
-        claim: &Claim,
-        request: &SealRequest<'_>,
-    ) -> Result<Compaction>;
-
     /// Implements [`Draining::sealed_users`](crate::store::Draining::sealed_users).
     async fn sealed_users(
         &self,
@@ -50,11 +60,6 @@ pub(super) trait OpenMinutes: Debug + Send + Sync {
         series: &[SeriesCounts],
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<()>;
-
-    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>>;
-
-    /// The result may include series without events.
-    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>>;
 }
 
 pub(super) fn by_minute<'a, 'b>(

@@ -24,7 +24,7 @@ use redis_link::{Address, SettingsError};
 
 use self::gateway::Gateway;
 pub use self::keys::partitions;
-use self::layout::OpenMinutes;
+use self::layout::RecordedMinutes;
 pub use self::life::{Dropped, Quarantined};
 pub use self::settings::{ChangeError, FORMATS};
 use self::settings::{RESTS, field};
@@ -88,7 +88,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct RedisStore {
     gateway: Gateway,
-    layout: Box<dyn OpenMinutes>,
+    layout: Box<dyn RecordedMinutes>,
     windows: windows::Windows,
     /// The reports and losses, which operators can access in any state of the servers.
     register: Arc<Register>,

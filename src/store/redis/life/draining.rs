@@ -137,7 +137,7 @@ impl Draining for RedisStore {
         series: &[SeriesCounts],
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<()> {
-        self.layout_of(claim.partition).sealed_users(self.at(claim), series, take).await
+        self.layout.sealed_users(self.at(claim), series, take).await
     }
 
     async fn contribute(&self, window: Bucket, source: Bucket, frames: &[Vec<u8>]) -> Result<bool> {

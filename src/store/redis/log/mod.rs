@@ -24,7 +24,7 @@ use self::recording::Log;
 use super::counted::{Cuts, Taken, UNUSED_FOR, lengths, log_key};
 use super::gateway::At;
 use super::keys::Place;
-use super::layout::OpenMinutes;
+use super::layout::{OpenMinutes, RecordedMinutes};
 use super::lock;
 use super::scripts::{Source, scripts};
 use crate::event::Partition;
@@ -83,6 +83,36 @@ impl OpenMinutes for Logs {
         "logs"
     }
 
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        request: &SealRequest<'_>,
+    ) -> Result<Compaction> {
+        let keeps_users = request.outputs.contains(&OutputName::rollup());
+        let count = async |cut| self.count_cut(at, cut, keeps_users).await;
+        self.sealing.seal(at, claim, request, count).await
+    }
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
+        let counts = self.look_at(at).await?;
+        Ok(Page::cut(counts.iter().map(|counts| counts.series.clone()), cursor))
+    }
+
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        let counts = self.look_at(at).await?;
+        let ask = Cmd::hmget(at.key("counts"), series);
+        let sealed: Vec<Option<String>> = at.ask(ask).await?;
+        let open = series.iter().zip(sealed).filter_map(|(name, sealed)| {
+            let place = counts.binary_search_by(|counts| counts.series.as_str().cmp(name)).ok()?;
+            sealed.unwrap_or_default().is_empty().then(|| counts[place].clone())
+        });
+        Ok(open.collect())
+    }
+}
+
+#[async_trait]
+impl RecordedMinutes for Logs {
     fn user_sets(&self) -> Option<&'static str> {
         None
     }
@@ -131,17 +161,6 @@ impl OpenMinutes for Logs {
         self.append(at, records).await.map(|()| 0)
     }
 
-    async fn seal(
-        &self,
-        at: At<'_>,
-        claim: &Claim,
-        request: &SealRequest<'_>,
-    ) -> Result<Compaction> {
-        let keeps_users = request.outputs.contains(&OutputName::rollup());
-        let count = async |cut| self.count_cut(at, cut, keeps_users).await;
-        self.sealing.seal(at, claim, request, count).await
-    }
-
     async fn sealed_users(
         &self,
         at: At<'_>,
@@ -149,22 +168,6 @@ impl OpenMinutes for Logs {
         take: &mut (dyn FnMut(usize, Vec<u64>) + Send),
     ) -> Result<()> {
         self.kept_users(at, series, take).await
-    }
-
-    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
-        let counts = self.look_at(at).await?;
-        Ok(Page::cut(counts.iter().map(|counts| counts.series.clone()), cursor))
-    }
-
-    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
-        let counts = self.look_at(at).await?;
-        let ask = Cmd::hmget(at.key("counts"), series);
-        let sealed: Vec<Option<String>> = at.ask(ask).await?;
-        let open = series.iter().zip(sealed).filter_map(|(name, sealed)| {
-            let place = counts.binary_search_by(|counts| counts.series.as_str().cmp(name)).ok()?;
-            sealed.unwrap_or_default().is_empty().then(|| counts[place].clone())
-        });
-        Ok(open.collect())
     }
 }
 

@@ -23,7 +23,8 @@ use super::counted::Taken;
 use super::gateway::{ANY, At};
 use super::keys::{Place, Scope};
 use super::layout::{
-    OpenMinutes, SEALING, announce, by_minute, cover, events_of, names, seal, zeros_for,
+    OpenMinutes, RecordedMinutes, SEALING, announce, by_minute, cover, events_of, names, seal,
+    zeros_for,
 };
 use super::millis;
 use super::scripts::{SHARED, Source, scripts};
@@ -109,6 +110,66 @@ impl OpenMinutes for Sets {
         "event_types"
     }
 
+    async fn seal(
+        &self,
+        at: At<'_>,
+        claim: &Claim,
+        request: &SealRequest<'_>,
+    ) -> Result<Compaction> {
+        let is_known = |known: &Sealing| known.token == claim.token;
+        let mut sealing = self.sealing.take(&at.bucket()).filter(is_known).unwrap_or_else(|| {
+            Sealing { token: claim.token.clone(), sealed: 0, own: self.recorded.take(at.bucket()) }
+        });
+        let script = Compact {
+            token: &claim.token,
+            lease_ms: millis(request.lease),
+            sealed_for: names(request.outputs),
+            zeros_for: zeros_for(at, request.zeros),
+            series_max: request.series_max,
+        };
+        let compaction = seal(at, claim, script.at(&at.place), request.outputs).await?;
+        if request.outputs.contains(&OutputName::rollup()) {
+            sealing.sealed += compaction.sealed;
+            self.sealing.put(at.bucket(), sealing);
+        }
+        Ok(compaction)
+    }
+
+    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
+        at.page("SSCAN", (&at.key("event_types"), None), cursor).await
+    }
+
+    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
+        let base = at.place.base();
+        let mut open = Vec::new();
+        for series in series.chunks(LOOKED_AT) {
+            let mut pipeline = pipe();
+            pipeline.atomic();
+            for name in series {
+                pipeline
+                    .scard(format!("{base}unique_user:{name}"))
+                    .scard(format!("{base}cumulative_user:{name}"));
+                pipeline.cmd("HSTRLEN").arg(format!("{base}counts")).arg(*name);
+            }
+            let numbers: Vec<u64> = at.ask(pipeline).await?;
+            for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
+                if let &[unique, cumulative, 0] = numbers {
+                    let series = (*name).to_owned();
+                    open.push(SeriesCounts {
+                        series,
+                        unique,
+                        cumulative,
+                        ..SeriesCounts::default()
+                    });
+                }
+            }
+        }
+        Ok(open)
+    }
+}
+
+#[async_trait]
+impl RecordedMinutes for Sets {
     fn user_sets(&self) -> Option<&'static str> {
         Some("unique_user:")
     }
@@ -148,31 +209,6 @@ impl OpenMinutes for Sets {
         }
         let events = events_of(records.requests) as u64;
         Ok(added.map_or(0, |added| events.saturating_sub(added.iter().sum())))
-    }
-
-    async fn seal(
-        &self,
-        at: At<'_>,
-        claim: &Claim,
-        request: &SealRequest<'_>,
-    ) -> Result<Compaction> {
-        let is_known = |known: &Sealing| known.token == claim.token;
-        let mut sealing = self.sealing.take(&at.bucket()).filter(is_known).unwrap_or_else(|| {
-            Sealing { token: claim.token.clone(), sealed: 0, own: self.recorded.take(at.bucket()) }
-        });
-        let script = Compact {
-            token: &claim.token,
-            lease_ms: millis(request.lease),
-            sealed_for: names(request.outputs),
-            zeros_for: zeros_for(at, request.zeros),
-            series_max: request.series_max,
-        };
-        let compaction = seal(at, claim, script.at(&at.place), request.outputs).await?;
-        if request.outputs.contains(&OutputName::rollup()) {
-            sealing.sealed += compaction.sealed;
-            self.sealing.put(at.bucket(), sealing);
-        }
-        Ok(compaction)
     }
 
     async fn sealed_users(
@@ -218,38 +254,6 @@ impl OpenMinutes for Sets {
             rest = &rest[count.max(1)..];
         }
         Ok(())
-    }
-
-    async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
-        at.page("SSCAN", (&at.key("event_types"), None), cursor).await
-    }
-
-    async fn open_counts(&self, at: At<'_>, series: &[&str]) -> Result<Vec<SeriesCounts>> {
-        let base = at.place.base();
-        let mut open = Vec::new();
-        for series in series.chunks(LOOKED_AT) {
-            let mut pipeline = pipe();
-            pipeline.atomic();
-            for name in series {
-                pipeline
-                    .scard(format!("{base}unique_user:{name}"))
-                    .scard(format!("{base}cumulative_user:{name}"));
-                pipeline.cmd("HSTRLEN").arg(format!("{base}counts")).arg(*name);
-            }
-            let numbers: Vec<u64> = at.ask(pipeline).await?;
-            for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
-                if let &[unique, cumulative, 0] = numbers {
-                    let series = (*name).to_owned();
-                    open.push(SeriesCounts {
-                        series,
-                        unique,
-                        cumulative,
-                        ..SeriesCounts::default()
-                    });
-                }
-            }
-        }
-        Ok(open)
     }
 }
 

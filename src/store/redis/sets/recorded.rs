@@ -11,7 +11,7 @@ use crate::store::redis::lock;
 use crate::store::redis::settings::Key;
 use crate::store::{Bucket, RecordRequest};
 
-/// The maximum number of users in memory, in total: 32 MiB.
+/// The maximum number of users in memory, in total: 32 MiB, or up to twice that, because a list doubles when it grows.
 const HELD_MAX: usize = 4 << 20;
 
 /// The users of one minute of a partition, all recorded in the same generation of the store.
@@ -20,7 +20,7 @@ pub(super) struct OwnUsers {
     pub(super) generation: u64,
     /// The fingerprints of the users by series, possibly with duplicates.
     series: HashMap<String, Vec<u64>>,
-    /// The total capacity of the lists.
+    /// The number of users in all lists.
     held: usize,
     last_used: Instant,
 }
@@ -63,9 +63,9 @@ impl Recorded {
         own.last_used = now;
         for request in requests {
             let users = own.series.entry_ref(request.series).or_default();
-            let before = users.capacity();
+            let before = users.len();
             users.extend(request.new_users.iter().flatten().map(|user| key.user(user)));
-            own.held += users.capacity() - before;
+            own.held += users.len() - before;
         }
         while minutes.values().map(|own| own.held).sum::<usize>() > HELD_MAX {
             let oldest = minutes.iter().min_by_key(|(_, own)| own.last_used);

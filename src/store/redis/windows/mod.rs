@@ -14,8 +14,8 @@ use super::millis;
 use super::scripts::{SHARED, Source, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::{
-    Bucket, Claim, ClaimRequest, Compaction, Page, Records, Result, SealRequest, SeriesCounts,
-    SeriesUsers, StoreError, Union, off_runtime,
+    Bucket, Claim, ClaimRequest, Compaction, Page, Result, SealRequest, SeriesCounts, StoreError,
+    Union, off_runtime,
 };
 
 scripts! {
@@ -30,7 +30,8 @@ scripts! {
 const UPLOAD_MS: u64 = 600_000;
 /// How long the marks of a window are kept that has users and has not been sealed.
 const OPEN_MARK_MS: u64 = 90 * 86_400_000;
-/// Whether to fold lists is decided whenever their number is a multiple of this.
+/// Whether to fold lists is decided whenever their number is a multiple of this, or of twice the number of partitions: the
+/// lists of one minute have hardly any user twice.
 const FOLD_EVERY: u64 = 16;
 /// The maximum number of lists beside the largest one.
 const LISTS_MAX: usize = 256;
@@ -71,18 +72,6 @@ impl OpenMinutes for Windows {
         "logs"
     }
 
-    fn user_sets(&self) -> Option<&'static str> {
-        None
-    }
-
-    async fn users(&self, _: At<'_>, _: &str, users: &[&str]) -> Result<SeriesUsers> {
-        Ok(SeriesUsers { count: 0, there: vec![false; users.len()] })
-    }
-
-    async fn record(&self, _: At<'_>, _: &Records<'_>) -> Result<u64> {
-        Err(StoreError::unavailable("events cannot be recorded in a window"))
-    }
-
     async fn seal(
         &self,
         at: At<'_>,
@@ -105,15 +94,6 @@ impl OpenMinutes for Windows {
         };
         let done = self.cuts.seal(at, claim, request, count).await?;
         Ok(Compaction { missing, ..done })
-    }
-
-    async fn sealed_users(
-        &self,
-        _: At<'_>,
-        _: &[SeriesCounts],
-        _: &mut (dyn FnMut(usize, Vec<u64>) + Send),
-    ) -> Result<()> {
-        Ok(())
     }
 
     async fn open_page(&self, at: At<'_>, cursor: u64) -> Result<Page<String>> {
@@ -276,7 +256,8 @@ impl RedisStore {
         let lists: Option<i64> = at.ask(script.at(&at.place)).await?;
         let lists =
             lists.ok_or_else(|| StoreError::unavailable("an uploaded list is incomplete"))?;
-        if u64::try_from(lists).is_ok_and(|lists| lists > 0 && lists % FOLD_EVERY == 0)
+        let fold_every = FOLD_EVERY.max(2 * u64::from(self.gateway.partitions.count()));
+        if u64::try_from(lists).is_ok_and(|lists| lists > 0 && lists % fold_every == 0)
             && let Err(error) = fold(at).await
         {
             tracing::debug!(%error, "cannot fold the lists of a window; a later contribution will");
