@@ -22,7 +22,7 @@ const WAYS: [(&str, u32, usize, usize); 5] = [
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let is_quick = report.is_quick();
     for (id, layout) in [("requests-sets", "sets"), ("requests-log", "log")] {
-        let way = |(name, rate, lines, clients)| Way {
+        let way = |(name, rate, lines, clients): (&'static str, u32, usize, usize)| Way {
             name,
             run: Box::new(move || {
                 let events = BASE.events / (BASE.rate / rate);
