@@ -209,7 +209,14 @@ fn coverage_alert_names_the_node_with_the_lossy_path() {
     let repeats = nodes.map(|(_, seen)| seen).iter().sum::<u64>() - 1000;
     let inputs = nodes.iter().flat_map(|&(node, seen)| {
         let repeated = if node == "a" { repeats } else { 0 };
-        let counts = [("recorded", seen), ("repeated", repeated), ("seen", seen)];
+        // Events by HTTP reach one node.
+        let by_http = if node == "c" { 500 } else { 0 };
+        let counts = [
+            ("recorded", seen + by_http),
+            ("repeated", repeated),
+            ("seen", seen),
+            ("by_http", by_http),
+        ];
         counts.map(|(name, count)| series(name, node, count))
     });
     let inputs: Vec<_> = inputs.collect();
