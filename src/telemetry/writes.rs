@@ -12,6 +12,8 @@ type Counters = Family<[(&'static str, String); 1], Counter>;
 #[derive(Debug, Clone)]
 pub struct WriteMetrics {
     requests: Counters,
+    /// The requests that were recorded, had to be repeated, and were rejected.
+    outcomes: [Counter; 3],
     seconds: Histogram,
     limited: Counters,
     /// The number of open connections.
@@ -22,6 +24,7 @@ impl Default for WriteMetrics {
     fn default() -> Self {
         Self {
             requests: Counters::default(),
+            outcomes: Default::default(),
             seconds: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
             limited: Counters::default(),
             connections: Gauge::default(),
@@ -31,7 +34,7 @@ impl Default for WriteMetrics {
 
 impl WriteMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let Self { requests, seconds, limited, connections } = self;
+        let Self { requests, seconds, limited, connections, .. } = self;
         registry.register("http_writes", "Requests to write events, by status", requests.clone());
         let help = "Time from the head of such a request to its answer, in seconds";
         registry.register("http_write_seconds", help, seconds.clone());
@@ -44,21 +47,19 @@ impl WriteMetrics {
     pub(crate) fn answered(&self, status: u16, seconds: f64) {
         self.requests.get_or_create_owned(&[("status", status.to_string())]).inc();
         self.seconds.observe(seconds);
+        let outcome = match status {
+            204 => 0,
+            408 | 429 | 500.. => 1,
+            400.. => 2,
+            // Not a request to write events.
+            _ => return,
+        };
+        self.outcomes[outcome].inc();
     }
 
     /// Returns the number of requests that were recorded, had to be repeated, and were rejected.
     pub(crate) fn outcomes(&self) -> [u64; 3] {
-        let mut outcomes = [0; 3];
-        for status in 200..600_u16 {
-            let place = match status {
-                200..300 => 0,
-                408 | 429 | 500.. => 1,
-                _ => 2,
-            };
-            let requests = self.requests.get(&[("status", status.to_string())]);
-            outcomes[place] += requests.map_or(0, |requests| requests.get());
-        }
-        outcomes
+        self.outcomes.each_ref().map(Counter::get)
     }
 
     pub(crate) fn limited(&self, token: &str) {

@@ -122,6 +122,11 @@ fn requests_are_answered_as_influxdb_does() {
     let rejected = |reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]);
     assert_eq!(rejected("timestamp_missing"), 1);
     assert_eq!(metrics.count_of("eds_http_writes_total", &[("status", "204")]), 5);
+    wait_for(
+        "the node has reported its requests",
+        || node.json("/api/v1/status"),
+        |status| status["nodes"][0]["requests"]["recorded"] == 5,
+    );
 }
 
 /// Returns a load as request bodies of about a hundred lines, and the counts that they must result in.
