@@ -18,6 +18,9 @@ use rustls::pki_types::pem::PemObject;
 /// How long a connection is idle before the first TCP keepalive probe, and the time between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
+/// The size up to which commands that are sent at the same time are written together, in bytes.
+const WRITE_BYTES: usize = 256 << 10;
+
 /// Where Redis is and how to connect. `Debug` shows neither the password nor the certificates.
 #[derive(Clone)]
 pub struct Settings {
@@ -164,7 +167,8 @@ impl Settings {
     pub(crate) async fn connect(&self, client: &Client) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
-            .set_response_timeout(Some(self.timeouts.response));
+            .set_response_timeout(Some(self.timeouts.response))
+            .set_write_backpressure_boundary(WRITE_BYTES);
         let Some(dial) = &self.dial else {
             return client.get_multiplexed_async_connection_with_config(&config).await;
         };
