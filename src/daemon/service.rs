@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -240,7 +242,6 @@ impl Service {
         let bytes = usize::try_from(config.batcher.limits.bytes).unwrap_or(usize::MAX);
         let replay = Arc::new(Budget::new(bytes));
         let partitions = &config.batcher.partitions;
-        let tasks = &mut self.parts.intake.tasks;
         let start = |partition: Partition| {
             let (sender, batches) = mpsc::channel(QUEUED_BATCHES);
             let name = format!("the recorder of partition {}", partition.index());
@@ -258,10 +259,9 @@ impl Service {
                 heartbeat: self.node.progress.watch(name),
                 abort: self.abort.clone(),
             };
-            tasks.spawn(recorder.run());
-            sender
+            (sender, recorder.run().boxed())
         };
-        let recorders: Vec<_> = partitions.iter().map(start).collect();
+        let (recorders, mut running): (Vec<_>, Vec<_>) = partitions.iter().map(start).unzip();
         let stamps = Arc::new(ArrivalStamps::default());
         let rate = config.input.max_rate_per_source;
         let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate, Instant::now())));
@@ -290,9 +290,7 @@ impl Service {
             let node = Arc::clone(&self.node);
             let (writes, tasks) =
                 Writes::new(&config.batcher, batcher, &recorders, spool.clone(), node);
-            for task in tasks {
-                self.parts.intake.tasks.spawn(task);
-            }
+            running.extend(tasks.into_iter().map(FutureExt::boxed));
             let writes = Arc::new(writes);
             let sink = NodeSink {
                 writes: Arc::clone(&writes),
@@ -304,6 +302,9 @@ impl Service {
                 writes.close();
             });
         }
+        // Partitions have work at the same time. In one task, they wake each other without waking a thread, and their commands
+        // are sent together. Recording takes much less time than parsing, so one core is enough.
+        self.parts.intake.tasks.spawn(join_all(running).map(drop));
         if let Some(spool) = spool {
             let unspooler = Unspooler {
                 spool,
