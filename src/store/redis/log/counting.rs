@@ -85,6 +85,8 @@ const HELD_MAX: usize = 2 << 20;
 const FOUND_MAX: usize = 4 << 20;
 /// The minimum number of items by which a list grows.
 const LIST_MIN: usize = 4;
+/// The number of items up to which the capacity of a list doubles.
+const DOUBLED_MAX: usize = 1024;
 
 impl Logs {
     /// Counts all series in these logs. Missing frames are an error unless `may_go` is set. Returns the users of up to
@@ -402,13 +404,14 @@ impl Tally {
     }
 }
 
-/// Returns how far a list's capacity must grow to fit `more` items: 0, or at least a quarter so that lists grow rarely.
+/// Returns how far a list's capacity must grow to fit `more` items: 0, or far enough that lists grow rarely. Small lists double,
+/// and large ones, which take most of the memory, grow by a quarter.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {
         return 0;
     }
-    (more - spare).max(list.capacity() / 4).max(LIST_MIN)
+    (more - spare).max(list.capacity() / 4).max(list.capacity().min(DOUBLED_MAX)).max(LIST_MIN)
 }
 
 fn distinct(fingerprints: &mut Vec<u64>) {
