@@ -14,7 +14,7 @@ use super::claims::Inbox;
 use super::contributions::Contributions;
 use crate::event::{Minute, Partition, Rollup};
 use crate::node::Heartbeat;
-use crate::store::{Bucket, Claim, OutputName, StoreError, Union, off_runtime};
+use crate::store::{Bucket, Claim, OutputName, StoreError, Union, off_runtime, sort_distinct};
 
 /// Number of minutes that are added at the same time.
 const CONCURRENT: usize = 8;
@@ -192,18 +192,18 @@ impl Contributor {
             let groups: Vec<_> = groups.collect();
             for (counts, group) in counts.iter().zip(&groups) {
                 if let Some(group) = group {
-                    union.add(group, counts.cumulative, []);
+                    union.add(group, counts.cumulative, Vec::new());
                 }
             }
             parts.push(Part { rollup, groups, union, windows: vec![window] });
         }
         let mut take = |place: usize, mut users: Vec<u64>| {
             // Sorted once, because each union merges sorted lists much faster.
-            users.sort_unstable();
-            users.dedup();
-            for Part { groups, union, .. } in &mut parts {
+            sort_distinct(&mut users);
+            let copies = std::iter::repeat_n(users, parts.len());
+            for (Part { groups, union, .. }, users) in parts.iter_mut().zip(copies) {
                 if let Some(group) = &groups[place] {
-                    union.add(group, 0, users.iter().copied());
+                    union.add(group, 0, users);
                 }
             }
         };

@@ -62,7 +62,7 @@ pub use self::survey::{
 };
 pub(crate) use self::survey::{Persistence, ServerFound, ServerSeen};
 pub use self::union::{Malformed, Union};
-pub(crate) use self::union::{WindowCost, window_cost};
+pub(crate) use self::union::{WindowCost, sort_distinct, window_cost};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 

@@ -93,16 +93,15 @@ struct Group {
 
 impl Group {
     fn settle(&mut self, users_max: u64) {
-        #[expect(clippy::stable_sort_primitive, reason = "merges the sorted runs of the list")]
-        self.users.sort();
-        self.users.dedup();
+        sort_distinct(&mut self.users);
         if self.users.len() as u64 > users_max {
             self.estimate();
         }
     }
 
-    fn add(&mut self, users: impl IntoIterator<Item = u64>) {
+    fn add(&mut self, users: Vec<u64>) {
         match &mut self.sketch {
+            None if self.users.is_empty() => self.users = users,
             None => self.users.extend(users),
             Some(sketch) => users.into_iter().for_each(|user| sketch.update_value(user)),
         }
@@ -148,7 +147,7 @@ impl Union {
     }
 
     /// Adds events, and the fingerprints of their users in any order, to a group.
-    pub fn add(&mut self, name: &str, events: u64, users: impl IntoIterator<Item = u64>) {
+    pub fn add(&mut self, name: &str, events: u64, users: Vec<u64>) {
         if self.groups.len() > self.limits.groups_max.saturating_mul(2) {
             self.limit_groups();
         }
@@ -189,14 +188,14 @@ impl Union {
             let width = *rest.split_off_first()?;
             if width == SKETCH {
                 let sketch = HllSketch::deserialize(rest.split_off(..users)?).ok()?;
-                self.add(name, events, []);
+                self.add(name, events, Vec::new());
                 let group = self.groups.get_mut(name)?;
                 group.estimate();
                 group.sketch.as_mut()?.update(&sketch);
                 continue;
             }
             if users == 0 {
-                self.add(name, events, []);
+                self.add(name, events, Vec::new());
                 continue;
             }
             let mut user = u64::from_le_bytes(*rest.split_off(..size_of::<u64>())?.first_chunk()?);
@@ -215,7 +214,7 @@ impl Union {
                 user = user.wrapping_add(u64::from_le_bytes(bytes.unwrap_or_default()) & mask);
                 user
             });
-            self.add(name, events, std::iter::once(first).chain(later));
+            self.add(name, events, std::iter::once(first).chain(later).collect());
         }
         Some(())
     }
@@ -298,6 +297,15 @@ impl Union {
     }
 }
 
+/// Sorts users and removes duplicates.
+pub(crate) fn sort_distinct(users: &mut Vec<u64>) {
+    if !users.is_sorted_by(|user, next| user < next) {
+        #[expect(clippy::stable_sort_primitive, reason = "merges the sorted runs of the list")]
+        users.sort();
+        users.dedup();
+    }
+}
+
 fn write_head(frame: &mut Vec<u8>, name: &str, events: u64, number: usize) {
     write_number(frame, name.len() as u64);
     frame.extend_from_slice(name.as_bytes());
@@ -356,7 +364,7 @@ mod tests {
                 for (name, events, users) in part {
                     let name = if name == 0 { String::new() } else { format!("a={name}") };
                     let users = users.into_iter().map(|user| if is_spread { user.wrapping_mul(0x2545_f491_4f6c_dd1d) } else { user });
-                    merged.add(&name, events, users.clone());
+                    merged.add(&name, events, users.clone().collect());
                     let set = expected.entry(name).or_default();
                     set.0.extend(users);
                     set.1 += events;
@@ -379,7 +387,7 @@ mod tests {
     fn large_group_takes_less_than_eight_bytes_per_user_and_several_frames() {
         let mut union = Union::new(LIMITS);
         let users = (1..=200_000_u64).map(|user| user.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        union.add("a=1", 300_000, users);
+        union.add("a=1", 300_000, users.collect());
         let frames = union.frames();
         let bytes: usize = frames.iter().map(Vec::len).sum();
         assert!(frames.len() > 1 && frames.iter().all(|frame| frame.len() < 2 * FRAME_BYTES));
@@ -403,7 +411,11 @@ mod tests {
             for group in 0..groups {
                 let users = (1..=users)
                     .map(|user: u64| (user + group * users).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                union.add(&format!("event_type=login,product=product-{group:05}"), 1, users);
+                union.add(
+                    &format!("event_type=login,product=product-{group:05}"),
+                    1,
+                    users.collect(),
+                );
             }
             let stored: u64 = union.frames().iter().map(|frame| frame.len() as u64).sum();
             let cost = window_cost(limits, groups, users);
@@ -430,8 +442,8 @@ mod tests {
         ] {
             let parts = [1, 20_000, 80_000].map(|from| {
                 let mut part = Union::new(limits);
-                part.add("a=1", 1, users(from));
-                part.add("a=2", 1, [7]);
+                part.add("a=1", 1, users(from).collect());
+                part.add("a=2", 1, vec![7]);
                 part.frames()
             });
             let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0]].map(|order| {
@@ -462,7 +474,7 @@ mod tests {
             .map(|part| {
                 let mut union = Union::new(limits);
                 for group in (0..40).filter(|group| (group + part) % 3 != 0) {
-                    union.add(&format!("a={group}"), 1, [group, 100 + part]);
+                    union.add(&format!("a={group}"), 1, vec![group, 100 + part]);
                 }
                 union.frames()
             })

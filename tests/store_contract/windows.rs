@@ -43,7 +43,7 @@ async fn users(node: &Node, claim: &Claim, series: &str) -> BTreeSet<u64> {
 
 fn frames(users: &[u64]) -> Vec<Vec<u8>> {
     let mut union = Union::new(LIMITS);
-    union.add("series=0", users.len() as u64, users.iter().copied());
+    union.add("series=0", users.len() as u64, users.to_vec());
     union.frames()
 }
 
