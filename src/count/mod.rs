@@ -181,24 +181,28 @@ impl<'a> Worker<'a> {
     }
 
     fn take(&mut self, chunk: &[u8]) -> io::Result<()> {
-        for piece in pieces(chunk, false) {
-            let Piece::Line(line) = piece else { continue };
-            let Self { parser, batch, rejected, .. } = self;
-            let mut refuse = |reason| rejected.add(reason, 1, || Example::new(None, line));
-            let parsed = match parser.parse_hinted(line) {
-                Ok(parsed) => parsed,
-                Err(reason) => {
-                    refuse(reason);
+        let mut all = pieces(chunk, false);
+        while let Some(group) = self.parser.look_up_lines(&mut all) {
+            for (piece, looked_up) in group.into_iter().flatten() {
+                let Piece::Line(line) = piece else { continue };
+                let Self { parser, batch, rejected, .. } = self;
+                let mut refuse = |reason| rejected.add(reason, 1, || Example::new(None, line));
+                let parsed = match parser.parse_hinted(line, looked_up) {
+                    Ok(parsed) => parsed,
+                    Err(reason) => {
+                        refuse(reason);
+                        continue;
+                    }
+                };
+                let Some(timestamp) = parsed.timestamp else {
+                    refuse(Rejection::TimestampMissing);
                     continue;
-                }
-            };
-            let Some(timestamp) = parsed.timestamp else {
-                refuse(Rejection::TimestampMissing);
-                continue;
-            };
-            let minute = Minute::of_nanos(timestamp);
-            let is_added = batch.push(minute, (parsed.series, parsed.hint), parsed.user, timestamp);
-            debug_assert!(is_added, "a chunk has less than 4 GiB of users");
+                };
+                let minute = Minute::of_nanos(timestamp);
+                let series = (parsed.series, parsed.hint);
+                let is_added = batch.push(minute, series, parsed.user, timestamp);
+                debug_assert!(is_added, "a chunk has less than 4 GiB of users");
+            }
         }
         self.close()
     }

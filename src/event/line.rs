@@ -8,6 +8,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::batch::Hint;
+use super::datagram::Piece;
 use super::partition::is_reserved;
 use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_until, scan_value, skip_spaces,
@@ -19,6 +20,8 @@ use super::{Precision, Rejection};
 const HEADS_BYTES_MAX: usize = 16 << 20;
 /// Approximate size of a cached head in bytes, excluding its series.
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
+/// The number of lines whose heads are looked up together.
+const LOOKED_UP: usize = 16;
 
 /// Maximum lengths of the parts of a line, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +88,15 @@ pub(crate) struct HintedLine<'a> {
     pub(crate) hint: &'a mut Hint,
 }
 
+/// The result of looking up the head of a line: the text before its first space, which contains all its tags.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LookedUp {
+    /// The length of the head and its place in the cache, if it is cached.
+    known: Option<(usize, usize)>,
+    /// The state of the cache, which has to be the same for the place to be valid.
+    version: u64,
+}
+
 /// Parses lines one at a time, and caches the tags of recent lines.
 #[derive(Debug)]
 pub struct Parser {
@@ -132,7 +144,7 @@ impl Parser {
 
     /// Parses one line, without its line ending.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
-        let line = self.parse_hinted(line)?;
+        let line = self.parse_hinted(line, self.look_up(line))?;
         Ok(Line {
             series: line.series,
             user: std::str::from_utf8(line.user).map_err(|_| Rejection::NotUtf8)?,
@@ -140,19 +152,45 @@ impl Parser {
         })
     }
 
+    /// Takes the next lines, and looks up their heads; `None` if there are no more. With many series, each head is a cache
+    /// miss, and the processor waits for those of several lines at the same time.
+    pub(crate) fn look_up_lines<'a>(
+        &self,
+        lines: &mut impl Iterator<Item = Piece<'a>>,
+    ) -> Option<[Option<(Piece<'a>, LookedUp)>; LOOKED_UP]> {
+        let mut found = [None; LOOKED_UP];
+        for (found, piece) in found.iter_mut().zip(lines) {
+            *found = Some(match piece {
+                Piece::Line(line) => (piece, self.look_up(line)),
+                Piece::Truncated => (piece, LookedUp::default()),
+            });
+        }
+        found[0].is_some().then_some(found)
+    }
+
+    fn look_up(&self, line: &[u8]) -> LookedUp {
+        // Tags are cached without leading spaces.
+        let line = &line[skip_spaces(line, 0)..];
+        let known = memchr::memchr(b' ', line)
+            .filter(|space| *space <= self.limits.line)
+            .and_then(|space| Some((space, self.heads.find(&line[..space])?)));
+        LookedUp { known, version: self.heads.version }
+    }
+
+    /// Parses one line, whose head was looked up before.
     pub(crate) fn parse_hinted<'a>(
         &'a mut self,
         line: &'a [u8],
+        looked_up: LookedUp,
     ) -> Result<HintedLine<'a>, Rejection> {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
-        // Tags are cached without leading spaces.
+        let is_valid = looked_up.version == self.heads.version;
+        let LookedUp { known, .. } = if is_valid { looked_up } else { self.look_up(line) };
         let line = &line[skip_spaces(line, 0)..];
-        // A known head is the text before the first space and contains all tags, so only the text after it has to be parsed.
-        let space = memchr::memchr(b' ', line);
-        let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
-        let usual = known.and_then(|(head, space)| {
+        // Only the text after a known head has to be parsed.
+        let usual = known.and_then(|(space, head)| {
             let (user, timestamp) = usual_end(&line[space..], &self.user_field, self.precision)?;
             (user.len() <= self.limits.user).then_some((head, user, timestamp))
         });
@@ -160,7 +198,7 @@ impl Parser {
             let (series, hint) = self.heads.get(head).ok_or(Rejection::NotUtf8)?;
             return Ok(HintedLine { series, user, timestamp, hint });
         }
-        let rest = known.map_or(line, |(_, space)| &line[space..]);
+        let rest = known.map_or(line, |(space, _)| &line[space..]);
         let text = std::str::from_utf8(rest).map_err(|_| Rejection::NotUtf8)?;
         let mut controls = control_characters(text);
         let text = without_outer_spaces(text);
@@ -186,7 +224,7 @@ impl Parser {
             bytes if bytes > self.limits.user => return Err(Rejection::UserTooLong),
             _ => {}
         }
-        let (series, hint) = if let Some((known, _)) = known {
+        let (series, hint) = if let Some((_, known)) = known {
             self.heads.get(known).ok_or(Rejection::NotUtf8)?
         } else {
             let series = match in_order {
@@ -337,6 +375,8 @@ struct Heads {
     known: HashTable<Head>,
     seed: u64,
     series_bytes: usize,
+    /// The number of changes, after each of which entries may be in other places.
+    version: u64,
     /// The hint to return for tags that are not cached.
     no_hint: Hint,
 }
@@ -367,6 +407,7 @@ impl Default for Heads {
             known: HashTable::new(),
             seed: rand::random(),
             series_bytes: 0,
+            version: 0,
             no_hint: Hint::default(),
         }
     }
@@ -393,6 +434,7 @@ impl Heads {
             (self.series_bytes, self.known) = (0, HashTable::new());
         }
         self.series_bytes += series.len();
+        self.version += 1;
         let head = Head {
             tags: xxh3_128_with_seed(tags.as_bytes(), self.seed),
             series: series.into(),

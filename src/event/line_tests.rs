@@ -348,5 +348,19 @@ proptest! {
             let expected = new.parse(line.as_bytes());
             prop_assert_eq!(known.parse(line.as_bytes()), expected, "{}", line);
         }
+        // The same lines, looked up before the first of them is parsed.
+        let mut together = Parser::new(&rules);
+        let mut all = lines.iter().chain(&lines).map(|line| Piece::Line(line.as_bytes()));
+        while let Some(group) = together.look_up_lines(&mut all) {
+            for (piece, looked_up) in group.into_iter().flatten() {
+                let Piece::Line(line) = piece else { unreachable!() };
+                let mut new = Parser::new(&rules);
+                let expected = new.parse(line);
+                let parsed = together.parse_hinted(line, looked_up);
+                let parsed = parsed.map(|line| (line.series, str::from_utf8(line.user).unwrap(), line.timestamp));
+                prop_assert_eq!(parsed, expected.map(|line| (line.series, line.user, line.timestamp)));
+            }
+        }
+        prop_assert_eq!(together.heads.known.len(), known.heads.known.len());
     }
 }

@@ -12,6 +12,7 @@ mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Hint, Occurrence, OpenBatch};
+pub(crate) use line::LookedUp;
 pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use partition::{

@@ -13,7 +13,9 @@ use super::writes::{Refused, SeriesQuota, Terms};
 use super::{ArrivalStamps, Delivery, Received};
 use crate::diagnosis::LossCause;
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{Batch, LineRules, Minute, OpenBatch, Parser, Partitions, Rejection, Window};
+use crate::event::{
+    Batch, LineRules, LookedUp, Minute, OpenBatch, Parser, Partitions, Rejection, Window,
+};
 use crate::node::{Example, Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
@@ -180,24 +182,27 @@ impl LineBatcher {
     /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after the first `lines_max` as rate-limited.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
-        for (place, piece) in pieces(bytes, truncated).enumerate() {
-            let room = self.room();
-            let added = if place >= lines_max {
-                Err(Rejection::RateLimited)
-            } else if room == Room::Nowhere {
-                self.intake.dropped += 1;
-                continue;
-            } else {
-                match piece {
-                    Piece::Line(line) => self.add_line(line, room, now_nanos, None),
+        let mut all = pieces(bytes, truncated);
+        let mut lines = 0;
+        while let Some(group) = self.parser.look_up_lines(&mut all) {
+            for (piece, looked_up) in group.into_iter().flatten() {
+                lines += 1;
+                let room = self.room();
+                let added = match piece {
+                    _ if lines > lines_max => Err(Rejection::RateLimited),
+                    _ if room == Room::Nowhere => {
+                        self.intake.dropped += 1;
+                        Ok(())
+                    }
+                    Piece::Line(line) => self.add_line(line, looked_up, room, now_nanos, None),
                     Piece::Truncated => Err(Rejection::Truncated),
+                };
+                if let Err(reason) = added {
+                    self.intake.rejected[reason.index()] += 1;
+                    let line = if let Piece::Line(line) = piece { line } else { bytes };
+                    (self.samples.entry(reason))
+                        .or_insert_with(|| Example::new(source.address(), line));
                 }
-            };
-            if let Err(reason) = added {
-                self.intake.rejected[reason.index()] += 1;
-                let line = if let Piece::Line(line) = piece { line } else { bytes };
-                (self.samples.entry(reason))
-                    .or_insert_with(|| Example::new(source.address(), line));
             }
         }
     }
@@ -218,27 +223,28 @@ impl LineBatcher {
         self.to_disk.copy_from_slice(to_disk);
         let (mut refused, mut count) = (Vec::new(), 0);
         let (mut line_number, mut counted) = (1, 0);
-        for piece in pieces(body, false) {
-            let Piece::Line(line) = piece else { continue };
-            let room =
-                if self.overflow.as_ref().is_some_and(|overflow| overflow.spool.is_spilling()) {
-                    Room::OnDisk
-                } else {
-                    Room::InMemory
+        let mut all = pieces(body, false);
+        while let Some(group) = self.parser.look_up_lines(&mut all) {
+            for (piece, looked_up) in group.into_iter().flatten() {
+                let Piece::Line(line) = piece else { continue };
+                let is_spilling =
+                    self.overflow.as_ref().is_some_and(|overflow| overflow.spool.is_spilling());
+                let room = if is_spilling { Room::OnDisk } else { Room::InMemory };
+                let added = self.add_line(line, looked_up, room, now_nanos, quota.as_ref());
+                let Err(reason) = added else {
+                    continue;
                 };
-            let Err(reason) = self.add_line(line, room, now_nanos, quota.as_ref()) else {
-                continue;
-            };
-            self.intake.rejected[reason.index()] += 1;
-            let example = Example::new(*source, line);
-            count += 1;
-            if refused.len() < Refused::MAX {
-                let at = line.as_ptr().addr() - body.as_ptr().addr();
-                line_number += memchr::memchr_iter(b'\n', &body[counted..at]).count();
-                counted = at;
-                refused.push(Refused { line: line_number, reason, text: example.line.clone() });
+                self.intake.rejected[reason.index()] += 1;
+                let example = Example::new(*source, line);
+                count += 1;
+                if refused.len() < Refused::MAX {
+                    let at = line.as_ptr().addr() - body.as_ptr().addr();
+                    line_number += memchr::memchr_iter(b'\n', &body[counted..at]).count();
+                    counted = at;
+                    refused.push(Refused { line: line_number, reason, text: example.line.clone() });
+                }
+                self.samples.entry(reason).or_insert(example);
             }
-            self.samples.entry(reason).or_insert(example);
         }
         self.commit();
         (refused, count)
@@ -288,11 +294,12 @@ impl LineBatcher {
     fn add_line(
         &mut self,
         line: &[u8],
+        looked_up: LookedUp,
         room: Room,
         now_nanos: i64,
         quota: Option<&SeriesQuota>,
     ) -> Result<(), Rejection> {
-        let line = self.parser.parse_hinted(line)?;
+        let line = self.parser.parse_hinted(line, looked_up)?;
         if line.timestamp.is_none() && !self.stamps {
             return Err(Rejection::TimestampMissing);
         }
