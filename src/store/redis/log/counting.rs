@@ -1,9 +1,9 @@
 //! Counts distinct fingerprints per series in bounded memory, if necessary in several passes over ranges of fingerprints.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use ::redis::{Cmd, cmd};
+use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::Logs;
@@ -175,7 +175,7 @@ impl Logs {
         let _turn = self.counting.acquire().await;
         let wanted: HashMap<&str, usize> =
             series.iter().enumerate().map(|(place, counts)| (&*counts.series, place)).collect();
-        let kept: HashMap<String, String> = at.ask(Cmd::hgetall(at.key("kept"))).await?;
+        let kept: Vec<(String, String)> = at.ask(Cmd::hgetall(at.key("kept"))).await?;
         let length = |(name, kept): (String, String)| {
             let (cut, length) = kept.split_once(':')?;
             Some((cut.parse::<u64>().ok()?, name, length.parse::<u64>().ok()?))

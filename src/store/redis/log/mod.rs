@@ -7,14 +7,13 @@ mod counting;
 mod frame;
 mod recording;
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::redis::Cmd;
 use async_trait::async_trait;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 

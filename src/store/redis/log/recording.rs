@@ -1,9 +1,9 @@
 //! Appends events to the logs of this process.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use ::redis::pipe;
+use hashbrown::HashMap;
 use redis_link::Connection;
 
 use super::frame::{Event, Frame};
