@@ -196,10 +196,7 @@ impl Draining for MemoryStore {
         let overflow = OverflowSeries::new(&self.partitions, claim.partition);
         let overflow = overflow.of(claim.minute);
         let is_full = minute.admits(overflow);
-        for _ in 0..series_max {
-            let Some((series, sets)) = minute.sets.pop_first() else {
-                break;
-            };
+        for (series, sets) in minute.sets.extract_if(|_, _| true).take(series_max) {
             state.bytes -= sets.bytes;
             if is_closed || minute.counts.contains_key(&series) {
                 partition.late += sets.cumulative;

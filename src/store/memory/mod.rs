@@ -75,7 +75,8 @@ struct MinuteState {
     /// Series without counts that are recorded under their own names, plus the overflow series once one has been rejected.
     admitted: BTreeSet<String>,
     users: Users,
-    sets: BTreeMap<String, Sets>,
+    /// Not sorted, because finding one of many series in a tree takes several cache misses.
+    sets: hashbrown::HashMap<String, Sets>,
     /// The numbers of distinct users and events by series. They never change once sealed.
     counts: BTreeMap<String, Counts>,
     unsent: BTreeMap<OutputName, BTreeSet<String>>,
@@ -361,9 +362,13 @@ impl CountReader for MemoryStore {
     }
 
     async fn open_page(&self, bucket: Bucket, cursor: u64) -> Result<Page<String>> {
-        Ok(self.look(bucket, |minute| match &minute.union {
-            Some(union) => Page::cut(union.counts().map(|counts| counts.series), cursor),
-            None => Page::cut(minute.sets.keys().cloned(), cursor),
+        Ok(self.look(bucket, |minute| {
+            if let Some(union) = &minute.union {
+                return Page::cut(union.counts().map(|counts| counts.series), cursor);
+            }
+            let mut names: Vec<_> = minute.sets.keys().cloned().collect();
+            names.sort_unstable();
+            Page::cut(names.into_iter(), cursor)
         }))
     }
 
