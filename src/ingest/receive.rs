@@ -36,7 +36,7 @@ const SK_MEMINFO_DROPS: usize = 8;
 /// Number of counters that [`SO_MEMINFO`] returns.
 const SK_MEMINFO_VARS: usize = 9;
 /// Maximum time for which datagrams wait in the kernel so that several are read together.
-const REST_MAX: Duration = Duration::from_millis(1);
+const REST_MAX: Duration = Duration::from_millis(4);
 /// Bytes of receive buffer per nanosecond of waiting, so that even a million datagrams per second fill only a quarter of it.
 const BYTES_PER_NANO: u64 = 3;
 /// The first and the longest pause before a failed socket is read again.
@@ -76,6 +76,9 @@ impl Receiver {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         // There is no wait on a Unix socket: it has room for only a few datagrams, and its senders would block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
+        // A listener expects to wait about as long as the read timeout.
+        let timeout = socket.read_timeout().ok().flatten();
+        let rest_max = timeout.map_or(REST_MAX, |timeout| timeout.min(REST_MAX));
         Self {
             batch: BATCH,
             room: vec![0; BATCH * (datagram_max + STAGGER)],
@@ -83,7 +86,7 @@ impl Receiver {
             lengths: Vec::new(),
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
-            rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(REST_MAX),
+            rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(rest_max),
             arrived: Instant::now(),
             // This receiver counts only the drops from now on.
             drops_seen: kernel_drops(&socket),
