@@ -1,9 +1,9 @@
-//! [`Receiver`]: reads many datagrams with one system call, after a brief wait if they arrive in quick succession. This is
-//! the only file with unsafe code, because no crate offers a batched receive that sets up its headers correctly every time.
+//! [`Receiver`]: reads many datagrams with one system call, after a brief wait if they arrive in quick succession. The kernel
+//! may join datagrams of equal length from the same sender into one message (`UDP_GRO`), as a relay sends them. This is the only file with unsafe code, because no crate offers a batched receive that sets up its headers correctly every time.
 
 #![expect(
     unsafe_code,
-    reason = "recvmmsg and SO_MEMINFO have no suitable safe wrapper, and taking ownership of a descriptor passed by systemd relies on \
+    reason = "recvmmsg, SO_MEMINFO and UDP_GRO have no suitable safe wrapper, and taking ownership of a descriptor passed by systemd relies on \
               LISTEN_FDS"
 )]
 
@@ -23,12 +23,19 @@ use super::address::{ListenAddress, SocketFile};
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// Maximum number of datagrams per system call.
+/// Maximum number of messages per system call.
 const BATCH: usize = 64;
+/// Maximum length of a message of several datagrams, in bytes.
+const JOINED_MAX: usize = 65_535;
+/// Size of the space for the control messages of a message, in words. Besides the length of a datagram, a socket passed by the
+/// service manager may return a timestamp.
+const CONTROL_WORDS: usize = 16;
 /// The gap between datagram buffers, in bytes. Buffers a power of two apart would compete for the same cache sets.
 const STAGGER: usize = 33 * 64;
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+#[expect(clippy::cast_possible_truncation, reason = "4")]
+const FLAG_LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
 /// Linux's socket option for reading the memory counters of a socket.
 const SO_MEMINFO: libc::c_int = 55;
 /// Index of the drop counter among the counters of [`SO_MEMINFO`].
@@ -49,8 +56,12 @@ pub struct Receiver {
     batch: usize,
     room: Vec<u8>,
     datagram_max: usize,
-    /// The length of each datagram in the last read, and whether it was truncated.
-    lengths: Vec<(usize, bool)>,
+    /// The space for each message, in bytes.
+    message_max: usize,
+    /// The messages of the last read.
+    messages: Vec<Message>,
+    /// The numbers of messages, and of datagrams in them, that were read since the kernel's drops were last counted.
+    read: [u64; 2],
     names: Vec<libc::sockaddr_storage>,
     rest: Duration,
     /// When a read last returned datagrams.
@@ -69,6 +80,15 @@ pub struct Receiver {
     pub(super) file: Option<Arc<SocketFile>>,
 }
 
+/// A message: one datagram, or several that the kernel has joined.
+#[derive(Debug)]
+struct Message {
+    length: usize,
+    /// The length of each datagram except the last, which may be shorter.
+    datagram: usize,
+    is_truncated: bool,
+}
+
 impl Receiver {
     /// Creates a receiver for this socket, which should have a read timeout. Truncates datagrams to `datagram_max` bytes.
     #[must_use]
@@ -79,11 +99,15 @@ impl Receiver {
         // A listener expects to wait about as long as the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
         let rest_max = timeout.map_or(REST_MAX, |timeout| timeout.min(REST_MAX));
+        let joins = !is_unix && joins_datagrams(&socket);
+        let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
             batch: BATCH,
-            room: vec![0; BATCH * (datagram_max + STAGGER)],
+            room: vec![0; BATCH * (message_max + STAGGER)],
             datagram_max,
-            lengths: Vec::new(),
+            message_max,
+            messages: Vec::new(),
+            read: [0; 2],
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
             rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(rest_max),
@@ -132,7 +156,7 @@ impl Receiver {
     /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that the next read returns several at once.
     pub fn gather(&mut self) -> io::Result<bool> {
         // There is no sleep if each read returns one datagram, or after a full batch, when more are probably waiting.
-        let may_rest = self.batch > 1 && self.lengths.len() < self.batch;
+        let may_rest = self.batch > 1 && self.messages.len() < self.batch;
         if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
         }
@@ -184,7 +208,7 @@ impl Receiver {
     }
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
-        self.lengths.clear();
+        self.messages.clear();
         match self.receive_batch(flags) {
             // EAGAIN: the timeout expired, or there is no datagram. ECONNREFUSED: an ICMP error due to an earlier send.
             Err(error) => match error.kind() {
@@ -192,20 +216,20 @@ impl Receiver {
                 _ => Err(error),
             },
             Ok(()) if self.is_unix && self.is_end() => {
-                self.lengths.clear();
+                self.messages.clear();
                 Ok(false)
             }
             Ok(()) if !self.is_unix && self.is_shut_down() => {
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
             }
-            Ok(()) => Ok(!self.lengths.is_empty()),
+            Ok(()) => Ok(!self.messages.is_empty()),
         }
     }
 
     /// Returns whether the last read returned an end marker, which looks like an empty datagram. When a Unix socket starts
     /// to reject senders, a blocked read returns this marker. A real empty datagram at that moment is mistaken for it.
     fn is_end(&self) -> bool {
-        if !matches!(*self.lengths, [(0, _)]) {
+        if !matches!(*self.messages, [Message { length: 0, .. }]) {
             return false;
         }
         let mut poll =
@@ -217,8 +241,8 @@ impl Receiver {
 
     /// Returns whether the socket has been shut down, after which every read returns an empty datagram without a sender.
     fn is_shut_down(&self) -> bool {
-        !self.lengths.is_empty()
-            && self.lengths.iter().all(|&(length, _)| length == 0)
+        !self.messages.is_empty()
+            && self.messages.iter().all(|message| message.length == 0)
             && (self.socket.peek_sender()).is_ok_and(|name| name.as_socket().is_none())
     }
 
@@ -226,20 +250,26 @@ impl Receiver {
         // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value.
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { std::mem::zeroed() };
-        let rooms = (self.room).chunks_exact_mut(self.datagram_max + STAGGER);
-        for ((room, part), header) in rooms.zip(&mut parts).zip(&mut headers) {
+        let mut controls = [[0_u64; CONTROL_WORDS]; BATCH];
+        let rooms = (self.room).chunks_exact_mut(self.message_max + STAGGER);
+        for (((room, part), control), header) in
+            rooms.zip(&mut parts).zip(&mut controls).zip(&mut headers)
+        {
             part.iov_base = room.as_mut_ptr().cast();
-            part.iov_len = self.datagram_max;
+            part.iov_len = self.message_max;
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+            // The type of the length depends on the C library.
+            header.msg_hdr.msg_controllen = size_of_val(control) as _;
         }
         for (name, header) in self.names.iter_mut().zip(&mut headers) {
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = NAME_LEN;
         }
-        // SAFETY: there are at least `batch` headers. Each points to one part, and each part to `datagram_max` bytes of
-        // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` that no
-        // other header uses. All of them outlive the call. The timeout may be null.
+        // SAFETY: there are at least `batch` headers. Each points to one part, and each part to `message_max` bytes of
+        // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` and to an
+        // element of `controls` that no other header uses. All of them outlive the call. The timeout may be null.
         let batch = libc::c_uint::try_from(self.batch).map_err(io::Error::other)?;
         let count = unsafe {
             libc::recvmmsg(
@@ -253,33 +283,46 @@ impl Receiver {
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for header in &headers[..count] {
-            let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            self.lengths.push((header.msg_len as usize, truncated));
+            let length = (header.msg_len as usize).min(self.message_max);
+            // SAFETY: the kernel has set the length of the control messages, which are in an element of `controls`.
+            let datagram = unsafe { datagram_length(&header.msg_hdr) };
+            let datagram = datagram.filter(|datagram| *datagram > 0).unwrap_or(length.max(1));
+            let is_truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            self.messages.push(Message { length, datagram, is_truncated });
+            self.read[0] += 1;
+            self.read[1] += length.div_ceil(datagram).max(1) as u64;
         }
         Ok(())
     }
 
     /// Returns the datagrams from the last read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
-        let rooms = self.room.chunks_exact(self.datagram_max + STAGGER);
-        rooms.zip(&self.lengths).zip(&self.names).map(|((room, &(len, truncated)), name)| {
-            Received {
-                bytes: &room[..len.min(self.datagram_max)],
-                truncated,
+        let rooms = self.room.chunks_exact(self.message_max + STAGGER);
+        rooms.zip(&self.messages).zip(&self.names).flat_map(move |((room, message), name)| {
+            let bytes = &room[..message.length];
+            let empty = bytes.is_empty().then_some(bytes);
+            empty.into_iter().chain(bytes.chunks(message.datagram)).map(move |datagram| Received {
+                bytes: &datagram[..datagram.len().min(self.datagram_max)],
+                truncated: message.is_truncated || datagram.len() > self.datagram_max,
                 source: Source(Some(name)),
-            }
+            })
         })
     }
 
     /// Returns how many datagrams the kernel has dropped since the last call, due to a full buffer or wrong checksums. Logs
     /// an error if wrong checksums explain the drops. Must be called often, because the kernel's 32-bit counter wraps.
+    ///
+    /// The kernel counts joined datagrams once, so each drop counts as many datagrams as the messages read since the last call
+    /// had on average, rounded up.
     pub(crate) fn take_kernel_drops(&mut self) -> u32 {
+        let [messages, datagrams] = std::mem::take(&mut self.read);
+        let per_message = u32::try_from(datagrams.div_ceil(messages.max(1))).unwrap_or(u32::MAX);
         let Some(before) = self.drops_seen else {
             return 0;
         };
         let seen = kernel_drops(&self.socket).unwrap_or(before);
         self.drops_seen = Some(seen);
-        let drops = seen.wrapping_sub(before);
+        let drops = seen.wrapping_sub(before).saturating_mul(per_message.max(1));
         // This is updated even if there are no drops, because earlier wrong checksums do not explain later drops.
         let wrong_before = std::mem::replace(&mut self.wrong_seen, wrong_checksums());
         let wrong = wrong_before.zip(self.wrong_seen);
@@ -313,6 +356,43 @@ impl Source<'_> {
             SockAddr::new(storage, NAME_LEN).as_socket()
         }
     }
+}
+
+/// Makes the kernel join datagrams, and returns whether it can.
+fn joins_datagrams(socket: &Socket) -> bool {
+    let on: libc::c_int = 1;
+    // SAFETY: the kernel reads a c_int, whose size is passed.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const on).cast(),
+            FLAG_LEN,
+        )
+    };
+    result == 0
+}
+
+/// Returns the length of each datagram in a message except the last, or `None` if the message is a single datagram.
+///
+/// # Safety
+///
+/// The header's control messages must be as the kernel has set them.
+unsafe fn datagram_length(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: according to the caller, these macros find only whole control messages in the header's space for them. The
+    // kernel writes a c_int, which need not be aligned.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while let Some(found) = control.as_ref() {
+            if (found.cmsg_level, found.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let length = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
+                return usize::try_from(length).ok();
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
 }
 
 fn kernel_drops(socket: &Socket) -> Option<u32> {

@@ -131,3 +131,53 @@ fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
 fn kernel_counters_are_read() {
     assert!(procfs::net::snmp().is_ok(), "Linux has these counters");
 }
+
+/// Sends datagrams of this length in one buffer, like a relay.
+fn send_joined(sender: &Socket, bytes: &[u8], length: u16) {
+    let header = size_of::<usize>() + 2 * size_of::<i32>() + size_of::<u16>();
+    let ids = [libc::SOL_UDP, libc::UDP_SEGMENT].map(i32::to_ne_bytes);
+    let control = [&header.to_ne_bytes()[..], ids.as_flattened(), &length.to_ne_bytes()].concat();
+    let parts = [std::io::IoSlice::new(bytes)];
+    let message = socket2::MsgHdr::new().with_buffers(&parts).with_control(&control);
+    sender.sendmsg(&message, 0).unwrap();
+}
+
+#[test]
+fn joined_datagrams_are_returned_one_by_one() {
+    let (mut receiver, sender) = pair(8);
+    assert!(receiver.message_max > 8, "Linux joins datagrams since version 5.0");
+    let sender = Socket::from(sender);
+    send_joined(&sender, b"first\nsecondthird", 6);
+    send_joined(&sender, b"longer than eight, and so is the rest", 20);
+    sender.send(b"alone").unwrap();
+    let mut all = Vec::new();
+    while all.len() < 6 {
+        assert!(receiver.wait().unwrap());
+        all.extend(read(&receiver));
+    }
+    let expected = [
+        ("first\n", false),
+        ("second", false),
+        ("third", false),
+        ("longer t", true),
+        ("nd so is", true),
+        ("alone", false),
+    ];
+    assert_eq!(all, expected.map(|(text, is_cut)| (text.as_bytes().to_vec(), is_cut)));
+}
+
+#[test]
+fn dropped_joined_datagrams_are_counted() {
+    let (mut receiver, sender) = pair(2048);
+    receiver.socket.set_recv_buffer_size(65_536).unwrap();
+    let sender = Socket::from(sender);
+    for _ in 0..50 {
+        send_joined(&sender, &vec![b'x'; 40_000], 1000);
+    }
+    let mut read = 0;
+    while receiver.poll().unwrap() {
+        read += receiver.datagrams().count();
+    }
+    assert!(read < 2000);
+    assert_eq!(receiver.take_kernel_drops() as usize, 2000 - read);
+}
