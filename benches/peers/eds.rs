@@ -255,8 +255,8 @@ pub(crate) struct Fed {
     pub(crate) sent: Sent,
     /// The number of events queued on the nodes right after the last event was sent.
     pub(crate) backlog: u64,
-    cpu: f64,
-    redis_cpu: f64,
+    pub(crate) cpu: f64,
+    pub(crate) redis_cpu: f64,
     redis_bytes: f64,
     pub(crate) datagrams_dropped: u64,
 }

@@ -91,22 +91,36 @@ fn stores(bench: &Bench, counters: &[Counter]) -> Vec<(&'static str, Store)> {
     bench.present(counters).into_iter().filter_map(store).collect()
 }
 
-/// Measures the highest rate of one node without loss, with the sender and Redis on the same cores.
+/// Measures the highest rate of one node without loss, with the sender and Redis on the same cores. The other columns are from
+/// the lowest rate that failed, and show what failed: the sender was late, the kernel dropped datagrams, or events were queued
+/// because the node or Redis was too slow.
 pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
-    let title = "Highest rate without loss, sender and Redis on the same cores";
-    let mut table = Table::new("highest", title, &[column("events/s", 0)]);
+    let title = "Highest rate without loss, sender and Redis on the same cores; at the next rate:";
+    let columns = [
+        column("events/s", 0),
+        column("sent in time, %", 0),
+        column("dropped by the kernel, %", 1),
+        column("queued, ms", 0),
+        column("CPU of the sender, %", 0),
+        column("of the node, %", 0),
+        column("of Redis, %", 0),
+    ];
+    let mut table = Table::new("highest", title, &columns);
     for (name, store) in stores(bench, &[MEMORY_STORE, SETS, LOG]) {
         let (mut taken, mut lost) = RATES;
+        let mut failed = [f64::NAN; 6];
         for _ in 0..HALVINGS {
             let rate = (taken * lost).sqrt();
-            let is_taken = takes(
-                store,
-                &Flow { rate: whole(rate), events: whole(rate) * SECONDS, ..bench.base },
-            )?;
-            *(if is_taken { &mut taken } else { &mut lost }) = rate;
+            let flow = Flow { rate: whole(rate), events: whole(rate) * SECONDS, ..bench.base };
+            match try_rate(store, &flow)? {
+                None => taken = rate,
+                Some(found) => (lost, failed) = (rate, found),
+            }
         }
         // The lowest rate has not been tried.
-        table.row(name, [if taken > RATES.0 { taken } else { f64::NAN }]);
+        let highest = if taken > RATES.0 { taken } else { f64::NAN };
+        let [sent, dropped, queued, sender, node, redis] = failed;
+        table.row(name, [highest, sent, dropped, queued, sender, node, redis]);
     }
     report.add(table.clone());
     Ok(table)
@@ -121,13 +135,22 @@ fn whole(rate: f64) -> u32 {
     rate as u32
 }
 
-/// Returns whether a node sustains this load: it is sent on time, and all of it is recorded without much delay.
-fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
+/// Returns None if a node sustains this load: it is sent on time, and all of it is recorded without much delay. Otherwise,
+/// returns the columns that show why.
+fn try_rate(store: Store, flow: &Flow) -> anyhow::Result<Option<[f64; 6]>> {
     let mut cluster = Cluster::of(store, 1);
     let (fed, _) = cluster.feed(flow, 1)?;
     let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");
-    let is_in_time = fed.sent.seconds < flow.lasts().as_secs_f64() * 1.03;
-    Ok(is_in_time && recorded == u64::from(flow.events) && fed.backlog < u64::from(flow.rate / 2))
+    let in_time = flow.lasts().as_secs_f64() / fed.sent.seconds;
+    let is_taken = in_time > 1.0 / 1.03
+        && recorded == u64::from(flow.events)
+        && fed.backlog < u64::from(flow.rate / 2);
+    let dropped = float(fed.datagrams_dropped) * float(flow.lines as u64) / f64::from(flow.events);
+    let queued = float(fed.backlog) / f64::from(flow.rate);
+    let cpu = [fed.sent.cpu, fed.cpu, fed.redis_cpu].map(|cpu| 100.0 * cpu / fed.sent.seconds);
+    let [sender, node, redis] = cpu;
+    let figures = [100.0 * in_time.min(1.0), 100.0 * dropped, 1e3 * queued, sender, node, redis];
+    Ok((!is_taken).then_some(figures))
 }
 
 /// Measures the time and memory needed to count a minute that was recorded by a different node, which has died.
