@@ -60,9 +60,10 @@ impl Mutex {
 
     async fn wait(&self, deadline: Instant) -> Answer<Guard> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
-        let mut listener = None;
+        let mut listener = self.arbiter.listen(&self.name, Some(&attempt.claim.holder));
         let mut tries = 0;
         loop {
+            listener.forget();
             let asked = Instant::now();
             let wait = match self.arbiter.lock(&attempt.claim, Some(PRESENCE)).await {
                 Ok(Locking::Granted(token)) => match attempt.granted(token, asked) {
@@ -87,8 +88,6 @@ impl Mutex {
             if Instant::now() >= deadline {
                 return Err(Error::TimedOut);
             }
-            let holder = Some(attempt.claim.holder.as_str());
-            let listener = listener.get_or_insert_with(|| self.arbiter.listen(&self.name, holder));
             // One more millisecond, to be sure that the lock has lapsed by the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
             let _ = timeout_at(again.min(deadline), listener.woken()).await;

@@ -68,6 +68,11 @@ impl From<watch::Receiver<()>> for Listener {
 }
 
 impl Listener {
+    /// Forgets earlier wake-ups, because the caller is about to ask.
+    pub(super) fn forget(&mut self) {
+        self.receiver.mark_unchanged();
+    }
+
     /// Waits for the next wake-up. Wake-ups may be spurious and, in rare cases, missed, so limit the wait.
     pub async fn woken(&mut self) {
         if self.receiver.changed().await.is_err() {

@@ -59,18 +59,40 @@ local function quit(waiter)
   redis.call('ZREM', present, waiter)
 end
 
--- Removes up to a hundred waiters whose time is up, and returns the first waiter that still has its place. A waiter that is
--- not in `present`, because Redis evicted that key, is also removed, and goes to the end when it asks again.
+-- Returns the first waiter that still has its place, and the time until which it has it. Removes up to a hundred waiters
+-- before it whose time is up, or that are not in `present` because Redis evicted that key.
 local function head()
-  for _, waiter in ipairs(redis.call('ZRANGEBYSCORE', present, '-inf', whole(now), 'LIMIT', 0, 100)) do
+  for _ = 1, 100 do
+    local waiter = redis.call('ZRANGE', queue, 0, 0)[1]
+    local place_until = waiter and tonumber(redis.call('ZSCORE', present, waiter) or '0')
+    if not waiter or place_until > now then
+      return waiter, place_until
+    end
     quit(waiter)
   end
-  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, 99)) do
-    if redis.call('ZSCORE', present, waiter) then
-      return waiter
+end
+
+-- Gives a waiter a place at the end of the queue, unless it still has one. Returns whether there was room.
+local function enter(waiter, presence, waiters_max)
+  local place_until = tonumber(redis.call('ZSCORE', present, waiter) or '0')
+  -- If Redis evicted the queue, the waiter is not in it.
+  local mode = place_until > now and 'NX' or 'CH'
+  if redis.call('ZADD', queue, mode, whole(now), waiter) == 1 and redis.call('ZCARD', queue) > tonumber(waiters_max) then
+    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', present, '-inf', whole(now), 'LIMIT', 0, 100)) do
+      if gone ~= waiter then
+        quit(gone)
+      end
     end
-    redis.call('ZREM', queue, waiter)
+    if redis.call('ZCARD', queue) > tonumber(waiters_max) then
+      quit(waiter)
+      return false
+    end
   end
+  redis.call('ZADD', present, whole(now + presence), waiter)
+  for _, key in ipairs({queue, present}) do
+    redis.call('PEXPIRE', key, whole(math.ceil(presence / 1000) + KEPT_MS))
+  end
+  return true
 end
 
 -- Wakes the first waiter in the queue. If the queue is empty, wakes all waiters that have no place in it.
@@ -90,29 +112,25 @@ function operations.lock(holder, ttl, presence, waiters_max)
   if is_held and owner == holder then
     return grant(holder, ttl)
   end
-  local first = head()
-  if not is_held and (not first or first == holder) then
-    quit(holder)
-    return grant(holder, ttl)
+  local first, first_until
+  if not is_held then
+    first, first_until = head()
+    if first == holder then
+      quit(holder)
+    end
+    if not first or first == holder then
+      return grant(holder, ttl)
+    end
   end
-  if tonumber(presence) > 0 then
-    if not redis.call('ZSCORE', queue, holder) then
-      if redis.call('ZCARD', queue) >= tonumber(waiters_max) then
-        return {'crowded', '', {}}
-      end
-      redis.call('ZADD', queue, whole(now), holder)
-    end
-    redis.call('ZADD', present, whole(now + presence), holder)
-    for _, key in ipairs({queue, present}) do
-      redis.call('PEXPIRE', key, whole(math.ceil(presence / 1000) + KEPT_MS))
-    end
+  if tonumber(presence) > 0 and not enter(holder, presence, waiters_max) then
+    return {'crowded', '', {}}
   end
   if is_held then
     return {'busy', '', {whole(free_at - now)}}
   end
   -- It is the turn of another waiter, which may have missed its wake-up.
   redis.call('PUBLISH', channel .. ':' .. first, '')
-  return {'busy', '', {whole(redis.call('ZSCORE', present, first) - now)}}
+  return {'busy', '', {whole(first_until - now)}}
 end
 
 function operations.renew(holder, ttl)
@@ -126,10 +144,11 @@ end
 
 -- Releases a holder's lease and its place in the queue. Returns 1 if the holder had the lease, also in repeated calls.
 function operations.release(holder)
-  quit(holder)
   if is_held and owner == holder then
     release()
     is_held, released = false, holder
+  else
+    quit(holder)
   end
   if not is_held then
     wake_next()

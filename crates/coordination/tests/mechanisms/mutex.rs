@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use coordination::{Beginning, Claim, Error, LockLost, Locking, Mutex, Name, WAITING_MAX};
 use futures_util::future::join_all;
+use testing::redis::RedisServer;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::faulty::Faulty;
-use crate::site::{PATIENCE, Site, lock as lock_once, over_each};
+use crate::site::{PATIENCE, Place, Site, lock as lock_once, over_each};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
@@ -328,4 +329,28 @@ async fn asking_twice_is_asking_once(site: Site) {
 /// Returns the name under which [`Mutex`] requests a lock.
 fn name(lock: &str) -> Name {
     Name::of_mutex(lock).unwrap()
+}
+
+/// Four nodes acquire a lock 25 times each. Counts the commands of Redis, including those in scripts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_contended_lock_takes_few_commands() {
+    let server = Arc::new(RedisServer::start(&[]));
+    let commands = || {
+        let info: String = server.query(&["INFO", "stats"]);
+        let mut lines = info.lines();
+        let number = lines.find_map(|line| line.strip_prefix("total_commands_processed:"));
+        number.unwrap().parse::<u64>().unwrap()
+    };
+    let before = commands();
+    let site = Site { prefix: "a".to_owned(), place: Place::Redis(Arc::clone(&server)) };
+    let nodes = [(); 4].map(|()| mutex(&site, "a", LONG));
+    join_all(nodes.map(async |mutex| {
+        for _ in 0..25 {
+            mutex.acquire(PATIENCE).await.unwrap().release().await.unwrap();
+        }
+    }))
+    .await;
+    let commands = commands() - before;
+    eprintln!("{commands} commands");
+    assert!(commands < 3200, "{commands} commands");
 }
