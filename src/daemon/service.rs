@@ -303,7 +303,7 @@ impl Service {
             });
         }
         // Partitions have work at the same time. In one task, they wake each other without waking a thread, and their commands
-        // are sent together. Recording takes much less time than parsing, so one core is enough.
+        // are sent together. All recording by a node therefore uses at most one core, beside the threads that parse.
         self.parts.intake.tasks.spawn(join_all(running).map(drop));
         if let Some(spool) = spool {
             let unspooler = Unspooler {

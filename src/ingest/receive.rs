@@ -1,5 +1,6 @@
 //! [`Receiver`]: reads many datagrams with one system call, after a brief wait if they arrive in quick succession. The kernel
-//! may join datagrams of equal length from the same sender into one message (`UDP_GRO`), as a relay sends them. This is the only file with unsafe code, because no crate offers a batched receive that sets up its headers correctly every time.
+//! may join datagrams of equal length from the same sender into one message (`UDP_GRO`), as a relay sends them. This is the
+//! only file with unsafe code, because no crate offers a batched receive that sets up its headers correctly every time.
 
 #![expect(
     unsafe_code,

@@ -404,8 +404,8 @@ impl Tally {
     }
 }
 
-/// Returns how far a list's capacity must grow to fit `more` items: 0, or far enough that lists grow rarely. Small lists double,
-/// and large ones, which take most of the memory, grow by a quarter.
+/// Returns how far a list's capacity must grow to fit `more` items: 0, or far enough that lists grow rarely. Small lists
+/// double, and large ones, which take most of the memory, grow by a quarter.
 fn growth(list: &Vec<u64>, more: usize) -> usize {
     let spare = list.capacity() - list.len();
     if spare >= more {
