@@ -4,6 +4,7 @@
 //! All programs receive the same events at the same rate from the same sender, within one minute. The clock is set so that
 //! the minute ends right after the last event. The cost includes sealing.
 
+pub(crate) mod before;
 pub(crate) mod day;
 mod eds;
 mod flow;

@@ -1,9 +1,5 @@
 //! Measures what rollups add to the CPU time of a node and of Redis, including the sealing of the minute and its addition to
 //! the open windows. Sealing a window is not included.
-//!
-//! If the environment variable `EDS_BENCH_BEFORE` is the path of another build of `eds`, its nodes are measured first.
-
-use std::path::PathBuf;
 
 use super::eds::{Cluster, Keys, Store, count_with};
 use super::{BASE, Flow, QUICK_EVENTS, ROUNDS, columns};
@@ -21,7 +17,6 @@ const WAYS: [(&str, &[Keys]); 3] =
     [("no rollup", &[]), ("1 hour", &[ALL[0]]), ("1 hour, 1 day, 1 day by product", &ALL)];
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    let before = std::env::var_os("EDS_BENCH_BEFORE").map(PathBuf::from);
     let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
     for (id, layout, series) in [
         ("rollups-sets-50", "sets", 50),
@@ -31,20 +26,16 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     ] {
         let flow = Flow { events, series, ..BASE };
         let users = flow.users_of_all();
-        let way = |(name, rollups, binary): (&'static str, &'static [Keys], Option<PathBuf>)| Way {
+        let way = |(name, rollups): (&'static str, &'static [Keys])| Way {
             name,
             run: Box::new(move || {
                 let mut cluster = Cluster::of(Store::Redis(layout), 1);
                 cluster.rollups = rollups;
-                cluster.binary.clone_from(&binary);
                 Ok(count_with(cluster, &flow, 1)?.of(&flow, users))
             }),
         };
-        let other = before.clone().map(|binary| ("the build before", &[][..], Some(binary)));
-        let ways = WAYS.map(|(name, rollups)| (name, rollups, None));
-        let mut ways: Vec<_> = other.into_iter().chain(ways).map(way).collect();
         let title = format!("Rollups, `{layout}`, {series} series, {events} events");
-        side_by_side(report, id, &title, ROUNDS, &columns(), &mut ways)?;
+        side_by_side(report, id, &title, ROUNDS, &columns(), &mut WAYS.map(way))?;
     }
     Ok(())
 }

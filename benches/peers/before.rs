@@ -1,0 +1,67 @@
+//! Measures another build of `eds` and this one in turn. The environment variable `EDS_BENCH_BEFORE` is the path of the other
+//! build, and `EDS_BENCH_LOADS`, if set, lists the loads to measure, separated by spaces.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use testing::ports::free_port;
+
+use super::eds::{Cluster, Keys, Store, count_with};
+use super::{BASE, Flow, QUICK_EVENTS, ROUNDS, columns, rollups};
+use crate::measure::{Way, side_by_side};
+use crate::report::Report;
+
+const MEMORY: Store = Store::Memory;
+const SETS: Store = Store::Redis("sets");
+const LOG: Store = Store::Redis("log");
+const MANY: Flow = Flow { series: 5_000, ..BASE };
+const REQUESTS: Flow = Flow { lines: 5_000, clients: 1, ..BASE };
+
+/// The name, the store, the rollups and the load of each measurement.
+const LOADS: [(&str, Store, &[Keys], Flow); 11] = [
+    ("memory-50", MEMORY, &[], BASE),
+    ("memory-5000", MEMORY, &[], MANY),
+    ("memory-50000", MEMORY, &[], Flow { series: 50_000, ..BASE }),
+    ("sets-50", SETS, &[], BASE),
+    ("sets-5000", SETS, &[], MANY),
+    ("sets-5000-rollup", SETS, &[rollups::ALL[0]], MANY),
+    ("sets-requests", SETS, &[], REQUESTS),
+    ("log-50", LOG, &[], BASE),
+    ("log-5000", LOG, &[], MANY),
+    ("log-5000-rollup", LOG, &[rollups::ALL[0]], MANY),
+    ("log-requests", LOG, &[], REQUESTS),
+];
+
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
+    let Some(before) = std::env::var_os("EDS_BENCH_BEFORE").map(PathBuf::from) else {
+        println!("leaving out the build before: EDS_BENCH_BEFORE is not set");
+        return Ok(());
+    };
+    let before = before.canonicalize().context("EDS_BENCH_BEFORE")?;
+    let wanted = std::env::var("EDS_BENCH_LOADS").unwrap_or_default();
+    let wanted: Vec<_> = wanted.split_whitespace().collect();
+    for (load, store, rollups, flow) in LOADS {
+        if !wanted.is_empty() && !wanted.contains(&load) {
+            continue;
+        }
+        let events = if report.is_quick() { QUICK_EVENTS } else { flow.events };
+        let flow = Flow { events, ..flow };
+        let users = flow.users_of_all();
+        let way = |(name, binary): (&'static str, Option<PathBuf>)| Way {
+            name,
+            run: Box::new(move || {
+                let mut cluster = Cluster::of(store, 1);
+                cluster.rollups = rollups;
+                cluster.binary.clone_from(&binary);
+                let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+                cluster.requests = (flow.clients > 0).then(address);
+                Ok(count_with(cluster, &flow, 1)?.of(&flow, users))
+            }),
+        };
+        let builds = [("the build before", Some(before.clone())), ("this build", None)];
+        let (id, title) = (format!("before-{load}"), format!("Two builds, {load}"));
+        side_by_side(report, &id, &title, ROUNDS, &columns(), &mut builds.map(way))?;
+    }
+    Ok(())
+}
