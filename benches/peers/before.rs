@@ -1,17 +1,17 @@
-//! Measures another build of `eds` and this one in turn. The environment variable `EDS_BENCH_BEFORE` is the path of the other
-//! build, and `EDS_BENCH_LOADS`, if set, lists the loads to measure, separated by spaces.
+//! Measures other builds of `eds` and this one in turn. The environment variable `EDS_BENCH_BEFORE` contains the paths of the
+//! other builds, separated by colons, and `EDS_BENCH_LOADS`, if set, lists the loads to measure, separated by spaces.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 
 use anyhow::Context as _;
 use testing::ports::free_port;
 
 use super::eds::{Cluster, Keys, Store, count_with};
-use super::{BASE, Flow, QUICK_EVENTS, ROUNDS, columns, rollups};
+use super::{BASE, Flow, QUICK_EVENTS, columns, rollups};
 use crate::measure::{Way, side_by_side};
 use crate::report::Report;
 
+const ROUNDS: usize = 3;
 const MEMORY: Store = Store::Memory;
 const SETS: Store = Store::Redis("sets");
 const LOG: Store = Store::Redis("log");
@@ -34,11 +34,16 @@ const LOADS: [(&str, Store, &[Keys], Flow); 11] = [
 ];
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    let Some(before) = std::env::var_os("EDS_BENCH_BEFORE").map(PathBuf::from) else {
-        println!("leaving out the build before: EDS_BENCH_BEFORE is not set");
+    let Some(before) = std::env::var_os("EDS_BENCH_BEFORE") else {
+        println!("leaving out other builds: EDS_BENCH_BEFORE is not set");
         return Ok(());
     };
-    let before = before.canonicalize().context("EDS_BENCH_BEFORE")?;
+    let mut builds = Vec::new();
+    for path in std::env::split_paths(&before) {
+        let path = path.canonicalize().with_context(|| path.display().to_string())?;
+        builds.push((path.display().to_string(), Some(path)));
+    }
+    builds.push(("this build".to_owned(), None));
     let wanted = std::env::var("EDS_BENCH_LOADS").unwrap_or_default();
     let wanted: Vec<_> = wanted.split_whitespace().collect();
     for (load, store, rollups, flow) in LOADS {
@@ -48,20 +53,20 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         let events = if report.is_quick() { QUICK_EVENTS } else { flow.events };
         let flow = Flow { events, ..flow };
         let users = flow.users_of_all();
-        let way = |(name, binary): (&'static str, Option<PathBuf>)| Way {
+        let way = |(name, binary)| Way {
             name,
             run: Box::new(move || {
                 let mut cluster = Cluster::of(store, 1);
                 cluster.rollups = rollups;
-                cluster.binary.clone_from(&binary);
+                cluster.binary.clone_from(binary);
                 let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
                 cluster.requests = (flow.clients > 0).then(address);
                 Ok(count_with(cluster, &flow, 1)?.of(&flow, users))
             }),
         };
-        let builds = [("the build before", Some(before.clone())), ("this build", None)];
-        let (id, title) = (format!("before-{load}"), format!("Two builds, {load}"));
-        side_by_side(report, &id, &title, ROUNDS, &columns(), &mut builds.map(way))?;
+        let mut ways: Vec<_> = builds.iter().map(|(name, binary)| way((name, binary))).collect();
+        let (id, title) = (format!("before-{load}"), format!("Builds, {load}"));
+        side_by_side(report, &id, &title, ROUNDS, &columns(), &mut ways)?;
     }
     Ok(())
 }
