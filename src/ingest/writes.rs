@@ -7,7 +7,6 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use futures_util::future::join_all;
 use hashbrown::DefaultHashBuilder;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -167,8 +166,8 @@ impl Writes {
         let to_disk: Vec<_> = self.partitions.iter().map(is_lagging).collect();
         let (open, arrived) = (Arc::clone(&self.open), self.arrived.clone());
         let add = move || {
-            let mut open = lock(&open);
-            let Open { batcher, waiting } = &mut *open;
+            let mut locked = lock(&open);
+            let Open { batcher, waiting } = &mut *locked;
             let before: Vec<_> = batcher.pending().collect();
             let (refused, refused_lines) = batcher.add_request(&body, &terms, &to_disk, now_nanos);
             let mut recorded = Vec::new();
@@ -176,18 +175,27 @@ impl Writes {
                 if after > *before {
                     let (done, is_done) = oneshot::channel();
                     waiting[place].push(done);
-                    recorded.push(is_done);
-                    arrived[place].notify_one();
+                    recorded.push((place, is_done));
                 }
             }
-            (refused, refused_lines, recorded, batcher.take_samples())
+            let samples = batcher.take_samples();
+            // The tasks need the lock, and must learn of the events even if the request is cancelled.
+            drop(locked);
+            for (place, _) in &recorded {
+                arrived[*place].notify_one();
+            }
+            (refused, refused_lines, recorded, samples)
         };
         let (refused, refused_lines, recorded, samples) = off_runtime(add).await;
         let totals = self.node.ledger.totals();
         for (reason, example) in samples {
             self.node.notices.rejected(reason, totals.rejected[reason.index()], example);
         }
-        let is_recorded = join_all(recorded).await.into_iter().all(|done| done.is_ok());
+        // Batches finish in about the order of their partitions, so waiting for the last one first takes few wake-ups.
+        let mut is_recorded = true;
+        for (_, is_done) in recorded.into_iter().rev() {
+            is_recorded &= is_done.await.is_ok();
+        }
         Written { refused, refused_lines, is_recorded }
     }
 
