@@ -30,9 +30,12 @@ pub(crate) fn side_by_side(
 ) -> anyhow::Result<Table> {
     let rounds = if report.is_quick() { 1 } else { rounds };
     let mut figures: Vec<Vec<Vec<f64>>> = vec![Vec::new(); ways.len()];
-    for _ in 0..rounds {
-        for (way, figures) in ways.iter_mut().zip(&mut figures) {
-            figures.push((way.run)().with_context(|| way.name.to_owned())?);
+    for round in 0..rounds {
+        // Each round begins with another alternative, because what runs before affects a measurement.
+        for turn in 0..ways.len() {
+            let at = (round + turn) % ways.len();
+            let way = &mut ways[at];
+            figures[at].push((way.run)().with_context(|| way.name.to_owned())?);
         }
     }
     let title = match rounds {

@@ -213,8 +213,11 @@ impl Report {
     fn publish(&self, machine: &str) -> anyhow::Result<()> {
         let mut document = fs::read_to_string(DOCUMENT)?;
         document = replaced(&document, "machine", &format!("{machine}\n"))?;
+        // Sections may be published from different machines.
+        let processor = field("/proc/cpuinfo", "model name")?;
         for table in &self.tables {
-            document = replaced(&document, &table.id, &table.markdown()).unwrap_or(document);
+            let text = table.markdown().replacen(":\n", &format!(", on {processor}:\n"), 1);
+            document = replaced(&document, &table.id, &text).unwrap_or(document);
         }
         for (name, svg) in &self.plots {
             let file = format!("performance-{name}.svg");
@@ -240,22 +243,23 @@ fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{begin}{by}{END}{after}"))
 }
 
-/// Returns a description of the machine, and the versions of Linux, Redis and eds.
+/// Returns the first value of this name in a file of `/proc`.
+fn field(path: &str, name: &str) -> anyhow::Result<String> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let value = line.and_then(|line| line.split_once(':'));
+    Ok(value.map_or_else(String::new, |(_, value)| value.trim().to_owned()))
+}
+
+/// Returns a description of the machine without its processor, and the versions of Linux, Redis and eds.
 fn machine() -> anyhow::Result<String> {
-    let field = |path: &str, name: &str| -> anyhow::Result<String> {
-        let text = fs::read_to_string(path)?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let value = line.and_then(|line| line.split_once(':'));
-        Ok(value.map_or_else(String::new, |(_, value)| value.trim().to_owned()))
-    };
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let redis = Command::new(testing::redis::program()).arg("--version").output()?;
     let redis = String::from_utf8_lossy(&redis.stdout).into_owned();
     let redis = redis.split(' ').find_map(|word| word.strip_prefix("v="));
     Ok(format!(
-        "{} cores of {}, {} of memory, Linux {}, Redis {}, eds {}.",
+        "{} cores, {} of memory, Linux {}, Redis {}, eds {}.",
         std::thread::available_parallelism()?,
-        field("/proc/cpuinfo", "model name")?,
         field("/proc/meminfo", "MemTotal")?,
         kernel.trim(),
         redis.unwrap_or("unknown"),
