@@ -50,6 +50,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("requests", peers::requests::run),
     ("rollups", peers::rollups::run),
     ("day", peers::day::run),
+    ("scale", peers::scale::run),
     ("before", peers::before::run),
 ];
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use testing::clock::Clock;
-use testing::eventually::eventually;
+use testing::eventually::{eventually, when};
 use testing::load::MINUTE_NS;
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
@@ -61,7 +61,7 @@ impl Store {
     }
 }
 
-/// The keys of a rollup.
+/// Keys of the configuration and their values.
 pub(crate) type Keys = &'static [(&'static str, &'static str)];
 
 /// Nodes and their servers, with a clock set by the benchmark.
@@ -70,6 +70,8 @@ pub(crate) struct Cluster {
     layout: Option<&'static str>,
     url: String,
     pub(crate) rollups: &'static [Keys],
+    /// Settings that differ from the defaults.
+    pub(crate) settings: Keys,
     /// The address on which the node receives events by HTTP; `None` without HTTP.
     pub(crate) requests: Option<SocketAddr>,
     /// The binary of the nodes, or `None` for that of this build.
@@ -102,6 +104,7 @@ impl Cluster {
             layout,
             url,
             rollups: &[],
+            settings: &[],
             requests: None,
             binary: None,
             servers,
@@ -119,6 +122,9 @@ impl Cluster {
         }
         for (key, value) in self.clock.environment() {
             node.set_environment(&key, &value);
+        }
+        for (key, value) in self.settings {
+            node.set(key, value);
         }
         if !self.rollups.is_empty() {
             node.set_sections("rollup", self.rollups);
@@ -156,8 +162,8 @@ impl Cluster {
         }
         let late = "the nodes did not start in time";
         thread::sleep(begins.checked_duration_since(Instant::now()).context(late)?);
-        let before = self.cpu()?;
-        let bytes = self.redis_bytes()?;
+        let (before, began) = (self.cpu()?, Instant::now());
+        let (bytes, traffic) = (self.redis_bytes()?, self.traffic()?);
         let to: Vec<SocketAddr> = self.nodes.iter().map(Node::udp).collect();
         let sent = match self.requests {
             Some(requests) => flow.request(requests, begins_nanos)?,
@@ -167,8 +173,11 @@ impl Cluster {
         let backlog = backlog.sum();
         self.settle();
         let after = self.cpu()?;
+        let received = self.traffic()?;
         let fed = Fed {
             sent,
+            seconds: began.elapsed().as_secs_f64(),
+            traffic: [0, 1, 2].map(|at| received[at] - traffic[at]),
             backlog,
             cpu: after.0 - before.0,
             redis_cpu: after.1 - before.1,
@@ -226,6 +235,14 @@ impl Cluster {
         });
     }
 
+    /// Waits until the servers have freed the memory of deleted keys, which takes a part of their CPU time.
+    fn wait_freed(&self) {
+        eventually("Redis has freed all deleted keys", PATIENCE, || {
+            let left = self.info("lazyfree_pending_objects");
+            when(matches!(left, Ok(..0.5)), format!("{left:?}"))
+        });
+    }
+
     /// Returns the CPU seconds used so far by all nodes, and by all servers.
     pub(crate) fn cpu(&self) -> anyhow::Result<(f64, f64)> {
         let nodes = self.nodes.iter().map(|node| process_cpu(node.pid()));
@@ -244,6 +261,15 @@ impl Cluster {
         self.servers.iter().map(of_server).sum()
     }
 
+    /// Returns the number of commands and of bytes that all servers have received so far, and of bytes that they have sent.
+    pub(crate) fn traffic(&self) -> anyhow::Result<[f64; 3]> {
+        Ok([
+            self.info("total_commands_processed")?,
+            self.info("total_net_input_bytes")?,
+            self.info("total_net_output_bytes")?,
+        ])
+    }
+
     fn redis_bytes(&self) -> anyhow::Result<f64> {
         self.info("used_memory")
     }
@@ -253,6 +279,10 @@ impl Cluster {
 #[derive(Debug)]
 pub(crate) struct Fed {
     pub(crate) sent: Sent,
+    /// How long it took to send and record the load.
+    pub(crate) seconds: f64,
+    /// The [traffic](Cluster::traffic) in that time.
+    pub(crate) traffic: [f64; 3],
     /// The number of events queued on the nodes right after the last event was sent.
     pub(crate) backlog: u64,
     pub(crate) cpu: f64,
@@ -281,6 +311,7 @@ pub(crate) fn count_with(
     if !cluster.rollups.is_empty() {
         cluster.wait_added();
     }
+    cluster.wait_freed();
     let after = cluster.cpu()?;
     let memory = cluster.nodes.iter().map(|node| peak_memory_mb(node.pid()));
     let memory = memory.collect::<Result<Vec<_>, _>>()?;

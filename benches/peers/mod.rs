@@ -15,6 +15,7 @@ mod program;
 pub(crate) mod receiving;
 pub(crate) mod requests;
 pub(crate) mod rollups;
+pub(crate) mod scale;
 mod targets;
 
 use flow::{Flow, Protocol};

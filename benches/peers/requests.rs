@@ -4,39 +4,44 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use testing::ports::free_port;
 
-use super::eds::{Cluster, Store, count_with};
+use super::eds::{Cluster, Keys, Store, count_with};
 use super::{ALL, BASE, Flow, OF_PROGRAM, OF_REDIS, QUICK_EVENTS};
 use crate::measure::{Way, side_by_side};
 use crate::report::{Report, column};
 
 const ROUNDS: usize = 3;
-/// The name, events per second, lines per datagram or request, and connections (0 for datagrams) of each way.
-const WAYS: [(&str, u32, usize, usize); 6] = [
-    ("datagrams of 15 lines", BASE.rate, 15, 0),
-    ("requests of 5,000 lines, 1 client", BASE.rate, 5_000, 1),
-    ("datagrams of 15 lines, 50,000 events/s", 50_000, 15, 0),
-    ("requests of 5,000 lines, 1 client, 50,000 events/s", 50_000, 5_000, 1),
-    ("datagrams of 15 lines, 10,000 events/s", 10_000, 15, 0),
-    ("requests of 100 lines, 4 clients, 10,000 events/s", 10_000, 100, 4),
+/// Settings with which datagrams are recorded in transactions of as many events as those of a request of 5,000 lines.
+const AT_ONCE: Keys = &[("input.linger", "16ms"), ("input.linger_max", "16ms")];
+/// The name, events per second, lines per datagram or request, connections (0 for datagrams) and settings of each way.
+const WAYS: [(&str, u32, usize, usize, Keys); 7] = [
+    ("datagrams of 15 lines", BASE.rate, 15, 0, &[]),
+    ("datagrams of 15 lines, linger of 16 ms", BASE.rate, 15, 0, AT_ONCE),
+    ("requests of 5,000 lines, 1 client", BASE.rate, 5_000, 1, &[]),
+    ("datagrams of 15 lines, 50,000 events/s", 50_000, 15, 0, &[]),
+    ("requests of 5,000 lines, 1 client, 50,000 events/s", 50_000, 5_000, 1, &[]),
+    ("datagrams of 15 lines, 10,000 events/s", 10_000, 15, 0, &[]),
+    ("requests of 100 lines, 4 clients, 10,000 events/s", 10_000, 100, 4, &[]),
 ];
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let is_quick = report.is_quick();
     for (id, layout) in [("requests-sets", "sets"), ("requests-log", "log")] {
-        let way = |(name, rate, lines, clients): (&'static str, u32, usize, usize)| Way {
-            name,
-            run: Box::new(move || {
-                let events = BASE.events / (BASE.rate / rate);
-                let events = if is_quick { events.min(QUICK_EVENTS) } else { events };
-                let flow = Flow { events, rate, lines, clients, ..BASE };
-                let mut cluster = Cluster::of(Store::Redis(layout), 1);
-                let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-                cluster.requests = (clients > 0).then(address);
-                let figures = count_with(cluster, &flow, 1)?;
-                let all = figures.of(&flow, flow.users_of_all());
-                Ok([&all[..3], &figures.waits_ms, &all[4..5]].concat())
-            }),
-        };
+        let way =
+            |(name, rate, lines, clients, settings): (&'static str, u32, usize, usize, Keys)| Way {
+                name,
+                run: Box::new(move || {
+                    let events = BASE.events / (BASE.rate / rate);
+                    let events = if is_quick { events.min(QUICK_EVENTS) } else { events };
+                    let flow = Flow { events, rate, lines, clients, ..BASE };
+                    let mut cluster = Cluster::of(Store::Redis(layout), 1);
+                    let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+                    cluster.requests = (clients > 0).then(address);
+                    cluster.settings = settings;
+                    let figures = count_with(cluster, &flow, 1)?;
+                    let all = figures.of(&flow, flow.users_of_all());
+                    Ok([&all[..3], &figures.waits_ms, &all[4..5]].concat())
+                }),
+            };
         let columns = [
             column(ALL, 3),
             column(OF_PROGRAM, 3),
