@@ -1,10 +1,7 @@
 //! Measures other builds of `eds` and this one in turn. The environment variable `EDS_BENCH_BEFORE` contains the paths of the
 //! other builds, separated by colons, and `EDS_BENCH_LOADS`, if set, lists the loads to measure, separated by spaces.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
 use anyhow::Context as _;
-use testing::ports::free_port;
 
 use super::eds::{Cluster, Keys, Store, count_with};
 use super::{BASE, Flow, QUICK_EVENTS, columns, rollups};
@@ -59,8 +56,6 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 let mut cluster = Cluster::of(store, 1);
                 cluster.rollups = rollups;
                 cluster.binary.clone_from(binary);
-                let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-                cluster.requests = (flow.clients > 0).then(address);
                 Ok(count_with(cluster, &flow, 1)?.of(&flow, users))
             }),
         };

@@ -1,6 +1,6 @@
 //! Measures `eds run` with each store. Nodes receive a load within one minute, and run until its counts have been written.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use testing::clock::Clock;
 use testing::eventually::{eventually, when};
 use testing::load::MINUTE_NS;
+use testing::ports::free_port;
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
@@ -73,7 +74,7 @@ pub(crate) struct Cluster {
     /// Settings that differ from the defaults.
     pub(crate) settings: Keys,
     /// The address on which the node receives events by HTTP; `None` without HTTP.
-    pub(crate) requests: Option<SocketAddr>,
+    requests: Option<SocketAddr>,
     /// The binary of the nodes, or `None` for that of this build.
     pub(crate) binary: Option<PathBuf>,
     pub(crate) servers: Vec<RedisServer>,
@@ -157,6 +158,8 @@ impl Cluster {
         ensure!(flow.lasts() + END < Duration::from_secs(60), "a load longer than a minute");
         let start = START * u32::try_from(nodes + 1)?;
         let (begins, begins_nanos) = self.set_clock(start, flow)?;
+        let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        self.requests = (flow.clients > 0).then(address);
         for _ in 0..nodes {
             self.start_node();
         }

@@ -1,9 +1,5 @@
 //! Measures what it costs to receive events by HTTP instead of UDP, and how long clients wait for an answer.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
-use testing::ports::free_port;
-
 use super::eds::{Cluster, Keys, Store, count_with};
 use super::{ALL, BASE, Flow, OF_PROGRAM, OF_REDIS, QUICK_EVENTS};
 use crate::measure::{Way, side_by_side};
@@ -26,22 +22,19 @@ const WAYS: [(&str, u32, usize, usize, Keys); 7] = [
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let is_quick = report.is_quick();
     for (id, layout) in [("requests-sets", "sets"), ("requests-log", "log")] {
-        let way =
-            |(name, rate, lines, clients, settings): (&'static str, u32, usize, usize, Keys)| Way {
-                name,
-                run: Box::new(move || {
-                    let events = BASE.events / (BASE.rate / rate);
-                    let events = if is_quick { events.min(QUICK_EVENTS) } else { events };
-                    let flow = Flow { events, rate, lines, clients, ..BASE };
-                    let mut cluster = Cluster::of(Store::Redis(layout), 1);
-                    let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-                    cluster.requests = (clients > 0).then(address);
-                    cluster.settings = settings;
-                    let figures = count_with(cluster, &flow, 1)?;
-                    let all = figures.of(&flow, flow.users_of_all());
-                    Ok([&all[..3], &figures.waits_ms, &all[4..5]].concat())
-                }),
-            };
+        let way = |(name, rate, lines, clients, settings): (_, u32, _, _, _)| Way {
+            name,
+            run: Box::new(move || {
+                let events = BASE.events / (BASE.rate / rate);
+                let events = if is_quick { events.min(QUICK_EVENTS) } else { events };
+                let flow = Flow { events, rate, lines, clients, ..BASE };
+                let mut cluster = Cluster::of(Store::Redis(layout), 1);
+                cluster.settings = settings;
+                let figures = count_with(cluster, &flow, 1)?;
+                let all = figures.of(&flow, flow.users_of_all());
+                Ok([&all[..3], &figures.waits_ms, &all[4..5]].concat())
+            }),
+        };
         let columns = [
             column(ALL, 3),
             column(OF_PROGRAM, 3),

@@ -22,13 +22,13 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         let title = format!("Nodes that share a load, `{layout}`, {MASTERS} masters, 50 series");
         let columns = [
             column("at rest: ms/s of a node", 1),
-            column("ms/s of a master", 1),
-            column("commands/s to a master", 0),
-            column("kB/s to and from a master", 1),
-            column("under load: CPU s/M of all nodes", 3),
-            column("of Redis", 3),
-            column("commands/s to a master", 0),
-            column("kB/s to and from a master", 0),
+            column("at rest: ms/s of a master", 1),
+            column("at rest: commands/s to a master", 0),
+            column("at rest: kB/s to and from a master", 1),
+            column("load: CPU s/M of all nodes", 3),
+            column("load: CPU s/M of Redis", 3),
+            column("load: commands/s to a master", 0),
+            column("load: kB/s to and from a master", 0),
             column("MB of a node", 0),
         ];
         let mut table = Table::new(id, &title, &columns);
