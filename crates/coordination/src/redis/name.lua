@@ -144,11 +144,11 @@ end
 
 -- Releases a holder's lease and its place in the queue. Returns 1 if the holder had the lease, also in repeated calls.
 function operations.release(holder)
+  -- A lease that `begin` granted does not end the holder's place.
+  quit(holder)
   if is_held and owner == holder then
     release()
     is_held, released = false, holder
-  else
-    quit(holder)
   end
   if not is_held then
     wake_next()

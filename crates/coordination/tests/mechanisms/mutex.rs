@@ -28,6 +28,7 @@ over_each!(
     tokens_grow,
     a_release_may_be_repeated_after_the_next_grant,
     asking_twice_is_asking_once,
+    a_release_ends_the_place_in_the_queue,
     no_more_than_may_wait_do_so,
 );
 
@@ -324,6 +325,21 @@ async fn asking_twice_is_asking_once(site: Site) {
     for _ in 0..2 {
         assert!(arbiter.publish(&claim, Ok((b"value", LONG)), LONG).await.unwrap());
     }
+}
+
+/// A client waits for a name, gets the lease by another operation, and releases it. The next client need not wait for the
+/// first one's place to end.
+async fn a_release_ends_the_place_in_the_queue(site: Site) {
+    let arbiter = site.arbiter();
+    let [former, first, second] = [(); 3].map(|()| Claim::new(name("a"), LONG));
+    let ask = async |claim| arbiter.lock(claim, Some(LONG)).await.unwrap();
+    assert!(matches!(ask(&former).await, Locking::Granted(_)));
+    assert!(matches!(ask(&first).await, Locking::Busy(_)));
+    assert!(arbiter.release(&former).await.unwrap());
+    let begun = arbiter.begin(&first, None).await.unwrap();
+    assert!(matches!(begun, Beginning::Granted(_)), "{begun:?}");
+    assert!(arbiter.release(&first).await.unwrap());
+    assert!(matches!(ask(&second).await, Locking::Granted(_)));
 }
 
 /// Returns the name under which [`Mutex`] requests a lock.
