@@ -8,13 +8,23 @@ use crate::report::{Report, column};
 const ROUNDS: usize = 3;
 /// Settings with which datagrams are recorded in transactions of as many events as those of a request of 5,000 lines.
 const AT_ONCE: Keys = &[("input.linger", "16ms"), ("input.linger_max", "16ms")];
+/// A setting with which requests wait as long as datagrams.
+const LINGERING: Keys = &[("input.http.linger", "1s")];
 /// The name, events per second, lines per datagram or request, connections (0 for datagrams) and settings of each way.
-const WAYS: [(&str, u32, usize, usize, Keys); 7] = [
+const WAYS: [(&str, u32, usize, usize, Keys); 9] = [
     ("datagrams of 15 lines", BASE.rate, 15, 0, &[]),
     ("datagrams of 15 lines, linger of 16 ms", BASE.rate, 15, 0, AT_ONCE),
     ("requests of 5,000 lines, 1 client", BASE.rate, 5_000, 1, &[]),
+    ("requests of 5,000 lines, 80 clients, linger of 1 s", BASE.rate, 5_000, 80, LINGERING),
     ("datagrams of 15 lines, 50,000 events/s", 50_000, 15, 0, &[]),
     ("requests of 5,000 lines, 1 client, 50,000 events/s", 50_000, 5_000, 1, &[]),
+    (
+        "requests of 5,000 lines, 16 clients, linger of 1 s, 50,000 events/s",
+        50_000,
+        5_000,
+        16,
+        LINGERING,
+    ),
     ("datagrams of 15 lines, 10,000 events/s", 10_000, 15, 0, &[]),
     ("requests of 100 lines, 4 clients, 10,000 events/s", 10_000, 100, 4, &[]),
 ];

@@ -22,15 +22,22 @@ pub(crate) struct Requests {
     pub(crate) body_max: usize,
     /// How long a request may wait until its events are recorded.
     pub(crate) timeout: Duration,
+    /// How long events wait for those of other requests.
+    pub(crate) linger: Duration,
     /// Whether lines without a timestamp are accepted.
     pub(crate) stamps: bool,
 }
 
 /// Reads the settings, or returns `None` if there is no address to listen on.
 pub(super) fn read(values: &mut Effective) -> Option<Requests> {
-    let HttpInput { listen, tokens_file: tokens, body_max, timeout, stamp: stamps } =
+    let HttpInput { listen, tokens_file: tokens, body_max, timeout, linger, stamp: stamps } =
         HttpInput::read(values);
     let listen = listen?;
+    values.together(
+        &["input.http.linger", "input.http.timeout"],
+        linger < timeout,
+        "must be shorter than input.http.timeout, or no request is answered in time; reduce it",
+    );
     let [certificate, key] =
         ["input.http.cert_file", "input.http.key_file"].map(|path| values.read(path, pem));
     values.together(
@@ -56,7 +63,7 @@ pub(super) fn read(values: &mut Effective) -> Option<Requests> {
         }
     };
     let access = Arc::new(Mutex::new(Access { tokens, tls }));
-    Some(Requests { listen, access, body_max, timeout, stamps })
+    Some(Requests { listen, access, body_max, timeout, linger, stamps })
 }
 
 fn server_config(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {

@@ -287,9 +287,9 @@ impl Service {
         if let Some((server, requests)) = requests {
             let (stamps, node) = (Arc::clone(&stamps), Arc::clone(&self.node));
             let batcher = LineBatcher::new(&config.batcher, stamps, node, recorders.clone());
-            let node = Arc::clone(&self.node);
+            let (linger, node) = (requests.linger, Arc::clone(&self.node));
             let (writes, tasks) =
-                Writes::new(&config.batcher, batcher, &recorders, spool.clone(), node);
+                Writes::new(&config.batcher, batcher, &recorders, spool.clone(), linger, node);
             running.extend(tasks.into_iter().map(FutureExt::boxed));
             let writes = Arc::new(writes);
             let sink = NodeSink {

@@ -1,14 +1,17 @@
 //! [`Writes`]: records the events of requests, whose clients wait for the answer. Events of concurrent requests share a batch
-//! per partition: while one batch is being recorded, the next one collects events, but no event waits for others to arrive.
+//! per partition: while one batch is being recorded, the next one collects events. By default, no event waits for others to
+//! arrive.
 //! If a partition's store does not respond and there is a spool, its events are written to disk instead.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{BatcherSettings, Delivery, LineBatcher, QueueLimits};
@@ -120,6 +123,7 @@ impl Writes {
         batcher: LineBatcher,
         recorders: &[mpsc::Sender<Delivery>],
         spool: Option<Spool>,
+        linger: Duration,
         node: Arc<Node>,
     ) -> (Self, Vec<impl Future<Output = ()> + Send + use<>>) {
         let places = recorders.len() + 1;
@@ -143,6 +147,7 @@ impl Writes {
                 outlet,
                 open: Arc::clone(&writes.open),
                 arrived: Arc::clone(&writes.arrived[place]),
+                linger,
                 node: Arc::clone(&writes.node),
                 closed: writes.closed.clone(),
             };
@@ -218,6 +223,8 @@ struct Committer {
     outlet: Outlet,
     open: Arc<Mutex<Open>>,
     arrived: Arc<Notify>,
+    /// How long a batch waits for the events of other requests.
+    linger: Duration,
     node: Arc<Node>,
     closed: CancellationToken,
 }
@@ -231,6 +238,9 @@ impl Committer {
                     return;
                 }
                 continue;
+            }
+            if !self.linger.is_zero() {
+                self.closed.run_until_cancelled(sleep(self.linger)).await;
             }
             self.commit().await;
         }

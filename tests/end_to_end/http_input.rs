@@ -225,6 +225,27 @@ fn an_answered_request_survives_its_node() {
 
 /// While Redis is down, a node with a spool answers once the events are on disk, and its next process records them.
 #[test]
+fn requests_within_the_linger_share_a_transaction() {
+    let site = Site::start();
+    let keys = [("input.http.linger", "1s"), ("store.partitions", "1")];
+    let (mut node, at) = node(&site, "one", &keys);
+    node.run();
+    let mut expected = Expected::default();
+    thread::scope(|scope| {
+        for user in 0..20 {
+            let line = format!("a=1 value=u{user} {AT}");
+            expected.receive(line.as_bytes());
+            scope.spawn(move || assert_eq!(write_to(at, "/write", line).0, 204));
+            // Longer than a transaction takes.
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let batches = node.metrics().count("eds_record_seconds_count");
+    assert!(batches <= 5, "{batches}");
+    site.wait_exact(&expected.points(), SOON);
+}
+
+#[test]
 fn without_redis_events_are_acknowledged_from_the_spool() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let (mut spooling, at) = node(&site, "one", &[("input.http.timeout", "500ms")]);
