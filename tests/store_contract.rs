@@ -191,6 +191,7 @@ suite! {
             lost_claim_announces_nothing
             check_in_returns_whether_a_claim_may_be_due
             closed_minutes_are_reported_once_in_order_of_closing
+            any_number_of_nodes_can_start
             delayed_check_in_does_not_end_a_report_of_lag
             attested_minute_seals_nothing_new
             store_that_lost_data_grants_no_claims

@@ -120,6 +120,24 @@ pub(crate) async fn attested_minute_seals_nothing_new(ground: &Ground) {
     assert_eq!(check_in(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
 }
 
+/// A node that has attested, but not checked in yet, is not forgotten when the stamps of former nodes are dropped.
+pub(crate) async fn any_number_of_nodes_can_start(ground: &Ground) {
+    let first = ground.node("first");
+    let epoch = attest(&first, &Testimony::default()).await.epoch;
+    let known = Known { epoch, ..Known::default() };
+    for number in 0..100 {
+        let node = ground.node(&format!("node{number}"));
+        attest(&node, &Testimony::default()).await;
+        check_in(&node, known).await.unwrap();
+    }
+    let last = ground.node("last");
+    let attested = attest(&last, &Testimony::default()).await;
+    for _ in 0..100 {
+        check_in(&first, known).await.unwrap();
+    }
+    check_in(&last, Known { stamp: attested.stamp, ..known }).await.unwrap();
+}
+
 /// After `input.max_age` is raised, events are accepted although the counts of their minute have expired.
 pub(crate) async fn closed_minute_stays_closed_after_its_counts_expire(ground: &Ground) {
     let node = ground.node("a");

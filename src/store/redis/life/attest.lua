@@ -16,7 +16,9 @@ if not epoch or (epoch == known_epoch and own < tonumber(known_stamp)) then
   redis.call('HSET', witness, 'epoch', epoch, 'forgot_from', forgot_from, 'forgot_from_ms', forgot_from_ms)
 end
 local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
-put_stamp(node, stamp, heard, alive_until, late)
+-- The entry must not look old before the node's first check-in.
+local _, now = clock()
+put_stamp(node, stamp, heard, math.max(alive_until, now), late)
 if known_since ~= '' and (not since or since < tonumber(known_since)) then
   since = tonumber(known_since)
   redis.call('HSET', witness, 'since', whole(since))

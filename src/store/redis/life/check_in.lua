@@ -5,7 +5,8 @@
 -- minutes announced since then, minutes closed since then that had no events, since (empty: from the beginning), 1 if there may be something to claim, total number of
 -- events that the node found late}, or nothing if Redis has lost something that the node knows.
 
--- If there are more stamps than this, those of nodes that have not been alive for this many ms are dropped.
+-- If there are more stamps than this, those of nodes that have not been alive for this many ms are dropped, but only in one of
+-- as many check-ins, because it takes a time proportional to the number of nodes.
 local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
 -- The maximum number of closed minutes in a reply.
 local CLOSED_MAX = 1000
@@ -54,7 +55,7 @@ end
 local stamp = redis.call('HINCRBY', witness, 'stamp', 1)
 redis.call('HSET', witness, 'clock', whole(now))
 put_stamp(node, stamp, tonumber(heard), now + alive_ms, late)
-if redis.call('HLEN', stamps) > STAMPS_MAX then
+if stamp % STAMPS_MAX == 0 and redis.call('HLEN', stamps) > STAMPS_MAX then
   local all = redis.call('HGETALL', stamps)
   for i = 1, #all, 2 do
     local _, _, alive_until = stamp_parts(all[i + 1])
