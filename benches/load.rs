@@ -1,12 +1,23 @@
-//! The events used for measurements, in chronological order: at least 50 series and 10,000 users over three minutes.
+//! The events used for measurements, in chronological order: at least 50 series and 10,000 users over three minutes. Also the
+//! settings and recorders of the default configuration.
 
 use std::fmt::Write;
 use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
 use std::time::Duration;
 
-use event_data_service::event::{LineRules, Partitions, Window};
-use event_data_service::ingest::{BatcherSettings, QueueLimits};
+use event_data_service::event::{
+    LineRules, OverflowSeries, Partition, Partitions, Precision, Window,
+};
+use event_data_service::ingest::{
+    BatcherSettings, Budget, CapSettings, Delivery, QueueLimits, Recorder, RecorderSettings,
+};
+use event_data_service::node::Node;
+use event_data_service::store::Recording;
+use event_data_service::telemetry::Metrics;
 use loadgen::{Event, Plan, Synthetic};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 /// 2016-12-04 18:38:00 UTC, in nanoseconds.
 pub(crate) const START_NANOS: i64 = 1_480_876_680_000_000_000;
@@ -100,5 +111,48 @@ pub(crate) fn batcher_settings() -> BatcherSettings {
         window: Window::new(Duration::MAX, Duration::MAX),
         partitions: partitions(),
         limits: QueueLimits { events: 1_000_000, bytes: 256 << 20 },
+    }
+}
+
+/// What the recorders of a node share.
+pub(crate) struct Recorders {
+    store: Arc<dyn Recording>,
+    dedup: Arc<Budget>,
+    replay: Arc<Budget>,
+    node: Arc<Node>,
+    metrics: Arc<Metrics>,
+}
+
+impl Recorders {
+    pub(crate) fn new(store: Arc<dyn Recording>, node: Arc<Node>, metrics: Arc<Metrics>) -> Self {
+        // The default limits of a node.
+        let dedup = Arc::new(Budget::of_users(1_000_000));
+        let replay = Arc::new(Budget::new(256 << 20));
+        Self { store, dedup, replay, node, metrics }
+    }
+
+    /// Returns the recorder of a partition, with the settings of the default configuration, except that events of any age are
+    /// accepted.
+    pub(crate) fn of(&self, partition: Partition, batches: mpsc::Receiver<Delivery>) -> Recorder {
+        Recorder {
+            partition,
+            settings: RecorderSettings {
+                window: Window::new(Duration::MAX, Duration::MAX),
+                precision: Precision::Nanoseconds,
+                caps: CapSettings { series_max: 100_000, users_max: 10_000_000 },
+                lagging_after: Duration::from_secs(1),
+                replay_window: Duration::from_secs(10),
+            },
+            batches,
+            store: Arc::clone(&self.store),
+            overflow: OverflowSeries::new(&partitions(), partition),
+            spool: None,
+            dedup: Arc::clone(&self.dedup),
+            replay: Arc::clone(&self.replay),
+            node: Arc::clone(&self.node),
+            metrics: Arc::clone(&self.metrics),
+            heartbeat: self.node.progress.watch("a recorder"),
+            abort: CancellationToken::new(),
+        }
     }
 }

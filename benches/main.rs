@@ -30,6 +30,7 @@ mod report;
     reason = "shared with the tests; only part of it is used here"
 )]
 mod sender;
+mod simulated;
 mod whole;
 mod without;
 
@@ -51,6 +52,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("rollups", peers::rollups::run),
     ("day", peers::day::run),
     ("scale", peers::scale::run),
+    ("simulated", simulated::run),
     ("before", peers::before::run),
 ];
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Precision, Window};
-use event_data_service::ingest::{Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings};
+use event_data_service::event::{Batch, Minute, Partition};
+use event_data_service::ingest::QUEUED_BATCHES;
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::Recording;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
@@ -22,9 +22,8 @@ use testing::redis::RedisServer;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::load::{Load, SERIES, partitions};
+use crate::load::{Load, Recorders, SERIES, partitions};
 use crate::measure::{Way, figure, process_cpu, side_by_side};
 use crate::report::{Report, column};
 use crate::without::{LeftOut, Without};
@@ -39,7 +38,6 @@ const PIPELINE_EVENTS: usize = 1_000;
 const PIPELINES: usize = 4;
 /// The number of events that arrive during the linger at full speed: 1 M/s for 100 ms.
 const ARRIVING: usize = 100_000;
-const DEDUP_USERS: usize = 1_000_000;
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let columns = [column("events/s", 0), column("Redis CPU s/M", 2), column("own CPU s/M", 2)];
@@ -194,43 +192,20 @@ async fn recorders_way(
     batches: Vec<(Partition, Vec<Batch>)>,
     events: usize,
 ) -> anyhow::Result<f64> {
-    let budget = Arc::new(Budget::of_users(DEDUP_USERS));
     let node = Arc::new(Node::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
+    let recorders = Recorders::new(store, Arc::clone(&node), metrics);
     let bytes: usize = batches.iter().flat_map(|(_, b)| b).map(Batch::bytes).sum();
     node.ledger.take_in(&Intake {
         queued: events as u64,
         queued_bytes: bytes as u64,
         ..Intake::default()
     });
-    // The default memory limit of a node.
-    let replay = Arc::new(Budget::new(256 << 20));
     let mut tasks = JoinSet::new();
     let began = Instant::now();
     for (partition, queue) in batches {
         let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
-        let settings = RecorderSettings {
-            window: Window::new(Duration::MAX, Duration::MAX),
-            precision: Precision::Nanoseconds,
-            caps: CapSettings { series_max: 100_000, users_max: 10_000_000 },
-            lagging_after: Duration::from_secs(1),
-            replay_window: Duration::from_secs(10),
-        };
-        let recorder = Recorder {
-            partition,
-            settings,
-            batches: receiver,
-            store: Arc::clone(&store),
-            overflow: OverflowSeries::new(&partitions(), partition),
-            spool: None,
-            dedup: Arc::clone(&budget),
-            replay: Arc::clone(&replay),
-            node: Arc::clone(&node),
-            metrics: Arc::clone(&metrics),
-            heartbeat: node.progress.watch("a recorder"),
-            abort: CancellationToken::new(),
-        };
-        tasks.spawn(recorder.run());
+        tasks.spawn(recorders.of(partition, receiver).run());
         tasks.spawn(async move {
             for batch in queue {
                 // Ignore the error that occurs if a recorder has panicked, because the check of the sets then fails.

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Map, Value, json};
 
 const DIRECTORY: &str = "target/bench";
-/// The document whose tables are replaced on publishing, and the directory of its plots.
-const DOCUMENT: &str = "docs/performance.md";
+/// The documents whose tables are replaced on publishing, and the directory of its plots.
+const DOCUMENTS: [&str; 2] = ["docs/performance.md", "docs/scale.md"];
 const IMAGES: &str = "docs/images";
 /// The markers around a generated part of the document, such as `<!-- measured: recording -->`.
 const BEGIN: &str = "<!-- measured: ";
@@ -211,36 +211,41 @@ impl Report {
     }
 
     fn publish(&self, machine: &str) -> anyhow::Result<()> {
-        let mut document = fs::read_to_string(DOCUMENT)?;
-        document = replaced(&document, "machine", &format!("{machine}\n"))?;
         // Sections may be published from different machines.
         let processor = field("/proc/cpuinfo", "model name")?;
-        for table in &self.tables {
-            let text = table.markdown().replacen(":\n", &format!(", on {processor}:\n"), 1);
-            document = replaced(&document, &table.id, &text).unwrap_or(document);
-        }
-        for (name, svg) in &self.plots {
-            let file = format!("performance-{name}.svg");
-            let title = svg.split("aria-label=\"").nth(1);
-            let title = title.and_then(|rest| rest.split('"').next());
-            let image = format!("![{}](images/{file})\n", title.unwrap_or(name));
-            if let Ok(with_plot) = replaced(&document, &format!("plot-{name}"), &image) {
-                fs::write(format!("{IMAGES}/{file}"), svg)?;
-                document = with_plot;
+        for path in DOCUMENTS {
+            let mut document = fs::read_to_string(path)?;
+            let mut replace = |id: &str, by: &str| {
+                let with = replaced(&document, id, by);
+                with.map(|with| document = with).is_some()
+            };
+            replace("machine", &format!("{machine}\n"));
+            for table in &self.tables {
+                let text = table.markdown().replacen(":\n", &format!(", on {processor}:\n"), 1);
+                replace(&table.id, &text);
             }
+            for (name, svg) in &self.plots {
+                let file = format!("performance-{name}.svg");
+                let title = svg.split("aria-label=\"").nth(1);
+                let title = title.and_then(|rest| rest.split('"').next());
+                let image = format!("![{}](images/{file})\n", title.unwrap_or(name));
+                if replace(&format!("plot-{name}"), &image) {
+                    fs::write(format!("{IMAGES}/{file}"), svg)?;
+                }
+            }
+            fs::write(path, document)?;
+            println!("published to {path}");
         }
-        fs::write(DOCUMENT, document)?;
-        println!("published to {DOCUMENT} and {IMAGES}");
         Ok(())
     }
 }
 
-/// Returns the document with the generated part `id` replaced, or an error if the document does not contain that part.
-fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
+/// Returns the document with the generated part `id` replaced, or `None` if the document does not contain that part.
+fn replaced(document: &str, id: &str, by: &str) -> Option<String> {
     let begin = format!("{BEGIN}{id} -->\n");
-    let (before, rest) = document.split_once(&begin).context(begin.clone())?;
-    let (_, after) = rest.split_once(END).context(END)?;
-    Ok(format!("{before}{begin}{by}{END}{after}"))
+    let (before, rest) = document.split_once(&begin)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{begin}{by}{END}{after}"))
 }
 
 /// Returns the first value of this name in a file of `/proc`.

@@ -405,7 +405,7 @@ fn benchmarks_match_their_script_and_document() {
     files(&top.join("benches"), "rs", &mut found);
     let code = found.iter().map(|path| fs::read_to_string(path).unwrap());
     let code = code.collect::<String>();
-    let document = read("docs/performance.md");
+    let document = read("docs/performance.md") + &read("docs/scale.md");
     let mut tables = document.split("<!-- measured: ").skip(1).map(|rest| {
         let (id, rest) = rest.split_once(" -->").unwrap();
         assert!(rest.contains("<!-- end -->"), "{id} has no end");

@@ -14,7 +14,9 @@ const MASTERS: usize = 3;
 const POINTS: [(u32, u32); 6] =
     [(1, 20_000), (8, 20_000), (32, 20_000), (1, 100_000), (8, 100_000), (32, 100_000)];
 const SECONDS: u32 = 10;
-const REST: Duration = Duration::from_secs(20);
+/// How long nodes look for more after they have closed a minute.
+const UNTIL_REST: Duration = Duration::from_secs(12);
+const REST: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let masters = float(MASTERS as u64);
@@ -38,6 +40,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
             let mut cluster = Cluster::of(Store::Redis(layout), MASTERS);
             let (fed, _) = cluster.feed(&flow, nodes as usize)?;
             cluster.wait_counted(events.into());
+            thread::sleep(UNTIL_REST);
             let (traffic, cpu) = (cluster.traffic()?, cluster.cpu()?);
             thread::sleep(REST);
             let (rest, rest_cpu) = (cluster.traffic()?, cluster.cpu()?);

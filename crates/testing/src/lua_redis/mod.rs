@@ -35,6 +35,8 @@ pub struct LuaRedis {
     held: Mutex<Vec<Held>>,
     /// The next number of a connection or held command.
     next: AtomicU64,
+    /// The number of executed commands, including those that scripts called.
+    commands: AtomicU64,
 }
 
 /// A command that waits until the test executes it: a script, a read of a log, or a transaction. Later commands on the same
@@ -66,6 +68,7 @@ impl LuaRedis {
             change,
             held: Mutex::default(),
             next: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
         }
     }
 
@@ -78,6 +81,11 @@ impl LuaRedis {
         let mut keyspace = Self::lock(&self.keyspace);
         keyspace.expire((self.clock)().div_euclid(1000));
         keyspace
+    }
+
+    /// Returns the number of commands executed so far, including those that scripts called.
+    pub fn commands(&self) -> u64 {
+        self.commands.load(Ordering::Relaxed)
     }
 
     /// Executes a command, given as words.
@@ -181,6 +189,7 @@ impl LuaRedis {
     fn execute(&self, keyspace: &mut Keyspace, ahead_us: i64, command: &[Bytes]) -> Reply {
         let now_us = (self.clock)() + ahead_us;
         let name = command[0].to_ascii_uppercase();
+        self.commands.fetch_add(1, Ordering::Relaxed);
         match (name.as_slice(), command) {
             (b"SCRIPT", [_, load, text]) if load.eq_ignore_ascii_case(b"LOAD") => {
                 let text = String::from_utf8(text.clone()).unwrap();
@@ -196,7 +205,9 @@ impl LuaRedis {
                 };
                 let number = std::str::from_utf8(number).unwrap().parse().unwrap();
                 let (keys, args) = rest.split_at(number);
-                script::run(keyspace, now_us, &script, keys, args)
+                let (reply, calls) = script::run(keyspace, now_us, &script, keys, args);
+                self.commands.fetch_add(calls, Ordering::Relaxed);
+                reply
             }
             _ => keyspace.execute(now_us, command).unwrap_or_else(Reply::Error),
         }

@@ -17,8 +17,8 @@ struct Machine {
 
 thread_local! {
     static MACHINE: Machine = Machine::new();
-    /// The keys that the running script uses, and the time at which it runs.
-    static RUNNING: RefCell<(Keyspace, i64)> = RefCell::default();
+    /// The keys that the running script uses, the time at which it runs, and the number of commands that it has called.
+    static RUNNING: RefCell<(Keyspace, i64, u64)> = RefCell::default();
 }
 
 /// A script, and a number that identifies its text.
@@ -36,18 +36,20 @@ impl Script {
     }
 }
 
-/// Runs a script on these keys at this time, and returns its reply.
+/// Runs a script on these keys at this time. Returns its reply, and the number of commands that it has called.
 pub(super) fn run(
     keyspace: &mut Keyspace,
     now_us: i64,
     script: &Script,
     keys: &[Bytes],
     args: &[Bytes],
-) -> Reply {
-    RUNNING.set((std::mem::take(keyspace), now_us));
+) -> (Reply, u64) {
+    RUNNING.set((std::mem::take(keyspace), now_us, 0));
     let answer = MACHINE.with(|machine| machine.run(script, keys, args));
-    *keyspace = RUNNING.take().0;
-    answer.unwrap_or_else(|error| Reply::Error(format!("ERR {error}").replace(['\r', '\n'], " ")))
+    let calls;
+    (*keyspace, _, calls) = RUNNING.take();
+    let error = |error| Reply::Error(format!("ERR {error}").replace(['\r', '\n'], " "));
+    (answer.unwrap_or_else(error), calls)
 }
 
 impl Machine {
@@ -55,9 +57,9 @@ impl Machine {
         let lua = Lua::new();
         let call = lua.create_function(|lua, args: mlua::Variadic<LuaValue>| {
             let command: Vec<Bytes> = args.iter().map(argument).collect();
-            let answer = RUNNING.with_borrow_mut(|(keyspace, now_us)| {
-                let now_us = *now_us;
-                keyspace.execute(now_us, &command)
+            let answer = RUNNING.with_borrow_mut(|(keyspace, now_us, calls)| {
+                *calls += 1;
+                keyspace.execute(*now_us, &command)
             });
             to_lua(lua, answer.map_err(mlua::Error::runtime)?)
         });
