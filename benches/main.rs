@@ -51,6 +51,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("requests", peers::requests::run),
     ("rollups", peers::rollups::run),
     ("day", peers::day::run),
+    ("growth", peers::growth::nodes),
     ("scale", peers::scale::run),
     ("simulated", simulated::run),
     ("before", peers::before::run),

@@ -1,7 +1,10 @@
 //! Measures how the cost grows with the load: CPU time per event, which should not grow with the number of series or nodes,
 //! and memory of Redis, which is proportional to the number of events.
 
-use super::{ALL, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, SETS, eds, plot};
+use super::{
+    ALL, BASE, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, QUICK_EVENTS, SETS,
+    eds, plot,
+};
 use crate::report::{Report, Table, column};
 
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
@@ -43,7 +46,7 @@ impl Growth {
 
 /// Measures growth with the number of series. `few` and `many` are the results for 50 and 5,000 series, which have already
 /// been measured.
-pub(crate) fn series(
+pub(super) fn series(
     report: &mut Report,
     bench: &Bench,
     few: &Table,
@@ -68,20 +71,21 @@ pub(crate) fn series(
 
 /// Measures growth with the number of nodes on a Redis Cluster. Either each additional node receives the same number of
 /// events, or a constant number of events is divided among the nodes.
-pub(crate) fn nodes(report: &mut Report, bench: &Bench) -> anyhow::Result<()> {
+pub(crate) fn nodes(report: &mut Report) -> anyhow::Result<()> {
     let most = NODES[NODES.len() - 1];
+    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
     for (id, setup) in [
         ("growth-nodes", "nodes with as many events each"),
         ("growth-shared", "nodes that share the events"),
     ] {
-        let counters = bench.present(&[SETS, LOG]);
+        let counters = vec![SETS, LOG];
         let mut costs = Vec::new();
         for number in NODES {
             let parts = if id == "growth-nodes" { number } else { most };
             let flow = super::Flow {
-                events: bench.base.events / most * parts,
-                rate: bench.base.rate / most * parts,
-                ..bench.base
+                events: events / most * parts,
+                rate: BASE.rate / most * parts,
+                ..BASE
             };
             let of_counter = |counter: &Counter| {
                 let Counter::Eds(store) = *counter else {

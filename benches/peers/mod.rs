@@ -8,7 +8,7 @@ pub(crate) mod before;
 pub(crate) mod day;
 mod eds;
 mod flow;
-mod growth;
+pub(crate) mod growth;
 mod limits;
 mod plot;
 mod program;
@@ -203,7 +203,6 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let title = "CPU seconds per million events";
     report.plot("peers", plot::bars(title, &groups, &bench.counters));
     growth::series(report, &bench, &few, &many)?;
-    growth::nodes(report, &bench)?;
     growth::bytes(report, &few, &users[1]);
     limits::redis(report)?;
     let limits = limits::Limits {

@@ -31,14 +31,13 @@ pub(crate) fn add(
         let is_there = !table.get(COLLECTD.name(), ALL).is_nan();
         if is_there { table.get(counter.name(), "ratio") } else { WIDE }
     };
-    let third = 1.0 / 3.0;
     for (counter, series, figures, most) in [
-        (MEMORY_STORE, "50 series", few, 0.25),
-        (MEMORY_STORE, "5 000 series", many, 0.25),
-        (SETS, "50 series", few, 0.75),
-        (SETS, "5 000 series", many, 0.75),
-        (LOG, "50 series", few, third),
-        (LOG, "5 000 series", many, 0.25),
+        (MEMORY_STORE, "50 series", few, 0.15),
+        (MEMORY_STORE, "5 000 series", many, 0.18),
+        (SETS, "50 series", few, 0.70),
+        (SETS, "5 000 series", many, 0.70),
+        (LOG, "50 series", few, 0.22),
+        (LOG, "5 000 series", many, 0.16),
     ] {
         let target = format!("CPU of {} / CPU of {}, {series}", counter.name(), COLLECTD.name());
         add(&target, of_collectd(figures, counter), most, WIDE);
