@@ -51,7 +51,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("requests", peers::requests::run),
     ("rollups", peers::rollups::run),
     ("day", peers::day::run),
-    ("growth", peers::growth::nodes),
+    ("growth", peers::growth::run),
     ("scale", peers::scale::run),
     ("simulated", simulated::run),
     ("before", peers::before::run),

@@ -71,7 +71,7 @@ pub(super) fn series(
 
 /// Measures growth with the number of nodes on a Redis Cluster. Either each additional node receives the same number of
 /// events, or a constant number of events is divided among the nodes.
-pub(crate) fn nodes(report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let most = NODES[NODES.len() - 1];
     let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
     for (id, setup) in [
