@@ -14,6 +14,7 @@ use event_data_service::ingest::{
 };
 use event_data_service::node::Node;
 use event_data_service::store::Recording;
+use event_data_service::store::redis::{Layout, Settings};
 use event_data_service::telemetry::Metrics;
 use loadgen::{Event, Plan, Synthetic};
 use tokio::sync::mpsc;
@@ -114,7 +115,20 @@ pub(crate) fn batcher_settings() -> BatcherSettings {
     }
 }
 
-/// What the recorders of a node share.
+/// Returns the store settings of the default configuration for a node, with the layout `sets`.
+pub(crate) fn store_settings(redis: redis_link::Settings, node: &str) -> Settings {
+    Settings {
+        redis,
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        layout: Layout::Sets,
+        retention: Duration::from_secs(7200),
+        counts_max: 1_000_000,
+        node: node.to_owned(),
+    }
+}
+
+/// The shared parts of a node's recorders.
 pub(crate) struct Recorders {
     store: Arc<dyn Recording>,
     dedup: Arc<Budget>,

@@ -12,7 +12,7 @@ use event_data_service::event::{Batch, Minute, Partition};
 use event_data_service::ingest::QUEUED_BATCHES;
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::Recording;
-use event_data_service::store::redis::{Layout, RedisStore, Settings};
+use event_data_service::store::redis::RedisStore;
 use event_data_service::telemetry::Metrics;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use loadgen::Event;
@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::load::{Load, Recorders, SERIES, partitions};
+use crate::load::{Load, Recorders, SERIES, partitions, store_settings};
 use crate::measure::{Way, figure, process_cpu, side_by_side};
 use crate::report::{Report, column};
 use crate::without::{LeftOut, Without};
@@ -114,7 +114,7 @@ impl<'a> Site<'a> {
         let run = move || {
             let batches = batches(self.load);
             self.measured(|server| {
-                let store = Arc::new(RedisStore::new(&settings(server))?);
+                let store = Arc::new(RedisStore::new(&store_settings(server.settings(), "bench"))?);
                 let store: Arc<dyn Recording> = Arc::new(Without { store, left_out });
                 let events = self.load.events.len();
                 self.runtime.block_on(recorders_way(store, batches, events))
@@ -215,16 +215,4 @@ async fn recorders_way(
     }
     tasks.join_all().await;
     Ok(began.elapsed().as_secs_f64())
-}
-
-fn settings(server: &RedisServer) -> Settings {
-    Settings {
-        redis: server.settings(),
-        prefix: "eds".to_owned(),
-        partitions: partitions(),
-        layout: Layout::Sets,
-        retention: Duration::from_secs(7200),
-        counts_max: 1_000_000,
-        node: "bench".to_owned(),
-    }
 }

@@ -13,7 +13,8 @@ use event_data_service::flush::{Destination, Flush, FlushSettings};
 use event_data_service::ingest::{Delivery, QUEUED_BATCHES};
 use event_data_service::node::{Clock, Intake, Node, Rng};
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::redis::{Layout, RedisStore, Settings};
+use event_data_service::store::OutputName;
+use event_data_service::store::redis::RedisStore;
 use event_data_service::telemetry::Metrics;
 use testing::lua_redis::LuaRedis;
 use tokio::runtime::Builder;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::load::{Recorders, partitions};
+use crate::load::{Recorders, partitions, store_settings};
 use crate::measure::float;
 use crate::report::{Report, Table, column};
 
@@ -63,7 +64,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// Returns the number of commands while this many nodes start, while they are at rest, and from the end of a minute with
-/// events until it is closed, less those that they send at rest in that time.
+/// events until it is closed, without the commands of nodes at rest in that time.
 async fn commands(nodes: usize) -> anyhow::Result<[f64; 3]> {
     let began = Instant::now();
     let now_nanos = move || {
@@ -77,21 +78,13 @@ async fn commands(nodes: usize) -> anyhow::Result<[f64; 3]> {
     for number in 0..nodes {
         let node = Arc::new(Node::new(Clock::new(now_nanos), Rng::new(number as u64)));
         let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-        let settings = Settings {
-            redis: redis.settings(),
-            prefix: "eds".to_owned(),
-            partitions: partitions(),
-            layout: Layout::Sets,
-            retention: Duration::from_secs(7200),
-            counts_max: 1_000_000,
-            node: format!("node{number}"),
-        };
+        let settings = store_settings(redis.settings(), &format!("node{number}"));
         let store = Arc::new(RedisStore::new(&settings)?);
         if number == 0 {
             recorders = record(&store, &node, &metrics);
         }
         let destination = Destination {
-            name: "default".parse()?,
+            name: OutputName::default(),
             output: Arc::clone(&output) as _,
             write_counts_max: 2500,
         };
@@ -173,7 +166,7 @@ fn batch(partition: Partition) -> Batch {
     batch
 }
 
-/// An output that counts what is written to it.
+/// An output that only counts the written counts.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 

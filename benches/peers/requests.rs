@@ -6,7 +6,7 @@ use crate::measure::{Way, side_by_side};
 use crate::report::{Report, column};
 
 const ROUNDS: usize = 3;
-/// Settings with which datagrams are recorded in transactions of as many events as those of a request of 5,000 lines.
+/// Settings with which datagrams are recorded in transactions of as many events as for a request of 5,000 lines.
 const AT_ONCE: Keys = &[("input.linger", "16ms"), ("input.linger_max", "16ms")];
 /// A setting with which requests wait as long as datagrams.
 const LINGERING: Keys = &[("input.http.linger", "1s")];

@@ -35,7 +35,7 @@ pub struct LuaRedis {
     held: Mutex<Vec<Held>>,
     /// The next number of a connection or held command.
     next: AtomicU64,
-    /// The number of executed commands, including those that scripts called.
+    /// The number of executed commands, including calls by scripts.
     commands: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ impl LuaRedis {
         keyspace
     }
 
-    /// Returns the number of commands executed so far, including those that scripts called.
+    /// Returns the number of commands executed so far, including calls by scripts.
     pub fn commands(&self) -> u64 {
         self.commands.load(Ordering::Relaxed)
     }
