@@ -223,7 +223,6 @@ fn an_answered_request_survives_its_node() {
     assert_eq!(living.metrics().count("eds_events_received_total"), 0);
 }
 
-/// While Redis is down, a node with a spool answers once the events are on disk, and its next process records them.
 #[test]
 fn requests_within_the_linger_share_a_transaction() {
     let site = Site::start();
@@ -245,6 +244,7 @@ fn requests_within_the_linger_share_a_transaction() {
     site.wait_exact(&expected.points(), SOON);
 }
 
+/// While Redis is down, a node with a spool answers once the events are on disk, and its next process records them.
 #[test]
 fn without_redis_events_are_acknowledged_from_the_spool() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
