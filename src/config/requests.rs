@@ -20,9 +20,9 @@ pub(crate) struct Requests {
     /// Shared with the server, so that it can be replaced while the server runs.
     pub(crate) access: Arc<Mutex<Access>>,
     pub(crate) body_max: usize,
-    /// How long a request may wait until its events are recorded.
+    /// Maximum time until the events of a request are recorded.
     pub(crate) timeout: Duration,
-    /// How long events wait for those of other requests.
+    /// Time that a batch waits for the events of other requests.
     pub(crate) linger: Duration,
     /// Whether lines without a timestamp are accepted.
     pub(crate) stamps: bool,

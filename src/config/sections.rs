@@ -125,7 +125,7 @@ sections! {
         each key_file: Path, "", "PEM file with the server's private key";
         each body_max: Text usize = kinds::size("1KiB to 1GiB"), "16MiB", "maximum size of a request body, also after decompression";
         each timeout: Span Duration = kinds::span("100ms to 5m"), "10s", "maximum time until a request is answered; a client then repeats it";
-        own linger: Span Duration = kinds::span("0s to 1s"), "0s", "time that events wait for those of other requests, to be recorded together";
+        own linger: Span Duration = kinds::span("0s to 1s"), "0s", "time that a batch waits for the events of other requests";
         own stamp: Switch bool = kinds::switch("true or false"), "false", "whether to accept lines without a timestamp; repeated requests count their events twice";
     }
     Store "store." {

@@ -1,7 +1,6 @@
 //! [`Writes`]: records the events of requests, whose clients wait for the answer. Events of concurrent requests share a batch
-//! per partition: while one batch is being recorded, the next one collects events. By default, no event waits for others to
-//! arrive.
-//! If a partition's store does not respond and there is a spool, its events are written to disk instead.
+//! per partition: while one batch is being recorded, the next one collects events. Without a linger, no event waits for others
+//! to arrive. If a partition's store does not respond and there is a spool, its events are written to disk instead.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
@@ -223,7 +222,7 @@ struct Committer {
     outlet: Outlet,
     open: Arc<Mutex<Open>>,
     arrived: Arc<Notify>,
-    /// How long a batch waits for the events of other requests.
+    /// Time that a batch waits for the events of other requests.
     linger: Duration,
     node: Arc<Node>,
     closed: CancellationToken,

@@ -5,8 +5,8 @@
 -- minutes announced since then, minutes closed since then that had no events, since (empty: from the beginning), 1 if there may be something to claim, total number of
 -- events that the node found late}, or nothing if Redis has lost something that the node knows.
 
--- If there are more stamps than this, those of nodes that have not been alive for this many ms are dropped, but only in one of
--- as many check-ins, because it takes a time proportional to the number of nodes.
+-- If there are more stamps than this, one in as many check-ins drops the stamps of nodes that have not been alive for this many
+-- ms. It takes a time proportional to the number of nodes.
 local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
 -- The maximum number of closed minutes in a reply.
 local CLOSED_MAX = 1000
