@@ -163,7 +163,10 @@ impl Writes {
     }
 
     /// Adds the lines of a request, and waits until all events are recorded, or dropped because the node is exiting.
-    pub(crate) async fn write(&self, body: Vec<u8>, terms: Terms) -> Written {
+    pub(crate) async fn write<B>(&self, body: B, terms: Terms) -> Written
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
         let now_nanos = self.node.clock.now_nanos();
         let states = &self.node.partitions;
         let is_lagging = |partition| self.has_spool && states.of(partition).lags;
@@ -173,7 +176,8 @@ impl Writes {
             let mut locked = lock(&open);
             let Open { batcher, waiting } = &mut *locked;
             let before: Vec<_> = batcher.pending().collect();
-            let (refused, refused_lines) = batcher.add_request(&body, &terms, &to_disk, now_nanos);
+            let (refused, refused_lines) =
+                batcher.add_request(body.as_ref(), &terms, &to_disk, now_nanos);
             let mut recorded = Vec::new();
             for (place, (before, after)) in before.iter().zip(batcher.pending()).enumerate() {
                 if after > *before {

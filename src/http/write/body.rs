@@ -1,16 +1,18 @@
 //! Reads request bodies, plain or compressed with gzip, within limits on their size, their duration and all their memory.
 
 use std::io::Read as _;
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use flate2::read::MultiGzDecoder;
 use http_body_util::BodyExt as _;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use crate::node::lock;
 use crate::store::off_runtime;
 
 /// The maximum time between two parts of a body.
@@ -27,6 +29,10 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// How many bodies of the maximum size fit in the memory for all bodies.
 const BODIES: usize = 8;
+/// How many buffers are kept for further bodies, which saves the kernel from clearing new pages for each body.
+const SPARE_MAX: usize = 8;
+/// The maximum size of a buffer that is kept, in bytes.
+const SPARE_BYTES_MAX: usize = 1 << 20;
 
 /// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +47,11 @@ pub(super) enum Unread {
 
 /// A body, and the memory that is reserved for it.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) bytes: Vec<u8>,
+struct Held {
+    bytes: Vec<u8>,
     reserved: OwnedSemaphorePermit,
+    /// Where the buffer goes after use.
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 /// The limits on bodies.
@@ -53,17 +61,19 @@ pub(super) struct Bodies {
     memory: Arc<Semaphore>,
     /// Notifies bodies that are arriving that memory is short.
     is_short: Notify,
+    /// Empty buffers for further bodies.
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Bodies {
     pub(super) fn new(bytes_max: usize) -> Self {
         let units = BODIES * bytes_max.div_ceil(UNIT);
         let memory = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
-        Self { bytes_max, memory, is_short: Notify::new() }
+        Self { bytes_max, memory, is_short: Notify::new(), spare: Arc::default() }
     }
 
-    /// Reads a body, and decompresses it.
-    pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Held, Unread> {
+    /// Reads a body, and decompresses it. Its memory is reserved until the bytes are dropped.
+    pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Unread> {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         if length
             .and_then(|length| length.parse().ok())
@@ -80,7 +90,7 @@ impl Bodies {
         let read = timeout(BODY_WITHIN, self.read_parts(body)).await;
         let held = read.map_err(|_| Unread::TooSlow)??;
         if !is_gzip {
-            return Ok(held);
+            return Ok(Bytes::from_owner(held));
         }
         let mut plain = self.hold()?;
         let bytes_max = self.bytes_max;
@@ -89,7 +99,7 @@ impl Bodies {
             let mut part = vec![0; PART_BYTES];
             loop {
                 match decoder.read(&mut part).map_err(|_| Unread::NotGzip)? {
-                    0 => return Ok(plain),
+                    0 => return Ok(Bytes::from_owner(plain)),
                     read => plain.append(&part[..read], bytes_max)?,
                 }
             }
@@ -100,7 +110,9 @@ impl Bodies {
     /// Returns an empty body, for which no memory is reserved yet.
     fn hold(&self) -> Result<Held, Unread> {
         let nothing = Arc::clone(&self.memory).try_acquire_many_owned(0);
-        Ok(Held { bytes: Vec::new(), reserved: nothing.map_err(|_| Unread::NoMemory)? })
+        let reserved = nothing.map_err(|_| Unread::NoMemory)?;
+        let bytes = lock(&self.spare).pop().unwrap_or_default();
+        Ok(Held { bytes, reserved, spare: Arc::clone(&self.spare) })
     }
 
     async fn read_parts(&self, mut body: Body) -> Result<Held, Unread> {
@@ -136,12 +148,24 @@ impl Bodies {
     }
 }
 
-impl Held {
-    /// Returns the body, and a guard that reserves its memory.
-    pub(super) fn into_parts(self) -> (Vec<u8>, OwnedSemaphorePermit) {
-        (self.bytes, self.reserved)
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
+}
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut buffer = mem::take(&mut self.bytes);
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE_MAX && (1..=SPARE_BYTES_MAX).contains(&buffer.capacity()) {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+}
+
+impl Held {
     /// Returns the number of units that are missing for this many more bytes.
     fn missing(&self, more: usize) -> Result<u32, Unread> {
         let units = (self.bytes.len() + more).div_ceil(UNIT);
@@ -200,7 +224,7 @@ mod tests {
             (&compressed, gzip(&text)),
             (&compressed, [gzip(&text[..14]), gzip(&text[14..])].concat()),
         ] {
-            assert_eq!(bodies.read(headers, bytes.into()).await.unwrap().bytes, text);
+            assert_eq!(bodies.read(headers, bytes.into()).await.unwrap(), text);
             assert_eq!(bodies.memory.available_permits(), all);
         }
         for (headers, bytes, expected) in [

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
@@ -62,7 +63,7 @@ pub(crate) struct Write {
     /// The path and query.
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
     pub(crate) precision: Precision,
     pub(crate) token: Option<Arc<Token>>,
     pub(crate) source: Option<SocketAddr>,
@@ -102,14 +103,13 @@ impl Sink for NodeSink {
             quota: write.token.as_ref().and_then(|token| token.series.clone()),
             source: write.source,
         };
-        let lines = memchr::memchr_iter(b'\n', &write.body).count() + 1;
         match timeout(self.within, self.writes.write(write.body, terms)).await {
             Ok(Written { is_recorded: true, refused, refused_lines: 0 }) => {
                 debug_assert!(refused.is_empty());
                 StatusCode::NO_CONTENT.into_response()
             }
             Ok(Written { is_recorded: true, refused, refused_lines }) => {
-                partial(&refused, refused_lines, lines)
+                partial(&refused, refused_lines)
             }
             Ok(Written { is_recorded: false, .. }) => {
                 unavailable("this node is shutting down; repeat the request at another node")
@@ -122,13 +122,13 @@ impl Sink for NodeSink {
 }
 
 /// Returns the answer to a request with rejected lines, which the client must not repeat.
-fn partial(refused: &[Refused], refused_lines: usize, lines: usize) -> Response {
+fn partial(refused: &[Refused], refused_lines: usize) -> Response {
     let each = refused
         .iter()
         .map(|Refused { line, reason, text }| format!("line {line}: {reason} ({text})"));
     let more = if refused_lines > refused.len() { "; …" } else { "" };
     let message = format!(
-        "partial write: {refused_lines} of up to {lines} lines were rejected, and all others are recorded: {}{more}",
+        "partial write: all lines are recorded except {refused_lines}: {}{more}",
         each.collect::<Vec<_>>().join("; "),
     );
     let line = refused.first().map(|first| first.line);
@@ -249,9 +249,9 @@ async fn query(
         return unauthorized();
     }
     if parameters.q.is_none()
-        && let Ok(held) = shared.bodies.read(&request.headers().clone(), request.into_body()).await
+        && let Ok(body) = shared.bodies.read(&request.headers().clone(), request.into_body()).await
     {
-        let form = format!("http://form/?{}", String::from_utf8_lossy(&held.bytes));
+        let form = format!("http://form/?{}", String::from_utf8_lossy(&body));
         let form =
             form.parse().ok().and_then(|uri: Uri| Query::<Parameters>::try_from_uri(&uri).ok());
         parameters.q = form.and_then(|Query(form)| form.q);
@@ -300,18 +300,18 @@ async fn write(
     }
     let (parts, body) = request.into_parts();
     let read = shared.bodies.read(&parts.headers, body);
-    let held = match shared.stop.run_until_cancelled(read).await {
+    let body = match shared.stop.run_until_cancelled(read).await {
         None => {
             return unavailable("this process is shutting down; repeat the request at another one");
         }
         Some(Err(unread)) => return refused_body(unread),
-        Some(Ok(held)) => held,
+        Some(Ok(body)) => body,
     };
     if let Some(client) = parts.extensions.get::<Client>() {
         client.has_sent();
     }
     if let Some(token) = &token {
-        let lines = memchr::memchr_iter(b'\n', &held.bytes).count().max(1);
+        let lines = memchr::memchr_iter(b'\n', &body).count().max(1);
         if let Err(wait) = token.take(lines, Instant::now()) {
             shared.metrics.limited(&token.name);
             let message = "the token has used up its events per second (input.http.tokens_file); repeat the request later";
@@ -320,7 +320,6 @@ async fn write(
             return with_retry(response, wait.as_secs() + 1);
         }
     }
-    let (body, _memory) = held.into_parts();
     let source = source.map(|Extension(source)| source);
     let write = Write { uri: parts.uri, headers: parts.headers, body, precision, token, source };
     shared.sink.write(write).await
