@@ -127,7 +127,7 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
             Api::V2 { org: required("output.org"), bucket: required("output.bucket"), token: None }
         }
     };
-    let mut settings = Settings { url, api, timeout: keys.timeout, ca: None };
+    let mut settings = Settings { url, api, timeout: keys.timeout, ca: None, gzip: keys.gzip };
     http(values, "output", &mut settings);
     let is_on_this_host = settings.url.scheme() == "http" && exposed_host(&settings.url).is_none();
     values.together(

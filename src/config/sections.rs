@@ -168,6 +168,7 @@ sections! {
         own password: Secret, "", "password (v1); can be set only in the environment";
         own ca_file: Path, "", "PEM file with trusted CA certificates (https:// only); if empty, the system trust store is used";
         own timeout: Span Duration = kinds::span("100ms to 5m"), "10s", "timeout for a write";
+        own gzip: Switch bool = kinds::switch("true or false"), "true", "whether to compress writes with gzip";
         own batch_lines: Integer usize = kinds::count("2 to 1000000"), "5000", "maximum number of points per write";
         own probe_measurement: Text String = kinds::name("1 to 64 of A-Z a-z 0-9 . _ -"), "eds_probe", "measurement of the point (value=0) used to test whether the server accepts points";
         own self_metrics: Span Duration = kinds::span("0s to 1h"), "0s", "how often this node writes its own metrics to the output; 0s means never";

@@ -83,7 +83,7 @@ pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSe
     let path = path.strip_suffix("/write").unwrap_or(path).to_owned();
     url.set_path(&path);
     Ok(PassthroughSettings::Http(Box::new(PassthroughHttp {
-        server: Settings { url, api, timeout: Duration::ZERO, ca: None },
+        server: Settings { url, api, timeout: Duration::ZERO, ca: None, gzip: false },
         precision: precision.unwrap_or_else(|| "ns".to_owned()),
         queue_bytes: 0,
     })))

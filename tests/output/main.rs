@@ -41,7 +41,7 @@ fn many_counts(number: usize) -> Vec<SealedCounts> {
 }
 
 fn settings(url: &str, api: Api) -> Settings {
-    Settings { url: url.parse().unwrap(), api, timeout: TIMEOUT, ca: None }
+    Settings { url: url.parse().unwrap(), api, timeout: TIMEOUT, ca: None, gzip: false }
 }
 
 fn v1_settings(url: &str, database: &str) -> Settings {

@@ -50,6 +50,20 @@ async fn requests_name_database_precision_and_agent() {
 }
 
 #[tokio::test]
+async fn large_bodies_are_compressed() {
+    let server = Scripted::start(|_| Deed::status(204)).await;
+    for settings in [v1_settings_as(&server.url(), "d", "u", "p"), v2_settings(&server.url())] {
+        let output = output(&super::Settings { gzip: true, ..settings });
+        for (counts, is_compressed) in [(1, false), (50, true)] {
+            output.write(&many_counts(counts)).await.unwrap();
+            let request = server.requests().pop().unwrap();
+            assert_eq!(request.head.contains("content-encoding: gzip"), is_compressed);
+            assert_eq!(request.body.lines().count(), 2 * counts);
+        }
+    }
+}
+
+#[tokio::test]
 async fn bodies_share_a_connection() {
     let server = Scripted::start(|_| Deed::status(204)).await;
     let output = output(&v2_settings(&server.url()));

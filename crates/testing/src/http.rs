@@ -1,9 +1,11 @@
 //! HTTP clients for the requests that a test makes itself.
 
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::header::HeaderMap;
 use rustls::crypto::ring;
@@ -14,6 +16,16 @@ pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
+}
+
+/// Returns the body of a request with this head after decompression.
+pub(crate) fn decoded(head: &str, body: &[u8]) -> io::Result<Vec<u8>> {
+    if !head.to_ascii_lowercase().contains("content-encoding: gzip") {
+        return Ok(body.to_vec());
+    }
+    let mut plain = Vec::new();
+    GzDecoder::new(body).read_to_end(&mut plain)?;
+    Ok(plain)
 }
 
 /// Makes a new connection for each request, so that no connection to a node stays open.

@@ -11,6 +11,8 @@ use memchr::memmem;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::http;
+
 /// How the proxy treats requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -225,7 +227,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
         state.under_way_max = state.under_way_max.max(state.under_way);
         state.writes.push(Received {
             at: Instant::now(),
-            body: request.body.clone(),
+            body: request.plain.clone(),
             taken: false,
             confirmed: false,
         });
@@ -290,7 +292,7 @@ fn exchange(
             return (false, hung.and(Err(io::ErrorKind::TimedOut.into())));
         }
         Mode::Answer(status) => return (false, Ok(Answer::of(status, ""))),
-        Mode::Filter(text, status) if memmem::find(&request.body, text.as_bytes()).is_some() => {
+        Mode::Filter(text, status) if memmem::find(&request.plain, text.as_bytes()).is_some() => {
             return (false, Ok(Answer::of(status, "")));
         }
         Mode::AnswerLater(status, secs) => {
@@ -328,6 +330,8 @@ struct Request {
     /// The request line and the headers, without the empty line after them.
     head: String,
     body: Vec<u8>,
+    /// The body after decompression.
+    plain: Vec<u8>,
 }
 
 impl Request {
@@ -347,12 +351,12 @@ impl Request {
         }
         let lower = head.to_ascii_lowercase();
         assert!(!lower.contains("transfer-encoding:"), "bodies are sent with their length");
-        assert!(!lower.contains("content-encoding:"), "bodies are sent as they are");
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
         let length = length.map_or(0, |length| length.trim().parse().expect("a length"));
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        Ok(Some(Self { head, body }))
+        let plain = http::decoded(&head, &body)?;
+        Ok(Some(Self { head, body, plain }))
     }
 
     fn is_write(&self) -> bool {

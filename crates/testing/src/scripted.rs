@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use crate::http::decoded;
+
 /// A request as received.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -115,7 +117,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
             return None;
         }
     }
-    let body = String::from_utf8(bytes[head_end..].to_vec()).unwrap();
+    let body = String::from_utf8(decoded(&head, &bytes[head_end..]).unwrap()).unwrap();
     Some(Request { head, body })
 }
 

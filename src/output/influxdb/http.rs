@@ -1,9 +1,14 @@
 //! [`LineWriter`]: the client for the v1 API, and for the v2 API over `https://` or with a path in the URL.
 
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
+};
 use reqwest::{Body, Certificate, Client, Url};
 use rustls::crypto::{CryptoProvider, ring};
 
@@ -16,6 +21,8 @@ use crate::text::{chain, find_tls, on_one_line};
 
 /// Maximum number of bytes read from a response. Responses may be long: InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The minimum size of a body that is compressed, in bytes: about as much as fits in one packet.
+const GZIP_BYTES_MIN: usize = 1400;
 
 /// Writes lines to one database or bucket, using the v1 or v2 API.
 #[derive(Debug)]
@@ -24,8 +31,17 @@ pub struct LineWriter {
     /// The URL of the write API, including the query that selects the database or bucket.
     url: Url,
     headers: HeaderMap,
+    gzip: bool,
     dialect: Dialect,
     description: String,
+}
+
+/// Installs the implementation of TLS that all clients use.
+pub(crate) fn install_crypto() {
+    if CryptoProvider::get_default().is_none() {
+        // This fails only if another thread has installed a provider in the meantime.
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 /// Returns a client that trusts these certificates, or those of the system. `is_plain` means that it needs none.
@@ -41,10 +57,7 @@ pub(crate) fn http_client(
         .pool_idle_timeout(IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy();
-    if CryptoProvider::get_default().is_none() {
-        // This fails only if another thread has installed a provider in the meantime.
-        let _ = ring::default_provider().install_default();
-    }
+    install_crypto();
     if let Some(pem) = ca {
         builder = builder.tls_certs_only(certificates(pem).map_err(SettingsError)?);
     } else if is_plain {
@@ -62,14 +75,20 @@ impl LineWriter {
         let (url, dialect) = write_url(&settings.url, &settings.api, precision);
         let mut headers = credentials(&client, settings)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        Ok(Self { client, url, headers, dialect, description: settings.describe() })
+        let (gzip, description) = (settings.gzip, settings.describe());
+        Ok(Self { client, url, headers, gzip, dialect, description })
     }
 
     /// Writes the lines in one request. On `Err`, any part of them may have been written.
-    pub async fn write(&self, lines: impl Into<Body>) -> Result<(), WriteError> {
+    pub async fn write(&self, lines: impl AsRef<[u8]> + Into<Body>) -> Result<(), WriteError> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone());
+        let is_compressed = self.gzip && lines.as_ref().len() >= GZIP_BYTES_MIN;
+        let request = match is_compressed.then(|| compressed(lines.as_ref())) {
+            Some(Ok(bytes)) => request.header(CONTENT_ENCODING, "gzip").body(bytes),
+            Some(Err(_)) | None => request.body(lines),
+        };
         let answer = async {
-            let mut response = request.body(lines).send().await?;
+            let mut response = request.send().await?;
             let mut bytes = Vec::new();
             while bytes.len() < ANSWER_BYTES_MAX
                 && let Some(chunk) = response.chunk().await?
@@ -92,6 +111,12 @@ impl LineWriter {
     pub fn describe(&self) -> &str {
         &self.description
     }
+}
+
+fn compressed(lines: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(lines)?;
+    encoder.finish()
 }
 
 /// Returns the headers with the credentials.

@@ -14,8 +14,8 @@ use influxdb2::{ClientBuilder, RequestError};
 use reqwest::Url;
 
 use self::answer::{Dialect, judge, unanswered};
-pub(crate) use self::http::http_client;
 pub use self::http::{LineWriter, certificates};
+pub(crate) use self::http::{http_client, install_crypto};
 pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
@@ -33,7 +33,7 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are named after InfluxDB's terms")]
 pub enum Api {
-    /// `/api/v2/write`: InfluxDB 2 and 3, VictoriaMetrics.
+    /// `/api/v2/write`: InfluxDB 2, VictoriaMetrics.
     V2 { org: String, bucket: String, token: Option<Secret> },
     /// `/write`: InfluxDB 1.x.
     V1 { database: String, username: Option<String>, password: Option<Secret> },
@@ -50,6 +50,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// PEM certificates to trust instead of the system's.
     pub ca: Option<Vec<u8>>,
+    /// Whether to compress bodies with gzip.
+    pub gzip: bool,
 }
 
 /// The error if the certificates are missing or unusable, or the HTTP client cannot be set up.
@@ -79,8 +81,10 @@ impl InfluxDb {
     pub fn new(settings: &Settings, probe_measurement: &str) -> Result<Self, SettingsError> {
         let url = &settings.url;
         let client = match &settings.api {
-            // The `influxdb2` crate would replace the URL's path, so it is used only if there is none.
-            Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
+            // The `influxdb2` crate would replace the URL's path, and does not compress.
+            Api::V2 { org, bucket, token }
+                if url.scheme() == "http" && url.path() == "/" && !settings.gzip =>
+            {
                 let builder = reqwest_0_11::Client::builder()
                     .http1_only()
                     .user_agent(USER_AGENT)
