@@ -43,7 +43,8 @@ fn alerts() -> Vec<Value> {
     let file: Value = serde_yaml_ng::from_str(&text).unwrap();
     let groups = file["groups"].as_array().unwrap().clone();
     let rules = groups.into_iter().map(|group| group["rules"].clone());
-    rules.flat_map(|rules| rules.as_array().cloned().unwrap()).collect()
+    let rules = rules.flat_map(|rules| rules.as_array().cloned().unwrap());
+    rules.filter(|rule| rule.get("alert").is_some()).collect()
 }
 
 /// Returns the names of the alerts for each finding.

@@ -19,6 +19,7 @@ fn promtool(arguments: [&str; 2], file: &str) {
 fn alerts_are_valid_and_fire() {
     promtool(["check", "rules"], "dashboards/alerts.yml");
     promtool(["test", "rules"], "dashboards/alerts.test.yml");
+    promtool(["check", "config"], "dashboards/prometheus.yml");
 }
 
 #[test]
