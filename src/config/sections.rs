@@ -157,7 +157,7 @@ sections! {
     Output "output." {
         alike name: Text OutputName = kinds::output_name("1 to 32 of a-z 0-9 _ -"), "default", "name of the output, unique among the outputs";
         alike url: Url Option<Url> = servers::output_url("stdout:, http://host:8086 or https://host:8086"), "stdout:", "destination of the counts";
-        alike api: Text ApiVersion = kinds::word("one of: v1, v2"), "v2", "InfluxDB write API: v2 (InfluxDB 2, 3) or v1 (InfluxDB 1, VictoriaMetrics)";
+        alike api: Text ApiVersion = kinds::word("one of: v1, v2"), "v2", "InfluxDB write API: v2 (InfluxDB 2) or v1 (InfluxDB 1, VictoriaMetrics)";
         alike org: Text, "", "organization (v2)";
         alike bucket: Text, "", "bucket (v2)";
         own token_file: SecretFile, "", "file that contains the token (v2)";
