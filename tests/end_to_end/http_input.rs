@@ -67,11 +67,11 @@ fn requests_are_answered_as_influxdb_does() {
     assert_eq!(problem["error"], problem["message"]);
     let message = problem["message"].as_str().unwrap();
     for words in [
-        "2 of",
+        "except 2: ",
         "line 2: ",
         "nonsense",
         "line 3: the line has no timestamp",
-        "all others are recorded",
+        "all lines are recorded",
     ] {
         assert!(message.contains(words), "{words}: {message}");
     }
