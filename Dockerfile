@@ -28,7 +28,8 @@ COPY config/eds.toml config/relay.toml LICENSE-* /usr/share/doc/eds/
 USER 10001
 # Loopback is not reachable from outside a container; publish the ports only to trusted networks.
 ENV EDS_INPUT__LISTEN=0.0.0.0:8094 \
-    EDS_HTTP__LISTEN=0.0.0.0:8095
+    EDS_HTTP__LISTEN=0.0.0.0:8095 \
+    EDS_HTTP__PUBLIC=true
 EXPOSE 8094/udp 8095/tcp
 # For a node; for a relay, use `eds healthy 127.0.0.1:8093`.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=5s --retries=5 CMD ["/usr/bin/eds", "healthy"]

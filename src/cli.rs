@@ -4,14 +4,11 @@
 //! down cleanly but lost events or lines. If a signal stops `eds send`, its exit code is 128 plus the signal number.
 
 use std::cell::RefCell;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -230,9 +227,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn execute(command: Command) -> anyhow::Result<u8> {
     let code = |is_well: bool| if is_well { 0 } else { FAILED };
     match command {
-        Command::Run(flags) => daemon::run(move || {
-            config::load(&flags, std::env::vars_os()).map(|(config, _)| config)
-        })?,
+        Command::Run(flags) => daemon::run(move || config::load(&flags, std::env::vars_os()))?,
         Command::Relay(arguments) => relay(arguments)?,
         Command::Demo => daemon::demo()?,
         Command::Check(arguments) => return check(&arguments).map(code),
@@ -262,7 +257,13 @@ fn execute(command: Command) -> anyhow::Result<u8> {
             );
             daemon::settings(&operated(&flags)?, is_applied)?;
         }
-        Command::Healthy { address } => healthy(&address)?,
+        Command::Healthy { address } => daemon::healthy(&address)?,
+        Command::Completions { shell } => {
+            // The generator panics if it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "eds", &mut script);
+            io::stdout().write_all(&script)?;
+        }
         Command::Send(options) => {
             let summary = loadgen::run(&options, LINE_RULES)?;
             return Ok(summary.stopped.unwrap_or_else(|| code(summary.is_well())));
@@ -375,31 +376,6 @@ fn operated(flags: &Flags) -> anyhow::Result<Config> {
     Ok(config::load_without_secrets_of_output(flags, std::env::vars_os())?)
 }
 
-/// Prints the response of a node or relay to `/readyz`. Returns an error if it is not ready or does not respond.
-fn healthy(address: &str) -> anyhow::Result<()> {
-    // Longer than the three seconds that a node waits for its store before it responds.
-    const WITHIN: Duration = Duration::from_secs(4);
-    const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-
-    let asked = || -> io::Result<String> {
-        let found = address.to_socket_addrs()?.next();
-        let found =
-            found.ok_or_else(|| io::Error::other("the name does not resolve to an address"))?;
-        let mut stream = TcpStream::connect_timeout(&found, WITHIN)?;
-        stream.set_read_timeout(Some(WITHIN))?;
-        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = asked().with_context(|| format!("{address} is not responding"))?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
-    writeln!(io::stdout(), "{}", body.trim_end())?;
-    let status = head.split_whitespace().nth(1);
-    anyhow::ensure!(status == Some("200"), "{address} is not ready");
-    Ok(())
-}
-
 /// Returns whether a line is an event without a timestamp under the default grammar.
 fn lacks_timestamp(line: &[u8]) -> bool {
     thread_local! {
@@ -433,7 +409,7 @@ fn relay(RelayArguments { flags, check, explain }: RelayArguments) -> anyhow::Re
         let (config, effective) = load()?;
         return show(&config.warnings(), &effective, explain);
     }
-    daemon::relay(move || load().map(|(config, _)| config))
+    daemon::relay(load)
 }
 
 fn show(warnings: &[String], effective: &Effective, explain: bool) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -16,6 +17,7 @@ use super::sources::host_name;
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Partitions, Rollup, Window, is_reserved};
 use crate::flush::FlushSettings;
+use crate::http::Access;
 use crate::ingest::{
     BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
 };
@@ -50,6 +52,8 @@ pub struct Config {
     pub(crate) flush: FlushSettings,
     pub(crate) outputs: Vec<Output>,
     pub(crate) http: Http,
+    /// Who may use the HTTP server.
+    pub(crate) access: Arc<Mutex<Access>>,
     /// `None` if events do not arrive by HTTP.
     pub(crate) requests: Option<Requests>,
     pub(crate) log: Log,
@@ -109,6 +113,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
     let alike_rollups: Vec<_> = rollups.iter().map(ToString::to_string).collect();
     let (store, partitions) = build_store(values, store, rollups, &node, retention);
     http.hosts.extend(host_name());
+    let access = requests::read_access(values, &mut http);
     let limits = LineLimits {
         line: input.max_line,
         series: input.max_series,
@@ -150,6 +155,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         flush,
         outputs,
         http,
+        access,
         requests: requests::read(values),
         log: Log::read(values),
         alike: (values.alike())

@@ -1,6 +1,7 @@
 //! Builds the settings of a relay from the values of the keys.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use redis_link::Timeouts;
 
@@ -12,6 +13,7 @@ use super::servers::{self, exposed_host, refuse_keys};
 use super::sources::host_name;
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Precision};
+use crate::http::Access;
 use crate::output::influxdb::Api;
 use crate::relay::{PassthroughSettings, leads_to_any};
 
@@ -28,6 +30,8 @@ pub struct RelayConfig {
     pub(crate) relay: Relay,
     pub(crate) passthrough: PassthroughSettings,
     pub(crate) http: Http,
+    /// Who may use the HTTP server.
+    pub(crate) access: Arc<Mutex<Access>>,
     /// `None` if events do not arrive by HTTP.
     pub(crate) requests: Option<Requests>,
     /// Trusted CA certificates for `relay.http_to`.
@@ -77,6 +81,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
     let Store { url, prefix, connect_timeout, response_timeout, .. } = Store::read(values);
     let timeouts = Timeouts { connect: connect_timeout, response: response_timeout };
     http.hosts.extend(host_name());
+    let access = requests::read_access(values, &mut http);
     let requests = requests::read(values);
     values.together(
         &["input.http.listen", "relay.http_to"],
@@ -93,6 +98,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
         relay,
         passthrough: passthrough(values),
         http,
+        access,
         requests,
         ca: values.read("relay.ca_file", certificates),
         log: Log::read(values),

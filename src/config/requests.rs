@@ -9,9 +9,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::kinds::pem;
-use super::sections::HttpInput;
+use super::sections::{Http, HttpInput};
 use super::values::Effective;
-use crate::http::Access;
+use crate::http::{Access, Tokens};
 
 /// The settings for events that arrive by HTTP.
 #[derive(Debug, Clone)]
@@ -38,32 +38,47 @@ pub(super) fn read(values: &mut Effective) -> Option<Requests> {
         linger < timeout,
         "must be shorter than input.http.timeout, or no request is answered in time; reduce it",
     );
-    let [certificate, key] =
-        ["input.http.cert_file", "input.http.key_file"].map(|path| values.read(path, pem));
-    values.together(
-        &["input.http.cert_file", "input.http.key_file"],
-        certificate.is_some() == key.is_some(),
-        "must be set together with input.http.key_file; set both, or neither",
-    );
     values.together(
         &["input.http.listen", "input.http.tokens_file"],
         tokens.is_some() || listen.ip().to_canonical().is_loopback(),
         "accepts requests from other hosts, but input.http.tokens_file is not set; set it, or use 127.0.0.1 or [::1]",
     );
-    let tls = match certificate.zip(key).map(|(certificate, key)| server_config(&certificate, &key))
-    {
-        None => None,
-        Some(Ok(tls)) => Some(Arc::new(tls)),
-        Some(Err(reason)) => {
-            let text = format!(
-                "cannot be used: {reason}; use PEM files with a certificate chain and its private key"
-            );
-            values.together(&["input.http.cert_file"], false, &text);
-            None
-        }
-    };
-    let access = Arc::new(Mutex::new(Access { tokens, tls }));
+    let access = access(values, "input.http", tokens);
     Some(Requests { listen, access, body_max, timeout, linger, stamps })
+}
+
+/// Returns the tokens and the certificate of the server in this section, to be shared with it, so that they can be replaced
+/// while it runs.
+fn access(values: &mut Effective, section: &str, tokens: Option<Tokens>) -> Arc<Mutex<Access>> {
+    let paths = ["cert_file", "key_file"].map(|key| format!("{section}.{key}"));
+    let paths = paths.each_ref().map(String::as_str);
+    let [certificate, key] = paths.map(|path| values.read(path, pem));
+    let text = format!("must be set together with {}; set both, or neither", paths[1]);
+    values.together(&paths, certificate.is_some() == key.is_some(), &text);
+    let tls = certificate.zip(key).and_then(|(certificate, key)| {
+        let made = server_config(&certificate, &key);
+        let reason = made.as_ref().err().map(String::as_str).unwrap_or_default();
+        let text = format!(
+            "cannot be used: {reason}; use PEM files with a certificate chain and its private key"
+        );
+        values.together(&paths[..1], made.is_ok(), &text);
+        made.ok().map(Arc::new)
+    });
+    Arc::new(Mutex::new(Access { tokens, tls }))
+}
+
+/// Reads who may use the HTTP server (`[http]`).
+pub(super) fn read_access(values: &mut Effective, http: &mut Http) -> Arc<Mutex<Access>> {
+    let tokens = http.tokens_file.take();
+    values.together(
+        &["http.listen", "http.tokens_file", "http.public"],
+        tokens.is_some()
+            || http.public
+            || http.listen.is_none_or(|listen| listen.ip().to_canonical().is_loopback()),
+        "accepts requests from other hosts, but http.tokens_file is not set; set it, use 127.0.0.1 or [::1], or set http.public = \
+         true if a firewall or proxy protects this address",
+    );
+    access(values, "http", tokens)
 }
 
 fn server_config(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {

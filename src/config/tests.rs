@@ -176,6 +176,9 @@ zeros = "61m"
 [flush]
 interval = "20h"
 => FILE:2: flush.interval: "20h" is out of range; use 10ms to 1m
+[http]
+listen = "0.0.0.0:8095"
+=> FILE:2: http.listen: accepts requests from other hosts, but http.tokens_file is not set; set it, use 127.0.0.1 or [::1], or set http.public = true if a firewall or proxy protects this address
 [input]
 measurement_tag = "eds_overflow"
 => FILE:2: input.measurement_tag: is a reserved tag key; choose a different key

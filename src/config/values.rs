@@ -1,7 +1,7 @@
 //! The metadata of keys, and the effective value of each key as text, with its origin. A key in `[output]` has one value for
 //! each `[[output]]` in the file, and likewise in `[rollup]`. After an invalid value, reading continues, so that all problems are reported at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -79,6 +79,17 @@ pub struct Key {
 
 /// The prefix of the environment variables that set keys.
 pub const VARIABLE_PREFIX: &str = "EDS_";
+
+/// The keys whose values take effect when a running process reloads its configuration.
+const RELOADED: [&str; 7] = [
+    "log.level",
+    "http.tokens_file",
+    "http.cert_file",
+    "http.key_file",
+    "input.http.tokens_file",
+    "input.http.cert_file",
+    "input.http.key_file",
+];
 
 impl Key {
     /// Returns the name of the TOML table that contains the key; empty for a top-level key.
@@ -342,6 +353,17 @@ impl Effective {
         let alike = self.values.iter().filter(|value| value.key.alike);
         let alike = alike.filter(|value| !REPEATED.contains(&value.key.section()));
         alike.map(|Value { key, text, .. }| (key.path, canonical(key, text)))
+    }
+
+    /// Returns the keys with a different value than in `running` that need a restart to take effect.
+    pub(crate) fn need_restart(&self, running: &Self) -> BTreeSet<&'static str> {
+        let all = |values: &Self| -> BTreeSet<_> {
+            let values = values.values.iter();
+            values.map(|value| (value.key.path, value.index, value.text.clone())).collect()
+        };
+        let (read, running) = (all(self), all(running));
+        let changed = read.symmetric_difference(&running).map(|(path, ..)| *path);
+        changed.filter(|path| !RELOADED.contains(path)).collect()
     }
 
     pub(super) fn into_errors(mut self) -> ConfigErrors {

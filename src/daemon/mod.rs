@@ -4,6 +4,7 @@ mod build;
 mod connect;
 mod demo;
 mod first_start;
+mod healthy;
 mod log;
 mod operate;
 mod relay;
@@ -11,20 +12,23 @@ mod run;
 mod service;
 mod status;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 pub(crate) use self::connect::connect;
 pub(crate) use self::demo::demo;
+pub(crate) use self::healthy::healthy;
 pub(crate) use self::log::write_error;
-pub(crate) use self::operate::{loss, outputs, quarantine, rollup_costs, settings};
+pub(crate) use self::operate::{loss, outputs, quarantine, rollup_costs, settings, version};
 use self::relay::Relay;
 pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
-use crate::config::{Config, ConfigErrors, RelayConfig, Requests};
+use crate::config::{Config, ConfigErrors, Effective, RelayConfig, Requests};
+use crate::http::Access;
 use crate::node::lock;
 
 /// Maximum time at startup before the sockets are read. Until then, the kernel buffers arriving data.
@@ -35,46 +39,48 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 #[error("{0}")]
 pub(crate) struct Misused(pub(crate) String);
 
-/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level and
-/// the tokens and certificate of `input.http`.
+/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level, and the
+/// tokens and certificates of `http` and `input.http`.
 pub(crate) fn run(
-    load: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static,
+    load: impl Fn() -> Result<(Config, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let config = load()?;
-    let requests = config.requests.clone();
-    let read_level = move || {
-        let config = load()?;
-        replace_access(requests.as_ref(), config.requests.as_ref());
-        Ok(config.log.level.into())
+    let (config, started_with) = load()?;
+    let running = accesses(&config.access, config.requests.as_ref());
+    let reload = move || {
+        let (config, read) = load()?;
+        replace(&running, &accesses(&config.access, config.requests.as_ref()));
+        Ok((config.log.level.into(), read.need_restart(&started_with)))
     };
-    run_until_stopped(
-        &config.log,
-        config.input.drain_timeout,
-        read_level,
-        async |inherited, stop| Service::start(&config, inherited, stop).await,
-    )
+    run_until_stopped(&config.log, config.input.drain_timeout, reload, async |inherited, stop| {
+        Service::start(&config, inherited, stop).await
+    })
 }
 
 pub(crate) fn relay(
-    load: impl Fn() -> Result<RelayConfig, ConfigErrors> + Send + 'static,
+    load: impl Fn() -> Result<(RelayConfig, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let config = load()?;
-    let requests = config.requests.clone();
-    let read_level = move || {
-        let config = load()?;
-        replace_access(requests.as_ref(), config.requests.as_ref());
-        Ok(config.log.level.into())
+    let (config, started_with) = load()?;
+    let running = accesses(&config.access, config.requests.as_ref());
+    let reload = move || {
+        let (config, read) = load()?;
+        replace(&running, &accesses(&config.access, config.requests.as_ref()));
+        Ok((config.log.level.into(), read.need_restart(&started_with)))
     };
     // Ignore the cancellation token, because the startup of a relay has no long waits to interrupt.
-    run_until_stopped(&config.log, config.input.drain_timeout, read_level, async |inherited, _| {
+    run_until_stopped(&config.log, config.input.drain_timeout, reload, async |inherited, _| {
         Relay::start(&config, inherited).await
     })
 }
 
-/// Makes the running server use the tokens and the certificate that have been read again.
-fn replace_access(running: Option<&Requests>, read: Option<&Requests>) {
-    if let (Some(running), Some(read)) = (running, read) {
-        *lock(&running.access) = lock(&read.access).clone();
+fn accesses(http: &Arc<Mutex<Access>>, requests: Option<&Requests>) -> Vec<Arc<Mutex<Access>>> {
+    let of_requests = requests.map(|requests| Arc::clone(&requests.access));
+    [Arc::clone(http)].into_iter().chain(of_requests).collect()
+}
+
+/// Makes the running servers use the tokens and the certificates that have been read again.
+fn replace(running: &[Arc<Mutex<Access>>], read: &[Arc<Mutex<Access>>]) {
+    for (running, read) in running.iter().zip(read) {
+        *lock(running) = lock(read).clone();
     }
 }
 

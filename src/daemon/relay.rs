@@ -81,7 +81,7 @@ impl Relay {
             relay.parts.outlet.tasks.spawn(write_queue(queue, server, routes, stop));
         }
         let connections = config.http.listen.map_or(0, |_| build::left_for_http_of_relay(config));
-        if let Some(server) = relay.parts.bind_http(&config.http, connections)? {
+        if let Some(server) = relay.parts.bind_http(&config.http, &config.access, connections)? {
             relay.parts.side.tasks.spawn(server.serve_relay(Arc::clone(&relay.view)));
         }
         if let Some(requests) = &config.requests {

@@ -1,12 +1,13 @@
 //! Runs a node or a relay until a signal stops it. SIGTERM and SIGINT drain the process; a second signal cuts draining
-//! short, and a third ends the process immediately. SIGHUP reloads the log level, and the tokens and certificate of `input.http`. systemd is notified of startup, shutdown
+//! short, and a third ends the process immediately. SIGHUP reloads the log level, tokens and certificates. systemd is notified of startup, shutdown
 //! and the current status, and its watchdog is fed as long as no worker has stalled.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -23,7 +24,7 @@ use tracing::level_filters::LevelFilter;
 use super::log;
 use crate::config::{ConfigErrors, Http, Input, Log, Requests};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::http::{self, STALLED_AFTER, WriteServer};
+use crate::http::{self, Access, STALLED_AFTER, WriteServer};
 use crate::ingest::{self, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::Progress;
 use crate::telemetry::WriteMetrics;
@@ -123,6 +124,7 @@ impl Parts {
     pub(super) fn bind_http(
         &mut self,
         settings: &Http,
+        access: &Arc<Mutex<Access>>,
         connections: usize,
     ) -> anyhow::Result<Option<http::Server>> {
         let Some(address) = settings.listen else {
@@ -131,7 +133,8 @@ impl Parts {
         let listener = listen(address, "http.listen")?;
         self.http = Some(listener.local_addr()?);
         let (hosts, stop) = (settings.hosts.clone(), self.side.stop.clone());
-        Ok(Some(http::Server { listener, connections, hosts, stop }))
+        let access = Arc::clone(access);
+        Ok(Some(http::Server { listener, connections, hosts, access, stop }))
     }
 
     /// Binds the server for events that arrive by HTTP. It stops with the intake.
@@ -221,14 +224,24 @@ pub(super) trait Running {
 pub(super) fn run_until_stopped<R: Running>(
     log: &Log,
     drain_timeout: Duration,
-    read_level: impl Fn() -> Result<LevelFilter, ConfigErrors> + Send + 'static,
+    reload: impl Fn() -> Result<(LevelFilter, BTreeSet<&'static str>), ConfigErrors> + Send + 'static,
     start: impl AsyncFnOnce(Vec<Inherited>, &CancellationToken) -> anyhow::Result<R>,
 ) -> anyhow::Result<()> {
     // Take inherited sockets before anything else is opened, so that no other descriptor is mistaken for one of them.
     let inherited = ingest::inherited()?;
     let log = log::start(log)?;
-    let reload = move || match read_level() {
-        Ok(level) => log.set_level(level),
+    let reload = move || match reload() {
+        Ok((level, need_restart)) => {
+            log.set_level(level);
+            tracing::info!("reloaded the log level, tokens and certificates");
+            if !need_restart.is_empty() {
+                let keys = Vec::from_iter(need_restart).join(", ");
+                tracing::warn!(
+                    keys,
+                    "some keys have changed that take effect only after a restart"
+                );
+            }
+        }
         Err(errors) => {
             let errors: Vec<_> = errors.problems().iter().map(ToString::to_string).collect();
             let errors = errors.join("; ");

@@ -207,7 +207,7 @@ impl Service {
         ] {
             metric.set(gauge(capacity));
         }
-        let server = self.parts.bind_http(&config.http, connections)?;
+        let server = self.parts.bind_http(&config.http, &config.access, connections)?;
         let side = &mut self.parts.side;
         if let Some(server) = server {
             side.tasks.spawn(server.serve(health, Arc::new(queries)));

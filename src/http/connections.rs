@@ -129,7 +129,7 @@ pub(super) async fn serve(
     open: Gauge,
     stop: CancellationToken,
     patience: Patience,
-    tls: Option<Tls>,
+    tls: Tls,
 ) {
     let mut connections: HashMap<Id, Open> = HashMap::new();
     let mut tasks = JoinSet::new();
@@ -163,7 +163,7 @@ pub(super) async fn serve(
                     let (sender, waiting) = watch::channel(idle());
                     let task = {
                         let router = router.clone().layer(Extension(client));
-                        let tls = tls.as_ref().and_then(|tls| tls());
+                        let tls = tls();
                         let serve = serve_one(stream, tls, router, sender, stop.clone(), patience);
                         tasks.spawn(serve)
                     };

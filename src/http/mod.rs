@@ -2,6 +2,7 @@
 //! `page`). `/healthz` fails while a worker is stalled. `/readyz` fails, with reasons, while the store is unavailable or
 //! full, a socket is failing, or the node is draining. An unavailable output is a warning, as the store keeps the counts.
 
+mod access;
 mod api;
 mod connections;
 mod hosts;
@@ -9,8 +10,8 @@ mod page;
 mod problem;
 mod write;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,12 +27,13 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::access::{Access, Tokens};
 pub(crate) use self::api::{Queries, QuerySources};
-use self::connections::BRIEF;
 pub(crate) use self::connections::listen;
+use self::connections::{BRIEF, Tls};
 use self::hosts::Hosts;
 use self::problem::Problem;
-pub(crate) use self::write::{Access, Forward, NodeSink, Tokens, WriteServer};
+pub(crate) use self::write::{Forward, NodeSink, WriteServer};
 use crate::diagnosis::Cause;
 use crate::node::{Node, Progress, lock};
 use crate::store::Store;
@@ -86,6 +88,7 @@ pub(crate) struct Server {
     pub(crate) connections: usize,
     /// The host names allowed in requests, in addition to `localhost` and all IP addresses.
     pub(crate) hosts: Vec<String>,
+    pub(crate) access: Arc<Mutex<Access>>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -122,6 +125,8 @@ impl Server {
         let places = self.places(READYZ_SHARE);
         let readyz = get(readyz).layer(middleware::from_fn_with_state(places, in_place));
         let hosts = Hosts::new(&self.hosts);
+        let access = Arc::clone(&self.access);
+        let tls: Tls = Arc::new(move || lock(&access).tls.clone());
         let router = Router::new()
             .route("/healthz", get(healthz))
             .route("/readyz", readyz)
@@ -137,9 +142,9 @@ impl Server {
                 let detail = "this method is not allowed; use GET or HEAD";
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
             })
-            .layer(middleware::from_fn_with_state(hosts, admitted));
+            .layer(middleware::from_fn_with_state((hosts, self.access), admitted));
         let (listener, most, stop) = (self.listener, self.connections, self.stop);
-        connections::serve(listener, router, most, open, stop, BRIEF, None).await;
+        connections::serve(listener, router, most, open, stop, BRIEF, tls).await;
     }
 }
 
@@ -152,9 +157,20 @@ async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: 
     }
 }
 
-async fn admitted(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+async fn admitted(
+    State((hosts, access)): State<(Hosts, Arc<Mutex<Access>>)>,
+    request: Request,
+    next: Next,
+) -> Response {
     if let Err(problem) = hosts.check(&request) {
         return problem.into_response();
+    }
+    // Orchestrators and load balancers that check the health have no token.
+    let is_open = ["/healthz", "/readyz"].contains(&request.uri().path());
+    if !is_open && lock(&access).check(request.headers(), None).is_err() {
+        let detail = "send a token of http.tokens_file as `Authorization: Bearer TOKEN`, or as the password of any user";
+        let response = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
+        return ([(header::WWW_AUTHENTICATE, "Basic realm=\"eds\"")], response).into_response();
     }
     let uri = request.uri();
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());

@@ -27,6 +27,7 @@ mod full;
 mod hang;
 mod healthy;
 mod hostile;
+mod http_access;
 mod http_input;
 mod idle;
 mod kills;

@@ -25,6 +25,12 @@ fn sighup_reloads_the_log_level() {
     node.write_config();
     node.signal("HUP");
     node.wait_log("INFO");
+    assert!(!node.log().contains("keys="), "{}", node.log());
+
+    node.set("flush.grace", "7s");
+    node.write_config();
+    node.signal("HUP");
+    node.wait_log("keys=\"flush.grace\"");
 
     node.set("log.level", "loud");
     node.write_config();

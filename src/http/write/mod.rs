@@ -2,7 +2,6 @@
 //! only once all its events are recorded, so a client that repeats its request until then loses and duplicates nothing. A
 //! node records the events itself; a relay forwards requests to a node.
 
-mod access;
 mod body;
 mod forward;
 
@@ -25,10 +24,9 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::access::Token;
-pub(crate) use self::access::{Access, Tokens};
 use self::body::{Bodies, Unread};
 pub(crate) use self::forward::Forward;
+use super::access::{Access, Token};
 use super::connections::{self, Client, Patience};
 use crate::event::Precision;
 use crate::ingest::{Refused, Terms, Writes, Written};
@@ -192,18 +190,9 @@ impl WriteServer {
             })
             .layer(middleware::from_fn_with_state(shared, counted));
         let patience = Patience { head: IDLE_WITHIN, read: IDLE_WITHIN, lasts: LASTS_MAX };
-        let tls = move || lock(&access).tls.clone();
+        let tls = Arc::new(move || lock(&access).tls.clone());
         let open = metrics.connections;
-        connections::serve(
-            listener,
-            router,
-            connections,
-            open,
-            stop,
-            patience,
-            Some(Arc::new(tls)),
-        )
-        .await;
+        connections::serve(listener, router, connections, open, stop, patience, tls).await;
     }
 }
 

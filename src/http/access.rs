@@ -1,4 +1,5 @@
-//! Who may write: the tokens, with their quotas, and the TLS certificate. Both can be replaced while the server runs.
+//! Who may use a server: the tokens, with their quotas for writes, and the TLS certificate. Both can be replaced while the
+//! server runs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
