@@ -1,7 +1,7 @@
-//! Sets `BUILT_FROM` to the commit of the build: `BUILD_COMMIT` (for a build without the repository, as in a container), or the
-//! commit that is checked out, or "unknown".
+//! Sets `BUILT_FOR` to the target of the build, and `BUILT_FROM` to its commit: `BUILD_COMMIT` (for a build without the
+//! repository, as in a container), or the commit that is checked out, or "unknown".
 //!
-//! Neither begins with `EDS_`: cargo leaves the first in the environment of programs that it runs, and a node would refuse it as a
+//! None begins with `EDS_`: cargo leaves the first in the environment of programs that it runs, and a node would refuse it as a
 //! misspelt key.
 
 use std::env;
@@ -14,6 +14,7 @@ fn main() {
     let given = env::var("BUILD_COMMIT").ok().filter(|it| !it.is_empty());
     let commit = given.or_else(checked_out);
     println!("cargo::rustc-env=BUILT_FROM={}", commit.as_deref().unwrap_or("unknown"));
+    println!("cargo::rustc-env=BUILT_FOR={}", env::var("TARGET").unwrap_or_default());
 }
 
 /// Returns the commit of the checkout with this directory as its top; another checkout around it has other code.

@@ -28,9 +28,17 @@ const LOST: u8 = 3;
 /// Counts events and distinct users exactly, per minute and series, from UDP lines received by any number of nodes
 #[derive(Parser)]
 #[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
+#[command(disable_version_flag = true, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    /// Print the version and the commit
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// With --version: print a JSON object, which also has the target of the build, and the layouts and the formats of keys
+    /// in Redis that this version can read
+    #[arg(long, requires = "version")]
+    json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -71,9 +79,15 @@ enum Command {
     Settings(Operated<SettingsCommand>),
     /// Check whether a node or relay is ready, for use as a container health check. Exit code 1: not ready
     Healthy {
-        /// HTTP address of the node or relay (http.listen)
+        /// HTTP address of the node or relay (http.listen), with https:// before it if the server uses TLS. The certificate is
+        /// not verified
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8095")]
         address: String,
+    },
+    /// Print a script that completes commands and flags in a shell; packages install those for bash, zsh and fish
+    Completions {
+        /// Shell for which the script is
+        shell: clap_complete::Shell,
     },
 }
 
@@ -196,11 +210,16 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command given by the process arguments, prints its error, if any, and returns its exit code. For `--help` and
-/// `--version`, clap exits with code 0; for invalid arguments, with code 2.
+/// Runs the command given by the process arguments, prints its error, if any, and returns its exit code. For `--help`, clap
+/// exits with code 0; for invalid arguments, with code 2.
 #[must_use]
 pub fn main() -> ExitCode {
-    match execute(Arguments::parse().command) {
+    let Arguments { json, command, .. } = Arguments::parse();
+    let executed = match command {
+        Some(command) => execute(command),
+        None => daemon::version(json).map(|()| 0).map_err(anyhow::Error::from),
+    };
+    match executed {
         Ok(code) => ExitCode::from(code),
         // The process reading the output exited early, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),

@@ -192,6 +192,11 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
     for (arguments, variables, code) in [
         (vec!["--help"], vec![], 0),
         (vec!["--version"], vec![], 0),
+        (vec!["-V", "--json"], vec![], 0),
+        (vec!["--json"], vec![], 2),
+        (vec!["--version", "demo"], vec![], 2),
+        (vec!["completions", "elvish"], vec![], 0),
+        (vec!["completions", "csh"], vec![], 2),
         (vec!["check", "--config", "/dev/null"], vec![], 0),
         (vec![], vec![], 2),
         (vec!["chekc"], vec![], 2),

@@ -10,11 +10,28 @@ use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
 use crate::status::bytes;
-use crate::store::redis::RedisStore;
+use crate::store::redis::{FORMATS, Layout, RedisStore};
 use crate::store::{
     Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _, WindowCost,
     window_cost,
 };
+
+/// Prints the version of this program.
+pub(crate) fn version(json: bool) -> io::Result<()> {
+    let mut out = io::stdout();
+    if !json {
+        return writeln!(out, "eds {}", crate::BUILD);
+    }
+    let layouts = [Layout::Sets, Layout::Log].map(Layout::name);
+    let version = serde_json::json!({
+        "version": crate::VERSION,
+        "commit": crate::COMMIT,
+        "target": env!("BUILT_FOR"),
+        "layouts": layouts,
+        "formats": { "oldest": FORMATS.start(), "newest": FORMATS.end() },
+    });
+    writeln!(out, "{version:#}")
+}
 
 /// Runs `eds quarantine`. `output` is required only if several outputs are configured.
 pub(crate) fn quarantine(

@@ -3,6 +3,8 @@
 use event_data_service::store::redis::FORMATS;
 use event_data_service::{BUILD, COMMIT, VERSION};
 
+use serde_json::json;
+
 use crate::prelude::*;
 
 #[test]
@@ -10,6 +12,11 @@ fn node_reports_its_version_and_commit() {
     let output = eds().arg("--version").output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(stdout, format!("eds {VERSION} ({COMMIT})\n"));
+    let output = eds().args(["--version", "--json"]).output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&said["version"], &said["commit"]), (&VERSION.into(), &COMMIT.into()));
+    assert_eq!(said["layouts"], json!(["sets", "log"]));
+    assert_eq!(said["formats"], json!({ "oldest": FORMATS.start(), "newest": FORMATS.end() }));
     let node = Node::start("one", &[]);
     let labels = [("version", VERSION), ("commit", COMMIT)];
     assert_eq!(node.metrics().count_of("eds_build_info", &labels), 1);
