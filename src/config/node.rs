@@ -168,6 +168,7 @@ pub(super) fn line_rules(input: &Input, limits: LineLimits) -> LineRules {
     LineRules {
         user_field: input.user_field.clone(),
         precision: input.timestamp_precision,
+        statsd: input.statsd,
         measurement_tag: input.measurement_tag.clone(),
         limits,
     }

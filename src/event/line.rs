@@ -2,6 +2,7 @@
 //! only commas, equals signs and spaces, so the escaped form of a tag is unique: the tags as written, sorted by key, are the
 //! canonical series. In tags, two backslashes before such a character are rejected, because InfluxDB's parsers disagree.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use hashbrown::HashTable;
@@ -14,7 +15,7 @@ use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_until, scan_value, skip_spaces,
     usual_end, without_outer_spaces,
 };
-use super::{Precision, Rejection};
+use super::{Precision, Rejection, statsd};
 
 /// Approximate limit on the memory for cached heads, in bytes. When it is reached, all cached heads are dropped.
 const HEADS_BYTES_MAX: usize = 16 << 20;
@@ -49,6 +50,8 @@ pub struct LineRules {
     pub user_field: String,
     /// The unit of timestamps.
     pub precision: Precision,
+    /// Whether datagrams may contain `statsd` sets.
+    pub statsd: bool,
     /// The tag key to use for the measurement; `None` leaves the measurement out of the series.
     pub measurement_tag: Option<String>,
     /// The maximum lengths of the parts of a line.
@@ -61,6 +64,7 @@ impl Default for LineRules {
         Self {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,
+            statsd: false,
             measurement_tag: Some("measurement".to_owned()),
             limits,
         }
@@ -104,6 +108,7 @@ pub struct Parser {
     user_field: Box<[u8]>,
     measurement_tag: Option<Box<[u8]>>,
     precision: Precision,
+    statsd: bool,
     limits: LineLimits,
     heads: Heads,
     /// The tags of the current line; kept to reuse the allocation.
@@ -129,6 +134,7 @@ impl Parser {
             user_field: [b" ", &escape(&rules.user_field)[..], b"="].concat().into(),
             measurement_tag: rules.measurement_tag.as_deref().map(|tag| escape(tag).into()),
             precision: rules.precision,
+            statsd: rules.statsd,
             limits: rules.limits,
             heads: Heads::default(),
             tags: Vec::new(),
@@ -140,6 +146,15 @@ impl Parser {
     /// Sets the unit of the timestamps in the lines to come.
     pub(crate) const fn set_precision(&mut self, precision: Precision) {
         self.precision = precision;
+    }
+
+    /// Returns a datagram in line protocol, in which `statsd` sets are translated if the rules permit them.
+    pub(crate) fn translated<'a>(&self, datagram: &'a [u8], truncated: bool) -> Cow<'a, [u8]> {
+        if self.statsd {
+            statsd::translated(datagram, truncated, &self.user_field)
+        } else {
+            Cow::Borrowed(datagram)
+        }
     }
 
     /// Parses one line, without its line ending.

@@ -9,6 +9,7 @@ mod partition;
 mod rejection;
 mod rollup;
 mod scan;
+mod statsd;
 mod timestamp;
 
 pub use batch::{Batch, Group, Hint, Occurrence, OpenBatch};

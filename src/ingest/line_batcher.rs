@@ -182,6 +182,7 @@ impl LineBatcher {
     /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after the first `lines_max` as rate-limited.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
+        let bytes = &*self.parser.translated(bytes, truncated);
         let mut all = pieces(bytes, truncated);
         let mut lines = 0;
         while let Some(group) = self.parser.look_up_lines(&mut all) {

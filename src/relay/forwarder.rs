@@ -166,6 +166,7 @@ impl Forwarder {
             self.show(Unsent::Looped, source, bytes);
             return;
         }
+        let bytes = &*self.sorter.translated(bytes, truncated);
         self.lines.clear();
         let mut is_whole = true;
         for piece in pieces(bytes, truncated) {

@@ -1,6 +1,7 @@
 //! [`Sorter`]: decides whether a line is an event, i.e. a line that matches a rule or, without rules, one that a node would
 //! count. A matching line that a node could not parse is rejected, because an open quote could absorb the next line.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use crate::event::{LineRules, Parser, Rejection, escape, head};
@@ -59,6 +60,11 @@ impl Sorter {
     #[must_use]
     pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
         Self { parser: Parser::new(grammar), rules }
+    }
+
+    /// Returns a datagram in line protocol, in which `statsd` sets are translated if the grammar permits them.
+    pub(crate) fn translated<'a>(&self, datagram: &'a [u8], truncated: bool) -> Cow<'a, [u8]> {
+        self.parser.translated(datagram, truncated)
     }
 
     /// Returns the kind of a line. The line must not include its line ending.

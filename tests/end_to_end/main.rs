@@ -63,6 +63,7 @@ mod site;
 mod skew;
 mod slow_link;
 mod spool;
+mod statsd;
 mod status;
 mod status_watch;
 mod stops;

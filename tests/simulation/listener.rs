@@ -116,6 +116,7 @@ fn batcher_settings(world: &World) -> BatcherSettings {
         rules: LineRules {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,
+            statsd: false,
             measurement_tag: None,
             limits: LineLimits { line: 1024, series: 256, tag: 64, user: 64 },
         },
