@@ -178,6 +178,13 @@ mod tests {
     }
 
     #[test]
+    fn the_page_lists_the_exit_codes() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path()).unwrap();
+        assert!(read(&directory.path().join("man/eds.1")).contains("2, wrong arguments"));
+    }
+
+    #[test]
     fn every_key_is_in_the_page_of_its_program() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path()).unwrap();

@@ -21,6 +21,9 @@ use crate::{count, daemon, quarantine, text};
 
 const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
+const EXIT_CODES: &str = "Exit codes: 0, success; 1, failure; 2, wrong arguments or configuration; 3, a node or relay shut down cleanly, \
+                          but lost events or lines; 128 plus the number of the signal that stopped `eds send`";
+
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 const LOST: u8 = 3;
@@ -29,6 +32,7 @@ const LOST: u8 = 3;
 #[derive(Parser)]
 #[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
 #[command(disable_version_flag = true, args_conflicts_with_subcommands = true)]
+#[command(after_help = EXIT_CODES)]
 struct Arguments {
     /// Print the version and the commit
     #[arg(short = 'V', long)]
