@@ -72,8 +72,15 @@ pub(crate) enum Store {
     Redis(Box<Settings>),
 }
 
-/// The keys that operator commands ignore: the credentials of the outputs, and the spool directory.
-const TO_SEND: [&str; 6] = [
+/// The keys that operator commands ignore: the credentials of the outputs, the files of the HTTP servers, and the spool
+/// directory.
+const TO_SEND: [&str; 12] = [
+    "http.tokens_file",
+    "http.cert_file",
+    "http.key_file",
+    "input.http.tokens_file",
+    "input.http.cert_file",
+    "input.http.key_file",
     "output.token",
     "output.token_file",
     "output.username",

@@ -210,9 +210,11 @@ fn impossible_spool_directory_is_refused() {
     }
     let left = std::fs::read_dir(directory.path()).unwrap();
     assert_eq!(left.count(), 1, "the check has created a directory");
-    // Operator commands do not write to the spool directory.
+    // Operator commands do not write to the spool directory, and do not serve HTTP.
     let flags = Flags { config: Some(path("file").into()), ..Flags::default() };
-    std::fs::write(path("file"), spool("file")).unwrap();
+    let served =
+        "[http]\nlisten = \"0.0.0.0:8095\"\ntokens_file = \"/nowhere\"\ncert_file = \"/nowhere\"";
+    std::fs::write(path("file"), format!("{}\n{served}", spool("file"))).unwrap();
     load_without_secrets_of_output(&flags, Vec::new()).unwrap();
 }
 

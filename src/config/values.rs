@@ -81,8 +81,9 @@ pub struct Key {
 pub const VARIABLE_PREFIX: &str = "EDS_";
 
 /// The keys whose values take effect when a running process reloads its configuration.
-const RELOADED: [&str; 7] = [
+const RELOADED: [&str; 8] = [
     "log.level",
+    "http.public",
     "http.tokens_file",
     "http.cert_file",
     "http.key_file",

@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use reqwest::header::HOST;
+use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 
 use super::runtime;
@@ -16,9 +18,9 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Prints the response of a node or relay to `/readyz`. Returns an error if it is not ready or does not respond.
 pub(crate) fn healthy(address: &str) -> anyhow::Result<()> {
     let scheme = if address.contains("://") { "" } else { "http://" };
-    let (status, body) = runtime()?
-        .block_on(ask(&format!("{scheme}{address}/readyz")))
-        .with_context(|| format!("{address} is not responding"))?;
+    let url = format!("{scheme}{}/readyz", address.trim_end_matches('/'));
+    let (status, body) =
+        runtime()?.block_on(ask(&url)).with_context(|| format!("{address} is not responding"))?;
     writeln!(io::stdout(), "{}", String::from_utf8_lossy(&body).trim_end())?;
     anyhow::ensure!(status == StatusCode::OK, "{address} is not ready");
     Ok(())
@@ -27,8 +29,14 @@ pub(crate) fn healthy(address: &str) -> anyhow::Result<()> {
 async fn ask(url: &str) -> reqwest::Result<(StatusCode, Vec<u8>)> {
     install_crypto();
     // The process is usually in the same container, and its certificate is for the name that other hosts use.
-    let client = Client::builder().timeout(WITHIN).no_proxy().tls_danger_accept_invalid_certs(true);
-    let mut response = client.build()?.get(url).send().await?;
+    let client = Client::builder()
+        .timeout(WITHIN)
+        .no_proxy()
+        .redirect(Policy::none())
+        .tls_danger_accept_invalid_certs(true);
+    // A name that is not in http.hosts would be rejected.
+    let request = client.build()?.get(url).header(HOST, "localhost");
+    let mut response = request.send().await?;
     let mut body = Vec::new();
     while body.len() < ANSWER_BYTES_MAX
         && let Some(chunk) = response.chunk().await?

@@ -12,6 +12,7 @@ mod run;
 mod service;
 mod status;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
-use crate::config::{Config, ConfigErrors, Effective, RelayConfig, Requests};
+use crate::config::{Config, ConfigErrors, Effective, Http, RelayConfig, Requests};
 use crate::http::Access;
 use crate::node::lock;
 
@@ -45,10 +46,10 @@ pub(crate) fn run(
     load: impl Fn() -> Result<(Config, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
-    let running = accesses(&config.access, config.requests.as_ref());
+    let running = guarded(&config.http, &config.access, config.requests.as_ref());
     let reload = move || {
         let (config, read) = load()?;
-        replace(&running, &accesses(&config.access, config.requests.as_ref()));
+        replace(&running, &guarded(&config.http, &config.access, config.requests.as_ref()));
         Ok((config.log.level.into(), read.need_restart(&started_with)))
     };
     run_until_stopped(&config.log, config.input.drain_timeout, reload, async |inherited, stop| {
@@ -60,10 +61,10 @@ pub(crate) fn relay(
     load: impl Fn() -> Result<(RelayConfig, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
-    let running = accesses(&config.access, config.requests.as_ref());
+    let running = guarded(&config.http, &config.access, config.requests.as_ref());
     let reload = move || {
         let (config, read) = load()?;
-        replace(&running, &accesses(&config.access, config.requests.as_ref()));
+        replace(&running, &guarded(&config.http, &config.access, config.requests.as_ref()));
         Ok((config.log.level.into(), read.need_restart(&started_with)))
     };
     // Ignore the cancellation token, because the startup of a relay has no long waits to interrupt.
@@ -72,15 +73,28 @@ pub(crate) fn relay(
     })
 }
 
-fn accesses(http: &Arc<Mutex<Access>>, requests: Option<&Requests>) -> Vec<Arc<Mutex<Access>>> {
-    let of_requests = requests.map(|requests| Arc::clone(&requests.access));
-    [Arc::clone(http)].into_iter().chain(of_requests).collect()
+/// The address of a server, and who may use it.
+type Guarded = (SocketAddr, Arc<Mutex<Access>>);
+
+fn guarded(
+    http: &Http,
+    access: &Arc<Mutex<Access>>,
+    requests: Option<&Requests>,
+) -> [Option<Guarded>; 2] {
+    let of_http = http.listen.map(|listen| (listen, Arc::clone(access)));
+    let of_requests = requests.map(|requests| (requests.listen, Arc::clone(&requests.access)));
+    [of_http, of_requests]
 }
 
-/// Makes the running servers use the tokens and the certificates that have been read again.
-fn replace(running: &[Arc<Mutex<Access>>], read: &[Arc<Mutex<Access>>]) {
+/// Makes the running servers use the tokens and the certificates that have been read again. A server whose address was
+/// changed keeps the old ones, because the new ones were checked for the new address.
+fn replace(running: &[Option<Guarded>; 2], read: &[Option<Guarded>; 2]) {
     for (running, read) in running.iter().zip(read) {
-        *lock(running) = lock(read).clone();
+        if let (Some((old, access)), Some((new, read))) = (running, read)
+            && old == new
+        {
+            *lock(access) = lock(read).clone();
+        }
     }
 }
 

@@ -185,6 +185,7 @@ causes! {
         OutputBucket => "create the bucket, or check output.bucket",
         OutputOrg => "check output.org",
         OutputNoWrite2 => "check output.url and output.api; the server has no /api/v2/write endpoint",
+        OutputNoGzip => "set output.gzip = false; the server, or a proxy before it, does not accept compressed writes",
         OutputMoved => "set output.url to the final address; eds does not follow redirects",
         NotInfluxDb => "check output.url and output.api; the response is not one that InfluxDB sends",
         OutputBug => "report this bug; eds wrote a line that its own parser considers invalid",

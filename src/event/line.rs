@@ -2,7 +2,6 @@
 //! only commas, equals signs and spaces, so the escaped form of a tag is unique: the tags as written, sorted by key, are the
 //! canonical series. In tags, two backslashes before such a character are rejected, because InfluxDB's parsers disagree.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use hashbrown::HashTable;
@@ -148,13 +147,10 @@ impl Parser {
         self.precision = precision;
     }
 
-    /// Returns a datagram in line protocol, in which `statsd` sets are translated if the rules permit them.
-    pub(crate) fn translated<'a>(&self, datagram: &'a [u8], truncated: bool) -> Cow<'a, [u8]> {
-        if self.statsd {
-            statsd::translated(datagram, truncated, &self.user_field)
-        } else {
-            Cow::Borrowed(datagram)
-        }
+    /// Returns a `statsd` set in line protocol; `None` for any other line, or if the rules do not permit sets. A line that can
+    /// be parsed is not a set, even if it looks like one.
+    pub(crate) fn statsd_set(&self, line: &[u8]) -> Option<Vec<u8>> {
+        if self.statsd { statsd::line_protocol(line, &self.user_field) } else { None }
     }
 
     /// Parses one line, without its line ending.

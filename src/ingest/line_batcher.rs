@@ -182,7 +182,6 @@ impl LineBatcher {
     /// Adds a datagram's lines, which arrived at `now_nanos`. Rejects lines after the first `lines_max` as rate-limited.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received { bytes, truncated, source } = datagram;
-        let bytes = &*self.parser.translated(bytes, truncated);
         let mut all = pieces(bytes, truncated);
         let mut lines = 0;
         while let Some(group) = self.parser.look_up_lines(&mut all) {
@@ -195,7 +194,15 @@ impl LineBatcher {
                         self.intake.dropped += 1;
                         Ok(())
                     }
-                    Piece::Line(line) => self.add_line(line, looked_up, room, now_nanos, None),
+                    Piece::Line(line) => {
+                        let added = self.add_line(line, looked_up, room, now_nanos, None);
+                        match added.err().and_then(|_| self.parser.statsd_set(line)) {
+                            Some(set) => {
+                                self.add_line(&set, LookedUp::default(), room, now_nanos, None)
+                            }
+                            None => added,
+                        }
+                    }
                     Piece::Truncated => Err(Rejection::Truncated),
                 };
                 if let Err(reason) = added {

@@ -2,6 +2,7 @@
 //! [`Pack`] has events, the thread reads the waiting datagrams and then sleeps until the linger time has passed, so that the
 //! next read returns many datagrams at once. Datagrams that contain only passthrough lines are forwarded unchanged.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -166,14 +167,14 @@ impl Forwarder {
             self.show(Unsent::Looped, source, bytes);
             return;
         }
-        let bytes = &*self.sorter.translated(bytes, truncated);
         self.lines.clear();
         let mut is_whole = true;
         for piece in pieces(bytes, truncated) {
             let (line, kind) = match piece {
-                Piece::Line(line) => (line, self.sort(line)),
-                Piece::Truncated => (bytes, Kind::Rejected(Rejection::Truncated)),
+                Piece::Line(line) => self.sort(line),
+                Piece::Truncated => (bytes.into(), Kind::Rejected(Rejection::Truncated)),
             };
+            let line = &*line;
             is_whole &= kind == Kind::Passthrough;
             match kind {
                 Kind::Event { has_time } => {
@@ -201,15 +202,16 @@ impl Forwarder {
         self.samples.entry(reason).or_insert_with(|| Example::new(source, line));
     }
 
-    /// Returns the kind of a line. Rejects passthrough lines that a server would reject or might join with the next line.
-    fn sort(&mut self, line: &[u8]) -> Kind {
-        match (self.sorter.sort(line), &self.routes.passthrough) {
-            (Kind::Passthrough, Passthrough::Server(_)) => match check_passthrough_line(line) {
-                Ok(()) => Kind::Passthrough,
-                Err(reason) => Kind::Rejected(reason),
-            },
-            (kind, _) => kind,
+    /// Returns a line to send, and its kind. Rejects passthrough lines that a server would reject or might join with the next
+    /// line.
+    fn sort<'a>(&mut self, line: &'a [u8]) -> (Cow<'a, [u8]>, Kind) {
+        let (line, mut kind) = self.sorter.sort_any(line);
+        if let (Kind::Passthrough, Passthrough::Server(_)) = (kind, &self.routes.passthrough)
+            && let Err(reason) = check_passthrough_line(&line)
+        {
+            kind = Kind::Rejected(reason);
         }
+        (line, kind)
     }
 
     /// Sends or queues a datagram's passthrough lines. `whole` is the datagram if it contains only passthrough lines.

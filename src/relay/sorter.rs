@@ -62,9 +62,17 @@ impl Sorter {
         Self { parser: Parser::new(grammar), rules }
     }
 
-    /// Returns a datagram in line protocol, in which `statsd` sets are translated if the grammar permits them.
-    pub(crate) fn translated<'a>(&self, datagram: &'a [u8], truncated: bool) -> Cow<'a, [u8]> {
-        self.parser.translated(datagram, truncated)
+    /// Returns a line to send, and its kind. A `statsd` set that is an event is sent in line protocol, and all other lines are
+    /// sent unchanged.
+    pub(crate) fn sort_any<'a>(&mut self, line: &'a [u8]) -> (Cow<'a, [u8]>, Kind) {
+        let kind = self.sort(line);
+        if !matches!(kind, Kind::Event { .. })
+            && let Some(set) = self.parser.statsd_set(line)
+            && let event @ Kind::Event { .. } = self.sort(&set)
+        {
+            return (Cow::Owned(set), event);
+        }
+        (Cow::Borrowed(line), kind)
     }
 
     /// Returns the kind of a line. The line must not include its line ending.
@@ -142,6 +150,27 @@ mod tests {
                 ("event_type=paid n=1", rejected(Rejection::UserMissing)),
             ],
         );
+    }
+
+    #[test]
+    fn statsd_sets_that_are_events_are_translated() {
+        let grammar = LineRules { statsd: true, ..LineRules::default() };
+        let mut sorter = Sorter::new(&grammar, vec!["login".parse().unwrap()]);
+        let (line, kind) = sorter.sort_any(b"login:ann|s|#a:b");
+        assert_eq!((&*line, kind), (&b"login,a=b value=ann"[..], UNTIMED));
+        for (line, kind) in [
+            ("page:ann|s", Kind::Passthrough),
+            ("login:ann|s|#a:", Kind::Passthrough),
+            ("login:1|c", Kind::Passthrough),
+            ("login value=\"a:b|s|c\" 5", TIMED),
+            ("login,path=a:b|s|c value=ann 5", TIMED),
+        ] {
+            assert_eq!(
+                sorter.sort_any(line.as_bytes()),
+                (Cow::Borrowed(line.as_bytes()), kind),
+                "{line}"
+            );
+        }
     }
 
     /// A trailing backslash is an ordinary character, but before a timestamp it would escape the space.

@@ -38,6 +38,14 @@ fn http_requires_a_token_if_there_is_a_file_of_them() {
         when(answer.status == 200, answer.body)
     });
     assert_eq!(with("/metrics", &format!("Bearer {TOKEN}")).status, 401);
+
+    // Without tokens, the new address would be valid, but the server still has the old one.
+    node.set("http.tokens_file", "");
+    node.set("http.listen", "127.0.0.1:1");
+    node.write_config();
+    node.signal("HUP");
+    node.wait_log("keys=\"http.listen\"");
+    assert_eq!(node.get("/metrics").unwrap().status, 401);
 }
 
 #[test]

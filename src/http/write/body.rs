@@ -50,7 +50,9 @@ pub(super) enum Unread {
 struct Held {
     bytes: Vec<u8>,
     reserved: OwnedSemaphorePermit,
-    /// Where the buffer goes after use.
+    /// The maximum size, in bytes.
+    bytes_max: usize,
+    /// Where the buffer comes from, and goes after use.
     spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -93,14 +95,13 @@ impl Bodies {
             return Ok(Bytes::from_owner(held));
         }
         let mut plain = self.hold()?;
-        let bytes_max = self.bytes_max;
         off_runtime(move || {
             let mut decoder = MultiGzDecoder::new(&*held.bytes);
             let mut part = vec![0; PART_BYTES];
             loop {
                 match decoder.read(&mut part).map_err(|_| Unread::NotGzip)? {
                     0 => return Ok(Bytes::from_owner(plain)),
-                    read => plain.append(&part[..read], bytes_max)?,
+                    read => plain.append(&part[..read])?,
                 }
             }
         })
@@ -111,8 +112,8 @@ impl Bodies {
     fn hold(&self) -> Result<Held, Unread> {
         let nothing = Arc::clone(&self.memory).try_acquire_many_owned(0);
         let reserved = nothing.map_err(|_| Unread::NoMemory)?;
-        let bytes = lock(&self.spare).pop().unwrap_or_default();
-        Ok(Held { bytes, reserved, spare: Arc::clone(&self.spare) })
+        let (bytes_max, spare) = (self.bytes_max, Arc::clone(&self.spare));
+        Ok(Held { bytes: Vec::new(), reserved, bytes_max, spare })
     }
 
     async fn read_parts(&self, mut body: Body) -> Result<Held, Unread> {
@@ -135,12 +136,12 @@ impl Bodies {
             let Some(part) = part.data_ref() else {
                 continue;
             };
-            match held.append(part, self.bytes_max) {
+            match held.append(part) {
                 Err(Unread::NoMemory) => {
                     self.is_short.notify_waiters();
                     let room = timeout(ROOM_WITHIN, held.make_room(part.len())).await;
                     room.map_err(|_| Unread::NoMemory)??;
-                    held.append(part, self.bytes_max)?;
+                    held.append(part)?;
                 }
                 appended => appended?,
             }
@@ -168,7 +169,9 @@ impl Drop for Held {
 impl Held {
     /// Returns the number of units that are missing for this many more bytes.
     fn missing(&self, more: usize) -> Result<u32, Unread> {
-        let units = (self.bytes.len() + more).div_ceil(UNIT);
+        // A buffer that was used before has its memory already.
+        let kept = self.bytes.capacity().min(self.bytes_max);
+        let units = (self.bytes.len() + more).max(kept).div_ceil(UNIT);
         let missing = units.saturating_sub(self.reserved.num_permits());
         u32::try_from(missing).map_err(|_| Unread::NoMemory)
     }
@@ -181,9 +184,12 @@ impl Held {
         Ok(())
     }
 
-    fn append(&mut self, part: &[u8], bytes_max: usize) -> Result<(), Unread> {
-        if self.bytes.len() + part.len() > bytes_max {
+    fn append(&mut self, part: &[u8]) -> Result<(), Unread> {
+        if self.bytes.len() + part.len() > self.bytes_max {
             return Err(Unread::TooLarge);
+        }
+        if self.bytes.capacity() == 0 {
+            self.bytes = lock(&self.spare).pop().unwrap_or_default();
         }
         let missing = self.missing(part.len())?;
         let more = Arc::clone(self.reserved.semaphore()).try_acquire_many_owned(missing);

@@ -89,6 +89,7 @@ fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
         (Dialect::V2, 404) if message.contains("org") => Cause::OutputOrg,
         (Dialect::V2, 404) => Cause::OutputNoWrite2,
         (_, 300..=399) => Cause::OutputMoved,
+        (_, 415) => Cause::OutputNoGzip,
         _ => Cause::NotInfluxDb,
     }
 }
