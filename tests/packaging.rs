@@ -240,8 +240,9 @@ fn kubernetes_manifests_have_this_version_and_a_valid_configuration() {
         .unwrap();
     assert!(checked.status.success(), "{checked:?}");
 
-    let base = read("deploy/kubernetes/kustomization.yaml");
-    assert!(base.ends_with("resources:\n  - node.yaml\n  - relay.yaml\n"), "{base}");
+    let base = read("deploy/kustomization.yaml");
+    let all = "resources:\n  - kubernetes/node.yaml\n  - kubernetes/relay.yaml\n";
+    assert!(base.ends_with(all), "{base}");
     let relay = read("deploy/kubernetes/relay.yaml");
     let image = concat!("image: event-data-service:", env!("CARGO_PKG_VERSION"), "\n");
     for manifest in [node, relay] {
