@@ -253,6 +253,16 @@ mod tests {
         bodies.read(&plain, text.into()).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn a_buffer_that_was_used_before_counts_as_memory() {
+        let bodies = Bodies::new(64 * UNIT);
+        let all = bodies.memory.available_permits();
+        drop(bodies.read(&HeaderMap::new(), vec![b'a'; 32 * UNIT].into()).await.unwrap());
+        assert_eq!(bodies.memory.available_permits(), all);
+        let _small = bodies.read(&HeaderMap::new(), vec![b'a'].into()).await.unwrap();
+        assert_eq!(bodies.memory.available_permits(), all - 32);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn slow_bodies_make_room_for_others() {
         let bodies = Arc::new(Bodies::new(UNIT));
