@@ -14,7 +14,7 @@ use super::rollup;
 use super::sections::{self, Flush, Http, Input, Log, Top};
 use super::servers::{self, exposed_host, is_loopback};
 use super::sources::host_name;
-use super::values::Effective;
+use super::values::{Effective, HTTP_FILES};
 use crate::event::{LineLimits, LineRules, Partitions, Rollup, Window, is_reserved};
 use crate::flush::FlushSettings;
 use crate::http::Access;
@@ -72,15 +72,8 @@ pub(crate) enum Store {
     Redis(Box<Settings>),
 }
 
-/// The keys that operator commands ignore: the credentials of the outputs, the files of the HTTP servers, and the spool
-/// directory.
-const TO_SEND: [&str; 12] = [
-    "http.tokens_file",
-    "http.cert_file",
-    "http.key_file",
-    "input.http.tokens_file",
-    "input.http.cert_file",
-    "input.http.key_file",
+/// The keys that operator commands ignore, besides [`HTTP_FILES`]: the credentials of the outputs, and the spool directory.
+const TO_SEND: [&str; 6] = [
     "output.token",
     "output.token_file",
     "output.username",
@@ -89,8 +82,9 @@ const TO_SEND: [&str; 12] = [
     "input.spool_dir",
 ];
 
-/// Like [`build`], but for operator commands, which do not need the keys in [`TO_SEND`].
+/// Like [`build`], but for operator commands, which need neither the keys in [`TO_SEND`] nor the [`HTTP_FILES`].
 pub(super) fn build_to_look(values: &mut Effective) -> Config {
+    values.ignore(&HTTP_FILES);
     for output in 0..values.outputs() {
         values.index = output;
         values.ignore(&TO_SEND);

@@ -80,10 +80,9 @@ pub struct Key {
 /// The prefix of the environment variables that set keys.
 pub const VARIABLE_PREFIX: &str = "EDS_";
 
-/// The keys whose values take effect when a running process reloads its configuration.
-const RELOADED: [&str; 8] = [
-    "log.level",
-    "http.public",
+/// The files of the HTTP servers, which a running process reads again when it reloads its configuration, and which operator
+/// commands ignore.
+pub(super) const HTTP_FILES: [&str; 6] = [
     "http.tokens_file",
     "http.cert_file",
     "http.key_file",
@@ -91,6 +90,9 @@ const RELOADED: [&str; 8] = [
     "input.http.cert_file",
     "input.http.key_file",
 ];
+
+/// The other keys whose values take effect when a running process reloads its configuration.
+const RELOADED: [&str; 2] = ["log.level", "http.public"];
 
 impl Key {
     /// Returns the name of the TOML table that contains the key; empty for a top-level key.
@@ -364,7 +366,7 @@ impl Effective {
         };
         let (read, running) = (all(self), all(running));
         let changed = read.symmetric_difference(&running).map(|(path, ..)| *path);
-        changed.filter(|path| !RELOADED.contains(path)).collect()
+        changed.filter(|path| !RELOADED.contains(path) && !HTTP_FILES.contains(path)).collect()
     }
 
     pub(super) fn into_errors(mut self) -> ConfigErrors {
