@@ -99,16 +99,19 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Fast path for the rest of a common line, from the space after its tags: one field with an unquoted ASCII user without
-/// escapes, and perhaps an all-digit timestamp. `before` precedes the user. Returns `None` if the full parser is needed.
+/// Fast path for the rest of a common line, from the space after its tags: one field with an ASCII user, perhaps in
+/// quotes, without escapes, spaces, commas or equals signs, and perhaps an all-digit timestamp. `before` precedes the user. Returns `None` if the full parser is needed.
 pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
     precision: Precision,
 ) -> Option<(&'a [u8], Option<i64>)> {
-    let end = end.strip_prefix(before)?;
-    let user_end = end.iter().position(|&byte| !USUAL[usize::from(byte)]);
-    let (user, rest) = end.split_at(user_end.unwrap_or(end.len()));
+    let value = end.strip_prefix(before)?;
+    let quoted = value.strip_prefix(b"\"");
+    let value = quoted.unwrap_or(value);
+    let user_end = value.iter().position(|&byte| !USUAL[usize::from(byte)]);
+    let (user, rest) = value.split_at(user_end.unwrap_or(value.len()));
+    let rest = if quoted.is_some() { rest.strip_prefix(b"\"")? } else { rest };
     let timestamp = match rest {
         [] => None,
         [b' ', digits @ ..] => Some(precision.read_digits(digits)?),
