@@ -43,10 +43,12 @@ const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 /// Number of counters that [`SO_MEMINFO`] returns.
 const SK_MEMINFO_VARS: usize = 9;
-/// Maximum time for which datagrams wait in the kernel so that several are read together.
-const REST_MAX: Duration = Duration::from_millis(4);
-/// Bytes of receive buffer per nanosecond of waiting, so that even a million datagrams per second fill only a quarter of it.
-const BYTES_PER_NANO: u64 = 3;
+/// The shortest and the longest time for which datagrams wait in the kernel so that several are read together.
+const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(16)];
+/// The wait is doubled after a read that returned fewer messages.
+const FEW: usize = BATCH / 4;
+/// Bytes of receive buffer per nanosecond of waiting, so that datagrams that take a gigabyte per second do not fill it.
+const BYTES_PER_NANO: u64 = 1;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -64,7 +66,9 @@ pub struct Receiver {
     /// The numbers of messages, and of datagrams in them, that were read since the kernel's drops were last counted.
     read: [u64; 2],
     names: Vec<libc::sockaddr_storage>,
+    /// How long to wait after a read, and the longest such wait.
     rest: Duration,
+    rest_max: Duration,
     /// When a read last returned datagrams.
     arrived: Instant,
     /// The kernel's drop count when last read; `None` if unavailable, or if another receiver of the socket counts the drops.
@@ -99,7 +103,8 @@ impl Receiver {
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         // A listener expects to wait about as long as the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
-        let rest_max = timeout.map_or(REST_MAX, |timeout| timeout.min(REST_MAX));
+        let filled = Duration::from_nanos(buffer as u64 / BYTES_PER_NANO);
+        let rest_max = RESTS[1].min(filled).min(timeout.unwrap_or(Duration::MAX));
         let joins = !is_unix && joins_datagrams(&socket);
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
@@ -111,7 +116,8 @@ impl Receiver {
             read: [0; 2],
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
-            rest: Duration::from_nanos(buffer as u64 / BYTES_PER_NANO).min(rest_max),
+            rest: RESTS[0].min(rest_max),
+            rest_max,
             arrived: Instant::now(),
             // This receiver counts only the drops from now on.
             drops_seen: kernel_drops(&socket),
@@ -164,6 +170,11 @@ impl Receiver {
         let read = self.wait()?;
         if read {
             self.arrived = Instant::now();
+            self.rest = match self.messages.len() {
+                0..FEW => self.rest_max.min(2 * self.rest),
+                BATCH.. => self.rest_max.min(RESTS[0]),
+                _ => self.rest,
+            };
         }
         Ok(read)
     }

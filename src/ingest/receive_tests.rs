@@ -104,7 +104,7 @@ fn single_datagrams_are_read_at_once() {
 }
 
 #[test]
-fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
+fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
     const REST: Duration = Duration::from_millis(200);
     let receiver = |domain, bytes| {
         let socket = Socket::new(domain, socket2::Type::DGRAM, None).unwrap();
@@ -113,8 +113,19 @@ fn close_datagrams_wait_for_a_quarter_of_the_buffer_at_most() {
     };
     assert_eq!(receiver(Domain::UNIX, 1 << 17).rest, Duration::ZERO);
     // Linux doubles the requested size.
-    assert_eq!(receiver(Domain::IPV4, 1 << 16).rest, Duration::from_nanos((1 << 17) / 3));
+    assert_eq!(receiver(Domain::IPV4, 1 << 16).rest_max, Duration::from_nanos(1 << 17));
     let (mut receiver, sender) = pair(8);
+    let [shortest, longest] = RESTS;
+    (receiver.rest, receiver.rest_max) = (shortest, longest);
+    let mut rest_after = |datagrams| {
+        (0..datagrams).for_each(|_| sender.send(b"a").map(drop).unwrap());
+        assert!(receiver.gather().unwrap());
+        receiver.rest
+    };
+    assert_eq!(rest_after(FEW), shortest);
+    assert_eq!(rest_after(1), 2 * shortest);
+    assert_eq!([rest_after(1), rest_after(1)], [longest; 2]);
+    assert_eq!([rest_after(BATCH), rest_after(1)], [shortest, 2 * shortest]);
     let mut gathered_within = |after| {
         receiver.rest = REST;
         std::thread::sleep(after);
