@@ -53,6 +53,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("day", peers::day::run),
     ("growth", peers::growth::run),
     ("scale", peers::scale::run),
+    ("series", peers::scale::series),
     ("simulated", simulated::run),
     ("before", peers::before::run),
 ];

@@ -13,19 +13,22 @@ const MEMORY: Store = Store::Memory;
 const SETS: Store = Store::Redis("sets");
 const LOG: Store = Store::Redis("log");
 const MANY: Flow = Flow { series: 5_000, ..BASE };
+const MOST: Flow = Flow { series: 50_000, ..BASE };
 const REQUESTS: Flow = Flow { lines: 5_000, clients: 1, ..BASE };
 
 /// The name, the store, the rollups and the load of each measurement.
-const LOADS: [(&str, Store, &[Keys], Flow); 11] = [
+const LOADS: [(&str, Store, &[Keys], Flow); 13] = [
     ("memory-50", MEMORY, &[], BASE),
     ("memory-5000", MEMORY, &[], MANY),
-    ("memory-50000", MEMORY, &[], Flow { series: 50_000, ..BASE }),
+    ("memory-50000", MEMORY, &[], MOST),
     ("sets-50", SETS, &[], BASE),
     ("sets-5000", SETS, &[], MANY),
+    ("sets-50000", SETS, &[], MOST),
     ("sets-5000-rollup", SETS, &[rollups::ALL[0]], MANY),
     ("sets-requests", SETS, &[], REQUESTS),
     ("log-50", LOG, &[], BASE),
     ("log-5000", LOG, &[], MANY),
+    ("log-50000", LOG, &[], MOST),
     ("log-5000-rollup", LOG, &[rollups::ALL[0]], MANY),
     ("log-requests", LOG, &[], REQUESTS),
 ];

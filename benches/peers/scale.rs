@@ -4,8 +4,8 @@
 use std::thread;
 use std::time::Duration;
 
-use super::eds::{Cluster, Store};
-use super::{BASE, Flow, QUICK_EVENTS};
+use super::eds::{Cluster, Store, count_with};
+use super::{BASE, Flow, QUICK_EVENTS, columns};
 use crate::measure::{float, peak_memory_mb};
 use crate::report::{Report, Table, column};
 
@@ -67,5 +67,22 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         }
         report.add(table);
     }
+    Ok(())
+}
+
+/// Measures nodes that count a million series, with 3 events each, in a minute.
+pub(crate) fn series(report: &mut Report) -> anyhow::Result<()> {
+    const NODES: usize = 4;
+    let series = if report.is_quick() { QUICK_EVENTS / 3 } else { 1_000_000 };
+    let flow = Flow { series, events: 3 * series, rate: 100_000, ..BASE };
+    let title =
+        format!("{series} series, {} events, {NODES} nodes, {MASTERS} masters", flow.events);
+    let mut table = Table::new("scale-series", &title, &columns());
+    for layout in ["sets", "log"] {
+        let cluster = Cluster::of(Store::Redis(layout), MASTERS);
+        let figures = count_with(cluster, &flow, NODES)?;
+        table.row(layout, figures.of(&flow, flow.users_of_all()));
+    }
+    report.add(table);
     Ok(())
 }
