@@ -1,6 +1,8 @@
 //! Checks that the events of real clients are counted as documented. The test data is the table in `docs/clients.md`.
 
+use std::net::UdpSocket;
 use std::num::NonZeroU16;
+use std::process::Command;
 
 use event_data_service::event::{LineRules, Partitions, Window};
 use event_data_service::ingest::{BatcherSettings, Delivery, LineBatcher, QueueLimits};
@@ -8,6 +10,8 @@ use testing::prelude::*;
 
 /// The time of arrival, three seconds after the events.
 const NOW: i64 = 1_480_876_710_000_000_000;
+
+const DOCUMENT: &str = include_str!("../docs/clients.md");
 
 /// Returns the events of a datagram in the notation of the table.
 fn counted(datagram: &str) -> String {
@@ -42,10 +46,8 @@ fn counted(datagram: &str) -> String {
 
 #[test]
 fn documented_client_datagrams_are_counted() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/clients.md");
-    let document = std::fs::read_to_string(document).unwrap();
     let mut rows = 0;
-    for row in document.lines().filter(|line| line.starts_with("| ")) {
+    for row in DOCUMENT.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let [.., datagram, expected] = cells[..] else {
             panic!("no table: {row}");
@@ -59,4 +61,46 @@ fn documented_client_datagrams_are_counted() {
         rows += 1;
     }
     assert!(rows > 30, "only {rows} rows");
+}
+
+#[test]
+fn documented_programs_without_a_library_send_an_event() {
+    let programs = DOCUMENT.split_once("### Without a library").unwrap().1;
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let port = socket.local_addr().unwrap().port().to_string();
+    let mut ran = Vec::new();
+    for (language, interpreter, option) in [
+        ("bash", "bash", "-c"),
+        ("python", "python3", "-c"),
+        ("js", "node", "-e"),
+        ("ruby", "ruby", "-e"),
+        ("php", "php", "-r"),
+    ] {
+        let (_, program) = programs.split_once(&format!("```{language}\n")).unwrap();
+        let (program, _) = program.split_once("```").unwrap();
+        let program = program.trim_start_matches("<?php");
+        let program = program.replace("8094", &port).replace("'eds'", "'127.0.0.1'");
+        let program =
+            program.replace("\"eds\"", "\"127.0.0.1\"").replace("udp://eds", "udp://127.0.0.1");
+        let program = program.replace("/dev/udp/eds", "/dev/udp/127.0.0.1");
+        let Ok(status) = Command::new(interpreter).args([option, &program]).status() else {
+            continue;
+        };
+        assert!(status.success(), "{language}");
+        let mut datagram = [0; 500];
+        let length = socket.recv(&mut datagram).unwrap();
+        let line = std::str::from_utf8(&datagram[..length]).unwrap().trim_end();
+        let (event, nanos) = line.rsplit_once(' ').unwrap();
+        assert_eq!(
+            counted(&format!("{event} 1480876707352348928")),
+            r#"`measurement=login,product=a\ b\,c\=d` `an "n"` `1480876707352348928`"#,
+            "{language}"
+        );
+        let sent = Duration::from_nanos(nanos.parse().unwrap());
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        assert!(now.abs_diff(sent) < SOON, "{language}: {nanos}");
+        ran.push(language);
+    }
+    assert!(ran.contains(&"bash") && ran.contains(&"python"), "{ran:?}");
 }
