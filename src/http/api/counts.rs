@@ -20,6 +20,7 @@ const SETS_AT_ONCE: usize = 500;
 /// The numbers of distinct users and events, and their quality.
 pub(super) type Numbers = (u64, u64, Quality);
 pub(super) type Counts = BTreeMap<(Minute, String), Numbers>;
+pub(super) type BySeries = BTreeMap<String, Vec<(Minute, [u64; 2])>>;
 
 #[derive(Debug)]
 pub(super) struct Source<'a> {
@@ -78,19 +79,18 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// Returns, for each series, the highest unique count in any minute and the sum of its cumulative counts.
-    pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
-        let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
-        let take = |_, _, found: BTreeMap<String, Numbers>| {
+    /// Returns the numbers of users and events of each series in each minute or, for a rollup, in each window, which has the
+    /// key of its last minute.
+    pub(super) async fn by_series(&self, range: Range) -> Result<BySeries, Problem> {
+        let mut all = BySeries::new();
+        let take = |_, minute, found: BTreeMap<String, Numbers>| {
             for (series, (unique, cumulative, _)) in found {
-                let [max, events] = all.entry(series).or_default();
-                *max = unique.max(*max);
-                *events += cumulative;
+                all.entry(series).or_default().push((minute, [unique, cumulative]));
             }
             Ok(())
         };
         self.sealed(range, take).await?;
-        Ok(all.into_iter().collect())
+        Ok(all)
     }
 
     /// Returns the newest open minutes that begin in the range, each with the partitions in which it is open, and whether

@@ -103,7 +103,7 @@ impl Range {
 }
 
 /// Returns the first minute of the window with this minute.
-fn start(every: Every, number: i64) -> i64 {
+pub(super) fn start(every: Every, number: i64) -> i64 {
     let window = Minute::from_epoch_minutes(number).map(|minute| every.window(minute));
     window.map_or(number, |[start, _]| start.epoch_minutes())
 }
@@ -140,7 +140,7 @@ impl Top {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
         let rollup = self.counted.rollup.as_ref();
         let rollup = rollup.map_or_else(String::new, |name| format!("rollup:{name}:"));
-        format!("greatest:{rollup}{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
+        format!("ranked:{rollup}{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
     }
 }
 

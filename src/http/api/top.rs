@@ -1,6 +1,8 @@
 //! Lists of the series with the highest counts. Each list is computed once for all nodes. A client that requests single
 //! positions gets them from the same list while that list is current, or for up to [`KEPT_TTL`] if it passes the list's ID.
 
+use std::collections::BTreeMap;
+use std::iter::once;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::lists::{Found, KEPT_TTL};
-use super::parameters::{By, Range, Top};
+use super::parameters::{By, Range, Top, start};
 use super::turns::has_room;
 use super::{Queries, minute, tags};
+use crate::event::Minute;
 use crate::http::problem::Problem;
+
+/// Number of series whose counts are in the response for each minute or window.
+const STACKED_MAX: usize = 5;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Ranked {
@@ -20,6 +26,15 @@ struct Ranked {
     to: i64,
     /// The series, each with its highest number of users in any minute or window and its total number of events.
     items: Vec<(String, [u64; 2])>,
+    by_time: Vec<Moment>,
+}
+
+/// The numbers of users and events of a minute or window: the sums over all series, and those of the first series.
+#[derive(Debug, Serialize, Deserialize)]
+struct Moment {
+    start: i64,
+    all: [u64; 2],
+    items: Vec<[u64; 2]>,
 }
 
 pub(super) async fn answer(
@@ -56,7 +71,10 @@ pub(super) async fn answer(
         })
     });
     match top.position {
-        None => answer["items"] = items.collect(),
+        None => {
+            answer["items"] = items.collect();
+            answer["by_time"] = ranked.by_time.iter().map(moment).collect();
+        }
         Some(position) => {
             answer["item"] = items.nth(position).ok_or_else(|| {
                 let detail = format!("list {id} has {length} items; use a lower position");
@@ -65,6 +83,13 @@ pub(super) async fn answer(
         }
     }
     Ok((answer, age))
+}
+
+fn moment(Moment { start, all: [unique, cumulative], items }: &Moment) -> Value {
+    let item =
+        |[unique, cumulative]: &[u64; 2]| json!({ "unique": unique, "cumulative": cumulative });
+    let items: Vec<_> = items.iter().map(item).collect();
+    json!({ "start": minute(*start), "unique": unique, "cumulative": cumulative, "items": items })
 }
 
 async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem> {
@@ -116,9 +141,35 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     let ranked = queries.read(async {
         queries.metrics.query_computations.inc();
         let range = Range::before(queries.now(), top.window, top.counted.every);
-        let mut all = queries.source(&top.filter, &top.counted).by_series(range).await?;
-        rank(&mut all, top.by, top.n);
-        Ok(Ranked { from: range.from, to: range.to, items: all })
+        let found = queries.source(&top.filter, &top.counted).by_series(range).await?;
+        let summed = found.iter().map(|(series, counts)| {
+            let add = |[most, all]: [u64; 2], (_, [unique, cumulative]): &(_, [u64; 2])| {
+                [most.max(*unique), all + cumulative]
+            };
+            (series.clone(), counts.iter().fold([0; 2], add))
+        });
+        let mut items: Vec<_> = summed.collect();
+        rank(&mut items, top.by, top.n);
+        let stacked = &items[..items.len().min(STACKED_MAX)];
+        let moment = |minute: Minute| {
+            let start = start(top.counted.every, minute.epoch_minutes());
+            (minute, Moment { start, all: [0; 2], items: vec![[0; 2]; stacked.len()] })
+        };
+        let mut by_time: BTreeMap<_, _> = range.windows(top.counted.every).map(moment).collect();
+        for (series, counts) in &found {
+            let place = stacked.iter().position(|(name, _)| name == series);
+            for (minute, [unique, cumulative]) in counts {
+                let Some(Moment { all, items, .. }) = by_time.get_mut(minute) else {
+                    continue;
+                };
+                for sums in once(all).chain(place.and_then(|place| items.get_mut(place))) {
+                    sums[0] += unique;
+                    sums[1] += cumulative;
+                }
+            }
+        }
+        let by_time = by_time.into_values().collect();
+        Ok(Ranked { from: range.from, to: range.to, items, by_time })
     });
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
