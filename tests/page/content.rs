@@ -74,6 +74,36 @@ fn page_shows_the_numbers_of_the_api() {
     let bars = browser.evaluate("document.querySelectorAll('#plot rect.closed').length");
     assert_eq!(bars, 2);
 
+    // All series are stacked in the minute with events, and each has a button in the legend.
+    for quantity in ["events", "users"] {
+        let [bars, names] = ["rect[class^=layer]", "button"].map(|element| {
+            browser
+                .evaluate(&format!("document.querySelectorAll('#all-{quantity} {element}').length"))
+        });
+        assert_eq!([bars, names], [3, 3], "{quantity}");
+    }
+    let tooltip = "[...document.querySelectorAll('#all-users title')].map(title => title.textContent).find(text => text.includes('20 users'))";
+    let tooltip = browser.evaluate(tooltip);
+    let parts: Vec<_> = tooltip.as_str().unwrap().lines().skip(1).collect();
+    let expected: Vec<_> = USERS.map(|(series, users)| format!("{series}: {users}")).into();
+    assert_eq!(parts[..3], expected);
+    assert_eq!(parts[3], "all others: 0");
+
+    browser.wait(
+        "the rejected line is shown",
+        "!document.querySelector('#rejected-section').hidden",
+        "document.querySelector('#rejected').textContent",
+    );
+    assert_eq!(
+        rows(&browser, "#rejected"),
+        [["one", "tag_malformed", "1", "event_type= value=ann"]]
+    );
+    let limits = rows(&browser, "#headroom");
+    let [queue, memory] = [&limits[0], &limits[1]];
+    assert_eq!(queue[..2], ["Queued events", "one"]);
+    assert_eq!(queue[3..], ["100.0%", "not growing"]);
+    assert_eq!(memory[..2], ["Memory of queued events", "one"]);
+
     let first = &rows(&browser, "#nodes")[0];
     assert_eq!(first[0], "one");
     assert_eq!(first[1], node.json("/api/v1/status")["nodes"][0]["version"]);
@@ -129,6 +159,20 @@ fn series_are_ranked_by_users_and_by_events() {
     let [burst, steady] = [json!(["event_type=burst", 5, 10]), json!(["event_type=steady", 3, 18])];
     assert_eq!(items("unique"), [burst.clone(), steady.clone()]);
     assert_eq!(items("cumulative"), [steady, burst]);
+    let answer = ground.node.json("/api/v1/top?by=unique");
+    let by_time = answer["by_time"].as_array().unwrap();
+    assert_eq!(by_time.len(), 15);
+    let counts = |moment: &Value| json!([moment["unique"], moment["cumulative"], moment["items"]]);
+    let filled = by_time.iter().filter(|moment| moment["cumulative"] != 0).map(counts);
+    let count = |unique, cumulative| json!({ "unique": unique, "cumulative": cumulative });
+    assert_eq!(
+        filled.collect::<Vec<_>>(),
+        [
+            json!([3, 6, [count(0, 0), count(3, 6)]]),
+            json!([8, 16, [count(5, 10), count(3, 6)]]),
+            json!([3, 6, [count(0, 0), count(3, 6)]]),
+        ]
+    );
 
     let browser = ground.page();
     browser.wait(
@@ -163,7 +207,7 @@ fn open_minute_is_drawn_hollow_and_provisional() {
     assert_eq!(open[0][1..], ["6", "3", "open, may grow"]);
     let dashes = "getComputedStyle(document.querySelector('#plot rect.open')).strokeDasharray";
     assert_ne!(browser.evaluate(dashes), "none");
-    assert!(browser.text(".legend").contains("provisional"));
+    assert!(browser.text("#by-minute .legend").contains("provisional"));
 }
 
 #[test]
@@ -204,7 +248,7 @@ fn windows_of_a_rollup_are_drawn_and_open_ones_hollow() {
     assert_eq!(numbers[0][1..], ["6", "3", "open, may grow"]);
     assert_eq!(numbers[1][1..], ["28", "9", "closed"]);
     assert_eq!(browser.evaluate("document.querySelector('#series').value"), "product=p");
-    assert_eq!(browser.text("#plot-title"), "Window by window");
+    assert_eq!(browser.text("#plot-title"), "One series, window by window");
     browser.wait(
         "the group is ranked",
         "document.querySelectorAll('#top-users tbody tr').length === 1",

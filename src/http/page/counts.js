@@ -1,9 +1,9 @@
-// Shows the counts: the plot of the selected series, the list of series, and the top lists. Each part is requested
+// Shows the counts: the plots of all series and of the selected one, the list of series, and the top lists. Each part is requested
 // separately: if a request fails, its error is shown in that part, and the other parts are not affected.
 
 import { ask, Gone, poll } from "./ask.js";
 import { byId, clockSeconds, count, html, say, seriesName, show, table } from "./dom.js";
-import { MINUTES, minutesOf, plot, windowsOf } from "./plot.js";
+import { MINUTES, minutesOf, plot, PLOTS, stack, windowsOf } from "./plot.js";
 
 const EVERY = 5000;
 // Only one query runs at a time, and other clients have to wait for it. The page therefore uses at most a tenth of the time.
@@ -24,6 +24,8 @@ let rollup = hash.get("rollup") ?? "";
 let periods = [MINUTES];
 // Redraws the plot at the current width.
 let redraw = () => {};
+// Redraws the plots of all series, by quantity.
+const restack = {};
 // Returns the node's time, in milliseconds since the epoch.
 let now = () => Date.now();
 let askNow = () => {};
@@ -98,18 +100,29 @@ function lasting(window, { rollup, length }) {
   return new URLSearchParams({ window: `${window * length}m`, ...(rollup && { rollup }) });
 }
 
+function button(series) {
+  const attributes = { class: "series", type: "button", "data-key": series, "aria-pressed": `${series === chosen}` };
+  return html("button", attributes, ...seriesName(series));
+}
+
+/// Draws all series together from a list of the first ones.
+function drawAll(quantity, items, moments, period) {
+  const names = items.slice(0, moments[0]?.items.length).map((item) => item.series);
+  const minutes = moments.map((moment) => (
+    { at: Date.parse(moment.start), all: moment[quantity.count], parts: moment.items.map((item) => item[quantity.count]) }));
+  restack[quantity.key] = () => stack(byId(`all-${quantity.key}`), quantity, { names, minutes }, period, button);
+  restack[quantity.key]();
+}
+
 async function top(place, by, window, period, caption, column) {
-  const button = (item) => {
-    const attributes = { class: "series", type: "button", "data-key": item.series, "aria-pressed": `${item.series === chosen}` };
-    return html("button", attributes, ...seriesName(item.series));
-  };
-  const trouble = await attempt(`/api/v1/top?by=${by}&n=${TOP}&${lasting(window, period)}`, ({ items }) => {
+  const trouble = await attempt(`/api/v1/top?by=${by}&n=${TOP}&${lasting(window, period)}`, ({ items, by_time: moments }) => {
     if (!isSelected(period)) return;
     chosen ??= items[0]?.series ?? null;
+    drawAll(PLOTS.find((quantity) => quantity.count === by), items, moments, period);
     for (const item of items) known.set(item.series, item.tags);
     show(byId(place), [items, window, period], () => (items.length === 0
       ? html("p", { class: "soft" }, `No ${period.word} has closed yet among the last ${window}.`)
-      : table(`${caption} in ${window} ${period.word}s`, [["Series", button], column], items)));
+      : table(`${caption} in ${window} ${period.word}s`, [["Series", (item) => button(item.series)], column], items)));
   });
   return report(`${place}-state`, trouble);
 }
@@ -117,16 +130,16 @@ async function top(place, by, window, period, caption, column) {
 /// Requests and draws the minutes or windows of the selected series. Returns the error message, if any.
 async function minutes(window, period, isListed) {
   const [series, tags] = [chosen, known.get(chosen)];
-  const drawAll = (minutes) => {
+  const drawThem = (minutes) => {
     redraw = () => plot(byId("plot"), byId("numbers-table"), series, minutes, period);
     if (series === chosen && isSelected(period)) redraw();
   };
-  const draw = (sealed, live) => drawAll(minutesOf(series, now(), window, sealed, live));
+  const draw = (sealed, live) => drawThem(minutesOf(series, now(), window, sealed, live));
   const query = filter(tags ?? {});
   if (period.rollup) {
     query.set("rollup", period.rollup);
     query.set("from", Math.floor(now() / 1000) - window * period.length * 60);
-    return attempt(`/api/v1/windows?${query}`, (answer) => drawAll(windowsOf(series, now(), answer)));
+    return attempt(`/api/v1/windows?${query}`, (answer) => drawThem(windowsOf(series, now(), answer)));
   }
   if (tags === undefined) {
     // A series that is not listed has no counts in this window.
@@ -185,7 +198,8 @@ function selectRollup(name) {
   rollup = name;
   byId("rollup").value = name;
   const word = name ? "window" : "minute";
-  say(byId("plot-title"), name ? "Window by window" : "Minute by minute");
+  say(byId("all-title"), `All series, ${word} by ${word}`);
+  say(byId("plot-title"), `One series, ${word} by ${word}`);
   for (const option of byId("window").options) say(option, `${option.value} ${word}s`);
   remember();
   askNow();
@@ -208,7 +222,7 @@ export function counts(time) {
     const button = event.target.closest("button.series");
     if (button) choose(button.dataset.key);
   });
-  new ResizeObserver(() => redraw()).observe(byId("plot"));
+  new ResizeObserver(() => [redraw, ...Object.values(restack)].forEach((draw) => draw())).observe(byId("plot"));
   askNow = poll(EVERY, RESTS, all);
   return askNow;
 }

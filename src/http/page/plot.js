@@ -1,14 +1,14 @@
-// Draws the events and users of a series per minute, or per window of a rollup, as two bar charts, and the same numbers as a
-// table. The bar of an open minute or window is hollow, because its counts may grow.
+// Draws the events and users of a series, or of all series, per minute or per window of a rollup, as two bar charts, and those
+// of a series as a table. The bar of an open minute or window is hollow, because its counts may grow.
 
 import { brief, clock, count, day, html, many, show, svg, table } from "./dom.js";
 
 const MARGIN = { left: 46, right: 8, top: 14, bottom: 22 };
 const STEPS = [1, 2, 5, 10, 15, 30, 60];
 const DAY = 1440;
-const PLOTS = [
-  { key: "events", unit: "event", title: "Events" },
-  { key: "users", unit: "user", title: "Distinct users" },
+export const PLOTS = [
+  { key: "events", count: "cumulative", unit: "event", title: "Events", stacked: "Events of all series" },
+  { key: "users", count: "unique", unit: "user", title: "Distinct users", stacked: "Distinct users, added over all series," },
 ];
 /// What counts are shown for, unless a rollup is selected. `length` is in minutes.
 export const MINUTES = { rollup: "", word: "minute", per: "minute", length: 1, zone: "UTC" };
@@ -41,10 +41,12 @@ function summary(quantity, series, minutes, period) {
     + `${many(minutes.length - closed.length, `${period.word} is`, `${period.word}s are`)} open.`;
 }
 
-function drawing(quantity, series, minutes, period, width) {
+/// Returns a bar chart of these minutes. `bars` returns the bars of a minute for the left edge and the width of its band and
+/// a function from a value to its vertical position. `words` returns the tooltip of a minute.
+function chart(minutes, period, width, highest, about, bars, words) {
   const { left, right, top, bottom } = MARGIN;
   const height = Math.min(Math.max(Math.round(width * 0.34), 170), 300);
-  const { step, most } = scale(Math.max(...minutes.map((minute) => minute[quantity.key])));
+  const { step, most } = scale(highest);
   const band = (width - left - right) / minutes.length;
   const down = height - bottom;
   const y = (value) => down - (value / most) * (down - top);
@@ -55,31 +57,71 @@ function drawing(quantity, series, minutes, period, width) {
   }
   const apart = STEPS.find((distance) => distance * band >= 58) ?? 60;
   minutes.forEach((minute, place) => {
-    const value = minute[quantity.key];
     const x = left + place * band;
     if (Math.floor(minute.at / 60000 / period.length) % apart === 0) {
       const middle = x + band / 2;
       parts.push(svg("line", { class: "axis", x1: middle, x2: middle, y1: down, y2: down + 4 }));
       parts.push(svg("text", { x: middle, y: height - 4, "text-anchor": "middle" }, label(minute.at, period)));
     }
-    if (value > 0) {
-      const [kind, line] = minute.open ? ["open", 1.5] : ["closed", 0];
-      parts.push(svg("rect", {
-        class: kind, x: x + band * 0.1 + line / 2, y: Math.min(y(value), down - 1.5) + line / 2,
-        width: Math.max(band * 0.8 - line, 1), height: Math.max(down - y(value), 1.5) - line,
-      }));
-    }
-    const words = `${named(minute.at, period)}: ${many(value, quantity.unit)} (${state(minute)})`;
-    parts.push(svg("rect", { class: "hit", x, y: top, width: band, height: down - top }, svg("title", {}, words)));
+    parts.push(...bars(minute, x, band, y));
+    parts.push(svg("rect", { class: "hit", x, y: top, width: band, height: down - top }, svg("title", {}, words(minute))));
   });
-  const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(quantity, series, minutes, period) };
-  return svg("svg", box, ...parts);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about }, ...parts);
+}
+
+/// Returns a bar from one value to another. It has at least 1.5 units of height, so that small counts are visible.
+function bar(kind, x, band, [low, high], line = 0) {
+  const height = Math.max(low - high, 1.5);
+  return svg("rect", {
+    class: kind, x: x + band * 0.1 + line / 2, y: low - height + line / 2,
+    width: Math.max(band * 0.8 - line, 1), height: height - line,
+  });
+}
+
+function drawing(quantity, series, minutes, period, width) {
+  const bars = (minute, x, band, y) => {
+    const value = minute[quantity.key];
+    const [kind, line] = minute.open ? ["open", 1.5] : ["closed", 0];
+    return value > 0 ? [bar(kind, x, band, [y(0), y(value)], line)] : [];
+  };
+  const words = (minute) => `${named(minute.at, period)}: ${many(minute[quantity.key], quantity.unit)} (${state(minute)})`;
+  const highest = Math.max(...minutes.map((minute) => minute[quantity.key]));
+  return chart(minutes, period, width, highest, summary(quantity, series, minutes, period), bars, words);
+}
+
+/// Returns the width in which a plot may be drawn.
+const widthOf = (place) => Math.floor(parseFloat(getComputedStyle(place).gridTemplateColumns.split(" ")[0])) || 320;
+
+/// Draws all series together, [{ at, all, parts }], in chronological order: the sums of each minute or window, stacked by the
+/// series in `names`, which have `parts`, and all others.
+export function stack(place, quantity, { names, minutes }, period, button) {
+  const width = widthOf(place.parentElement);
+  const layers = (minute) => [...minute.parts, minute.all - minute.parts.reduce((sum, part) => sum + part, 0)];
+  const titles = [...names, "all others"];
+  const bars = (minute, x, band, y) => {
+    let low = 0;
+    return layers(minute).map((value, at) => {
+      low += value;
+      const kind = at < names.length ? `layer${at}` : "others";
+      return value > 0 ? bar(kind, x, band, [y(low - value), y(low)]) : undefined;
+    }).filter(Boolean);
+  };
+  const words = (minute) => [`${named(minute.at, period)}: ${many(minute.all, quantity.unit)}`,
+    ...layers(minute).map((value, at) => `${titles[at]}: ${count(value)}`)].join("\n");
+  const top = minutes.reduce((a, b) => (b.all > a.all ? b : a), { at: undefined, all: 0 });
+  const about = `${quantity.title} per ${period.per} of all series, stacked. `
+    + (top.all > 0 ? `Highest: ${count(top.all)} at ${named(top.at, period)}. Last: ${count(minutes.at(-1).all)}.` : "No events.");
+  show(place, [names, minutes, period, width], () => [
+    html("figure", { class: `of-${quantity.key}` },
+      html("figcaption", {}, `${quantity.stacked} per ${period.per}`), chart(minutes, period, width, top.all, about, bars, words)),
+    html("ul", { class: "legend" }, ...names.map((name, at) => html("li", {}, html("i", { class: `key layer${at}` }), " ", button(name))),
+      html("li", {}, html("i", { class: "key others" }), " all others")),
+  ]);
 }
 
 /// Draws the minutes or windows of a series, [{ at, events, users, open }], which must be in chronological order.
 export function plot(place, numbers, series, minutes, period) {
-  const [column] = getComputedStyle(place).gridTemplateColumns.split(" ").map(parseFloat);
-  const width = Math.floor(column) || 320;
+  const width = widthOf(place);
   show(place, [series, minutes, period, width], () => PLOTS.map((quantity) =>
     html("figure", { class: `of-${quantity.key}` },
       html("figcaption", {}, `${quantity.title} per ${period.per}`), drawing(quantity, series, minutes, period, width))));

@@ -134,6 +134,54 @@ const ROLLUPS = [
   ["The oldest waits for", (rollup) => rollup.open?.at(-1)?.waits_for ?? "–", "text"],
 ];
 
+const REJECTED = [
+  ["Node", (row) => row.node],
+  ["Reason", (row) => row.reason],
+  ["Lines", (row) => count(row.lines), "number"],
+  ["Example", (row) => html("code", {}, row.example || "–"), "text"],
+];
+
+// How much of each limit was used in the last minutes, oldest first, by resource.
+const usage = new Map();
+const USAGE_MS = 300000;
+
+/// Returns the time until a resource is full if its use grows as in the last minutes, in seconds; undefined if it does not grow.
+function fullIn({ what, where, used, limit }, at) {
+  const key = JSON.stringify([what, where]);
+  const points = (usage.get(key) ?? []).filter((point) => at - point.at < USAGE_MS);
+  points.push({ at, used });
+  usage.set(key, points);
+  const growth = (used - points[0].used) / (at - points[0].at);
+  return growth > 0 ? (limit - used) / growth / 1000 : undefined;
+}
+
+/// Returns everything with a limit: the queue and the spool of each node, and the memory of each Redis server.
+function limits({ nodes, redis }) {
+  const ofNode = ({ name: where, queue, spool }) => [
+    { what: "Queued events", where, used: queue?.events, limit: queue?.events_max, format: count },
+    { what: "Memory of queued events", where, used: queue?.bytes, limit: queue?.bytes_max, format: bytes },
+    { what: "Spool", where, used: spool?.bytes, limit: spool?.bytes_max, format: bytes },
+  ];
+  const ofServer = (server) => ({ what: "Memory of Redis", where: server.address, used: server.used_memory, limit: server.maxmemory, format: bytes });
+  const all = [...nodes.flatMap(ofNode), ...(redis?.servers ?? []).map(ofServer)];
+  return all.filter(({ used, limit }) => isNumber(used) && limit > 0);
+}
+
+const HEADROOM = [
+  ["Limit", (row) => row.what],
+  ["Of", (row) => row.where],
+  ["Used", (row) => `${row.format(row.used)} of ${row.format(row.limit)}`, "number"],
+  ["Free", (row) => percent(1 - row.used / row.limit), (row) => (row.used > 0.8 * row.limit ? "number warning" : "number")],
+  ["Full in", (row) => (isNumber(row.full) ? span(Math.round(row.full)) : "not growing"), "number"],
+];
+
+function headroom(status) {
+  const at = Date.parse(status.at);
+  const rows = limits(status).map((row) => ({ ...row, full: fullIn(row, at) }));
+  show(byId("headroom"), rows, () => (rows.length > 0 ? table("Limits of all nodes and servers", HEADROOM, rows)
+    : html("p", { class: "soft" }, "No limit is known.")));
+}
+
 const SERVERS = [
   ["Server", (server) => server.address],
   ["Version", (server) => server.version],
@@ -160,6 +208,10 @@ function store(redis) {
 export function showStatus(status, speak) {
   verdict(status.is_anything_lost, status.findings, speak);
   pipeline(status);
+  const rejected = status.nodes.flatMap((node) => (node.rejected ?? []).map((row) => ({ node: node.name, ...row })));
+  byId("rejected-section").hidden = rejected.length === 0;
+  show(byId("rejected"), rejected, (rows) => table("Lines rejected in the last few minutes", REJECTED, rows));
+  headroom(status);
   const rollups = status.rollups ?? [];
   byId("relays-section").hidden = status.relays.length === 0;
   byId("rollups-section").hidden = rollups.length === 0;
