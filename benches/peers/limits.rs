@@ -99,7 +99,7 @@ pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Tabl
     let columns = [
         column("events/s", 0),
         column("sent in time, %", 0),
-        column("dropped by the kernel, %", 1),
+        column("dropped by the kernel, %", 3),
         column("queued, ms", 0),
         column("CPU of the sender, %", 0),
         column("of the node, %", 0),
