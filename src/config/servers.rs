@@ -146,7 +146,7 @@ pub(super) fn redis(
         tls: url.tls.map(|_| Tls { ca, client: certificate.zip(key) }),
         credentials: Credentials {
             username,
-            password: password.map(|password| password.expose().to_owned()),
+            password: password.map(|password| password.expose().to_string()),
         },
         timeouts,
         ..url

@@ -79,6 +79,8 @@ pub struct Key {
 
 /// The prefix of the environment variables that set keys.
 pub const VARIABLE_PREFIX: &str = "EDS_";
+/// The environment variable that replaces `log.level` by a filter. It is not a key.
+pub const LOG_VARIABLE: &str = "EDS_LOG";
 
 /// The files of the HTTP servers, which a running process reads again when it reloads its configuration, and which operator
 /// commands ignore.
@@ -93,6 +95,13 @@ pub(super) const HTTP_FILES: [&str; 6] = [
 
 /// The other keys whose values take effect when a running process reloads its configuration.
 const RELOADED: [&str; 2] = ["log.level", "http.public"];
+/// The files with secrets that a running process replaces, but cannot add or remove.
+const SECRET_FILES: [&str; 4] = [
+    "output.token_file",
+    "output.password_file",
+    "passthrough.token_file",
+    "passthrough.password_file",
+];
 
 impl Key {
     /// Returns the name of the TOML table that contains the key; empty for a top-level key.
@@ -366,7 +375,15 @@ impl Effective {
         };
         let (read, running) = (all(self), all(running));
         let changed = read.symmetric_difference(&running).map(|(path, ..)| *path);
-        changed.filter(|path| !RELOADED.contains(path) && !HTTP_FILES.contains(path)).collect()
+        let is_set = |values: &BTreeSet<(&str, usize, String)>, path: &str| {
+            values.iter().any(|(name, _, text)| *name == path && !text.is_empty())
+        };
+        let is_replaced = |path: &str| {
+            SECRET_FILES.contains(&path) && is_set(&read, path) && is_set(&running, path)
+        };
+        let is_reloaded =
+            |path: &&str| RELOADED.contains(path) || HTTP_FILES.contains(path) || is_replaced(path);
+        changed.filter(|path| !is_reloaded(path)).collect()
     }
 
     pub(super) fn into_errors(mut self) -> ConfigErrors {

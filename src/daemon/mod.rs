@@ -28,9 +28,10 @@ pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
-use crate::config::{Config, ConfigErrors, Effective, Http, RelayConfig, Requests};
+use crate::config::{Config, ConfigErrors, Effective, Http, RelayConfig, Requests, Target};
 use crate::http::Access;
 use crate::node::lock;
+use crate::relay::PassthroughSettings;
 
 /// Maximum time at startup before the sockets are read. Until then, the kernel buffers arriving data.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
@@ -40,15 +41,24 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 #[error("{0}")]
 pub(crate) struct Misused(pub(crate) String);
 
-/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level, and the
-/// tokens and certificates of `http` and `input.http`.
+/// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level, the
+/// tokens and certificates of `http` and `input.http`, and the tokens and passwords of outputs.
 pub(crate) fn run(
     load: impl Fn() -> Result<(Config, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
+    let outputs = config.outputs.clone();
     let reload = move || {
         let (config, read) = load()?;
+        for output in &outputs {
+            let same = config.outputs.iter().find(|read| read.name == output.name);
+            if let (Target::InfluxDb(settings), Some(Target::InfluxDb(read))) =
+                (&output.target, same.map(|read| &read.target))
+            {
+                settings.replace_secret(read);
+            }
+        }
         replace(&running, &guarded(&config.http, &config.access, config.requests.as_ref()));
         Ok((config.log.level.into(), read.need_restart(&started_with)))
     };
@@ -62,8 +72,14 @@ pub(crate) fn relay(
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
+    let passthrough = config.passthrough.clone();
     let reload = move || {
         let (config, read) = load()?;
+        if let (PassthroughSettings::Http(http), PassthroughSettings::Http(read)) =
+            (&passthrough, &config.passthrough)
+        {
+            http.server.replace_secret(&read.server);
+        }
         replace(&running, &guarded(&config.http, &config.access, config.requests.as_ref()));
         Ok((config.log.level.into(), read.need_restart(&started_with)))
     };

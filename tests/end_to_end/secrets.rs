@@ -154,6 +154,39 @@ fn no_secret_is_printed_while_all_works() {
 }
 
 #[test]
+fn a_new_password_of_an_output_is_used_after_a_reload() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let influxdb = runtime.block_on(InfluxServer::start_with_auth());
+    let query = |text: &str| drop(runtime.block_on(influxdb.query("", text)));
+    query("CREATE DATABASE eds");
+    query("CREATE USER writer WITH PASSWORD 'first'");
+    query("GRANT ALL ON eds TO writer");
+    let directory = tempfile::tempdir().unwrap();
+    let password_file = directory.path().join("password");
+    fs::write(&password_file, "first").unwrap();
+    let keys = [
+        ("store.url", "memory:"),
+        ("output.url", &influxdb.url()),
+        ("output.api", "v1"),
+        ("output.database", "eds"),
+        ("output.username", "writer"),
+        ("output.password_file", &password_file.display().to_string()),
+        ("log.level", "info"),
+    ];
+    let node = Node::start("one", &keys);
+    through_a_minute(&node);
+    node.wait_count("eds_points_sent_total", |sent| sent == 2);
+
+    query("SET PASSWORD FOR writer = 'second'");
+    Sender::paced_by(&node)
+        .send_unrecorded(format!("event_type=c,product=d value=ann {SEED_MINUTE_NS}").as_bytes());
+    node.wait_count("eds_write_failures_total", |failures| failures > 0);
+    fs::write(&password_file, "second").unwrap();
+    node.signal("HUP");
+    node.wait_count("eds_points_sent_total", |sent| sent == 4);
+}
+
+#[test]
 fn no_secret_is_printed_while_all_fails() {
     let redis = redis();
     let nobody = format!("127.0.0.1:{}", free_port());

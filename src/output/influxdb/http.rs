@@ -30,8 +30,7 @@ pub struct LineWriter {
     client: Client,
     /// The URL of the write API, including the query that selects the database or bucket.
     url: Url,
-    headers: HeaderMap,
-    gzip: bool,
+    settings: Settings,
     dialect: Dialect,
     description: String,
 }
@@ -73,16 +72,20 @@ impl LineWriter {
         let is_plain = settings.url.scheme() == "http";
         let client = http_client(settings.timeout, settings.ca.as_deref(), is_plain)?;
         let (url, dialect) = write_url(&settings.url, &settings.api, precision);
-        let mut headers = credentials(&client, settings)?;
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        let (gzip, description) = (settings.gzip, settings.describe());
-        Ok(Self { client, url, headers, gzip, dialect, description })
+        credentials(&client, settings)?;
+        let (settings, description) = (settings.clone(), settings.describe());
+        Ok(Self { client, url, settings, dialect, description })
     }
 
     /// Writes the lines in one request. On `Err`, any part of them may have been written.
     pub async fn write(&self, lines: impl AsRef<[u8]> + Into<Body>) -> Result<(), WriteError> {
-        let request = self.client.post(self.url.clone()).headers(self.headers.clone());
-        let is_compressed = self.gzip && lines.as_ref().len() >= GZIP_BYTES_MIN;
+        // The token or the password may have been replaced since the last write.
+        let mut headers = credentials(&self.client, &self.settings).map_err(|error| {
+            WriteError::Misconfigured(Diagnosis::new(Cause::OutputToken, error.to_string()))
+        })?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        let request = self.client.post(self.url.clone()).headers(headers);
+        let is_compressed = self.settings.gzip && lines.as_ref().len() >= GZIP_BYTES_MIN;
         let request = match is_compressed.then(|| compressed(lines.as_ref())) {
             Some(Ok(bytes)) => request.header(CONTENT_ENCODING, "gzip").body(bytes),
             Some(Err(_)) | None => request.body(lines),

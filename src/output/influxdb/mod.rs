@@ -6,6 +6,7 @@ mod http;
 mod query;
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +20,7 @@ pub(crate) use self::http::{http_client, install_crypto};
 pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::secret::Secret;
 use crate::text::chain;
@@ -69,9 +71,12 @@ pub struct InfluxDb {
 enum Client {
     /// The `influxdb2` crate's client, which drops response headers such as `Retry-After`, and reads errors of any length.
     Crate {
-        client: influxdb2::Client,
+        settings: Settings,
         org: String,
         bucket: String,
+        token: Option<Secret>,
+        /// The client for the token with which it was created.
+        current: Mutex<(Arc<str>, Arc<influxdb2::Client>)>,
     },
     Own(LineWriter),
 }
@@ -85,19 +90,15 @@ impl InfluxDb {
             Api::V2 { org, bucket, token }
                 if url.scheme() == "http" && url.path() == "/" && !settings.gzip =>
             {
-                let builder = reqwest_0_11::Client::builder()
-                    .http1_only()
-                    .user_agent(USER_AGENT)
-                    .connect_timeout(settings.timeout.min(CONNECT_TIMEOUT_MAX))
-                    .timeout(settings.timeout)
-                    .pool_idle_timeout(IDLE_TIMEOUT)
-                    .redirect(reqwest_0_11::redirect::Policy::none())
-                    .no_proxy();
-                // The crate sends no `Authorization` header if the token is empty.
-                let token = token.as_ref().map_or("", Secret::expose);
-                let client = ClientBuilder::with_builder(builder, url.as_str(), org, token).build();
-                let client = client.map_err(|error| SettingsError(chain(&error)))?;
-                Client::Crate { client, org: org.clone(), bucket: bucket.clone() }
+                let text = text(token.as_ref());
+                let client = Arc::new(crate_client(settings, org, &text)?);
+                Client::Crate {
+                    settings: settings.clone(),
+                    org: org.clone(),
+                    bucket: bucket.clone(),
+                    token: token.clone(),
+                    current: Mutex::new((text, client)),
+                }
             }
             Api::V2 { .. } | Api::V1 { .. } => Client::Own(LineWriter::new(settings, "ns")?),
         };
@@ -107,7 +108,18 @@ impl InfluxDb {
 
     async fn post(&self, lines: String) -> Result<(), WriteError> {
         let (client, org, bucket) = match &self.client {
-            Client::Crate { client, org, bucket } => (client, org, bucket),
+            Client::Crate { settings, org, bucket, token, current } => {
+                let text = text(token.as_ref());
+                let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+                if current.0 != text {
+                    let client = crate_client(settings, org, &text).map_err(|error| {
+                        let found = Diagnosis::new(Cause::OutputToken, error.to_string());
+                        WriteError::Misconfigured(found)
+                    })?;
+                    *current = (text, Arc::new(client));
+                }
+                (Arc::clone(&current.1), org, bucket)
+            }
             Client::Own(writer) => return writer.write(lines).await,
         };
         let precision = TimestampPrecision::Nanoseconds;
@@ -126,6 +138,28 @@ impl InfluxDb {
     }
 }
 
+/// Returns the token; empty if there is none, in which case the crate sends no `Authorization` header.
+fn text(token: Option<&Secret>) -> Arc<str> {
+    token.map_or_else(|| "".into(), Secret::expose)
+}
+
+fn crate_client(
+    settings: &Settings,
+    org: &str,
+    token: &str,
+) -> Result<influxdb2::Client, SettingsError> {
+    let builder = reqwest_0_11::Client::builder()
+        .http1_only()
+        .user_agent(USER_AGENT)
+        .connect_timeout(settings.timeout.min(CONNECT_TIMEOUT_MAX))
+        .timeout(settings.timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .redirect(reqwest_0_11::redirect::Policy::none())
+        .no_proxy();
+    let client = ClientBuilder::with_builder(builder, settings.url.as_str(), org, token).build();
+    client.map_err(|error| SettingsError(chain(&error)))
+}
+
 impl fmt::Debug for InfluxDb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("InfluxDb").field(&self.description).finish()
@@ -133,6 +167,26 @@ impl fmt::Debug for InfluxDb {
 }
 
 impl Settings {
+    /// Uses the token or password in `read` from now on, unless the server, what is written to, or the user differs.
+    pub(crate) fn replace_secret(&self, read: &Self) {
+        let secrets = match (&self.api, &read.api) {
+            (
+                Api::V2 { org, bucket, token },
+                Api::V2 { org: other_org, bucket: other_bucket, token: read },
+            ) if (org, bucket) == (other_org, other_bucket) => (token, read),
+            (
+                Api::V1 { database, username, password },
+                Api::V1 { database: other_database, username: other_user, password: read },
+            ) if (database, username) == (other_database, other_user) => (password, read),
+            _ => return,
+        };
+        if self.url == read.url
+            && let (Some(secret), Some(read)) = secrets
+        {
+            secret.replace(read);
+        }
+    }
+
     fn describe(&self) -> String {
         let url = &self.url;
         match &self.api {
