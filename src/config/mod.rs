@@ -29,7 +29,7 @@ pub use self::sections::KEYS;
 pub(crate) use self::sections::{Http, Input, Log};
 pub use self::sources::{Flags, RelayFlags};
 pub use self::values::{
-    ConfigErrors, Effective, Form, Key, Origin, Problem, Program, VARIABLE_PREFIX,
+    ConfigErrors, Effective, Form, Key, LOG_VARIABLE, Origin, Problem, Program, VARIABLE_PREFIX,
 };
 
 use self::sources::{Typed, gather};

@@ -14,7 +14,9 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::sections::KEYS;
-use super::values::{Effective, Form, Key, OUTPUT, Origin, Program, REPEATED, VARIABLE_PREFIX};
+use super::values::{
+    Effective, Form, Key, LOG_VARIABLE, OUTPUT, Origin, Program, REPEATED, VARIABLE_PREFIX,
+};
 
 /// The flags of commands that use a node's configuration. `Debug` is not implemented, because a URL may contain a password.
 #[derive(Clone, Default, clap::Args)]
@@ -136,7 +138,7 @@ fn read_environment(
 ) {
     let owned = |(name, value): (OsString, _)| (name.to_string_lossy().into_owned(), value);
     let mut variables: Vec<(String, OsString)> = environment.into_iter().map(owned).collect();
-    variables.retain(|(name, _)| name.starts_with(VARIABLE_PREFIX));
+    variables.retain(|(name, _)| name.starts_with(VARIABLE_PREFIX) && name != LOG_VARIABLE);
     variables.sort();
     for (name, value) in variables {
         let origin = Origin::Environment(name.clone());

@@ -16,21 +16,47 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-use crate::config::{Log, LogFormat};
+use super::Misused;
+use crate::config::{LOG_VARIABLE, Log, LogFormat};
 
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-/// Returns a filter for log events of this program at `level` or above, and of libraries at `warn` or above.
-fn targets(level: LevelFilter) -> Targets {
-    Targets::new()
-        .with_default(level.min(LevelFilter::WARN))
-        .with_target(env!("CARGO_CRATE_NAME"), level)
-        .with_target("coordination", level)
+/// Returns the first of the variables that replace `log.level` which is set, and its value.
+fn variable() -> Option<(&'static str, String)> {
+    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+    [LOG_VARIABLE, "RUST_LOG"].into_iter().find_map(set)
+}
+
+/// Returns the filter in this variable, such as `debug` or `info,coordination=trace`, whose default is `warn`. Without one,
+/// returns a filter for log events of this program at `level` or above, and of libraries at `warn` or above. Fails with
+/// [`Misused`] if the filter is invalid.
+fn targets(level: LevelFilter, variable: Option<(&str, String)>) -> anyhow::Result<Targets> {
+    let Some((name, filter)) = variable else {
+        return Ok(Targets::new()
+            .with_default(level.min(LevelFilter::WARN))
+            .with_target(env!("CARGO_CRATE_NAME"), level)
+            .with_target("coordination", level));
+    };
+    let mut targets = Targets::new().with_default(LevelFilter::WARN);
+    for part in filter.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, level) = part.split_once('=').unwrap_or(("", part));
+        let level: LevelFilter = level.parse().map_err(|_| {
+            Misused(format!(
+                "{name}: {part:?} is not a level (off, error, warn, info, debug or trace) or MODULE=LEVEL, such as \
+                 event_data_service=debug"
+            ))
+        })?;
+        targets = match target {
+            "" => targets.with_default(level),
+            target => targets.with_target(target, level),
+        };
+    }
+    Ok(targets)
 }
 
 pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
-    let (filter, handle) = reload::Layer::new(targets(log.level.into()));
+    let (filter, handle) = reload::Layer::new(targets(log.level.into(), variable())?);
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
             let layer = fmt::layer().with_writer(io::stderr).with_target(false);
@@ -53,6 +79,9 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
         .with(layer.with_filter(filter))
         .try_init()
         .context("the log is already initialized")?;
+    if let Some((name, filter)) = variable() {
+        tracing::info!(name, filter, "the environment determines what is logged, not log.level");
+    }
     Ok(LogHandle(handle))
 }
 
@@ -99,11 +128,46 @@ where
 
 impl LogHandle {
     pub(super) fn set_level(&self, level: LevelFilter) {
-        match self.0.reload(targets(level)) {
+        if let Some((name, filter)) = variable() {
+            tracing::info!(
+                name,
+                filter,
+                "the environment determines what is logged, not log.level"
+            );
+            return;
+        }
+        let reloaded = targets(level, None).and_then(|targets| Ok(self.0.reload(targets)?));
+        match reloaded {
             Ok(()) => {
                 tracing::info!(%level, "reloaded the log level; other changes require a restart");
             }
             Err(error) => tracing::warn!(%error, "cannot change the log level"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_replaces_the_level() {
+        let shows = |targets: &Targets, target, level| targets.would_enable(target, &level);
+        let own = "event_data_service::ingest";
+        let usual = targets(LevelFilter::INFO, None).unwrap();
+        assert!(shows(&usual, own, Level::INFO) && !shows(&usual, own, Level::DEBUG));
+        assert!(shows(&usual, "redis", Level::WARN) && !shows(&usual, "redis", Level::INFO));
+        let filter =
+            |filter: &str| targets(LevelFilter::INFO, Some(("EDS_LOG", filter.to_owned())));
+        let all = filter("debug").unwrap();
+        assert!(shows(&all, own, Level::DEBUG) && shows(&all, "redis", Level::DEBUG));
+        let one = filter("error, event_data_service::ingest=trace").unwrap();
+        assert!(shows(&one, own, Level::TRACE));
+        assert!(!shows(&one, "event_data_service::flush", Level::WARN));
+        assert!(shows(&filter("redis=debug").unwrap(), own, Level::WARN));
+        for invalid in ["warning", "ingest=loud", "info,event_data_service"] {
+            let error = filter(invalid).unwrap_err();
+            assert!(error.is::<Misused>() && error.to_string().starts_with("EDS_LOG: "), "{error}");
         }
     }
 }

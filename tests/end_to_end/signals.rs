@@ -40,6 +40,18 @@ fn sighup_reloads_the_log_level() {
 }
 
 #[test]
+fn the_environment_replaces_the_log_level() {
+    let mut node = Node::new("one", &[("log.level", "error")]);
+    node.set_environment("EDS_LOG", "event_data_service=debug");
+    node.run();
+    node.wait_log("INFO");
+    node.set("log.level", "warn");
+    node.write_config();
+    node.signal("HUP");
+    node.wait_log("the environment determines what is logged");
+}
+
+#[test]
 fn node_and_relay_report_their_status_to_systemd() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("notify");

@@ -302,6 +302,8 @@ impl Node {
         let child = command
             .args([self.command, "--config"])
             .arg(self.config_path())
+            // The log of a test must not depend on the environment of the developer.
+            .env_remove("RUST_LOG")
             .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdout(append("stdout"))
             .stderr(append("stderr"))
