@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
-use event_data_service::config::{KEYS, Key, Program, VARIABLE_PREFIX};
+use event_data_service::config::{KEYS, Key, LOG_VARIABLE, Program, VARIABLE_PREFIX};
 use testing::prelude::*;
 
 fn read(path: &str) -> String {
@@ -86,7 +86,8 @@ fn every_shipped_variable_is_a_key() {
     ] {
         let text = read(file);
         for name in variables(&text) {
-            let known = KEYS.iter().any(|key| key.variable() == name) || name == "EDS_SECTION__KEY";
+            let known = KEYS.iter().any(|key| key.variable() == name)
+                || ["EDS_SECTION__KEY", LOG_VARIABLE].contains(&name);
             assert!(known, "{file} sets {name}, which is not a key");
         }
     }
@@ -138,6 +139,55 @@ fn files_of_the_image_are_in_the_build_context() {
         }
     }
     assert!(paths > 6, "{paths}");
+}
+
+/// Returns a file in a tar archive, or a list of its members if `member` is None.
+fn untar(archive: &Path, member: Option<&str>) -> Vec<u8> {
+    let mut command = Command::new("tar");
+    command.arg(if member.is_some() { "-xOf" } else { "-tf" }).arg(archive).args(member);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+#[test]
+fn image_without_docker_is_that_of_the_dockerfile_and_reproducible() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second, layer] =
+        ["first", "second", "layer"].map(|name| directory.path().join(name));
+    for image in [&first, &second] {
+        let arguments = ["packaging/image", "Cargo.toml", "1.2.3", "0123abc", "1480876707"];
+        let built = Command::new("python3").args(arguments).arg(image).status().unwrap();
+        assert!(built.success());
+    }
+    assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(second).unwrap());
+
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap().replace(':', "/");
+        untar(&first, Some(&format!("blobs/{digest}")))
+    };
+    let json = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
+    let manifest = json(blob(&json(untar(&first, Some("index.json")))["manifests"][0]));
+    let config = &json(blob(&manifest["config"]))["config"];
+    assert_eq!(config["Labels"]["org.opencontainers.image.version"], "1.2.3");
+    let dockerfile = read("Dockerfile");
+    let entry = config["Entrypoint"][0].as_str().unwrap();
+    assert!(dockerfile.contains(&format!("ENTRYPOINT [\"{entry}\"]")));
+    let user = config["User"].as_str().unwrap();
+    assert!(dockerfile.contains(&format!("\nUSER {user}\n")));
+    let environment: BTreeSet<_> = config["Env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|text| text.as_str()?.split('=').next())
+        .collect();
+    assert_eq!(environment, variables(&dockerfile).into_iter().collect());
+    std::fs::write(&layer, blob(&manifest["layers"][0])).unwrap();
+    let members = String::from_utf8(untar(&layer, None)).unwrap();
+    for path in [entry, "/etc/ssl/certs/ca-certificates.crt", "/var/lib/eds/"] {
+        assert!(members.lines().any(|member| member == &path[1..]), "{path} is not in {members}");
+    }
+    assert_eq!(String::from_utf8(untar(&layer, Some(&entry[1..]))).unwrap(), read("Cargo.toml"));
 }
 
 #[test]
