@@ -269,7 +269,8 @@ impl RelayView {
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let report = self.report();
-            lock(&self.history).add(report.details.totals);
+            let totals = report.details.totals;
+            lock(&self.history).add(totals, totals.received, [totals.passthrough_queued, 0]);
             self.record_losses(&report.details.totals).await;
             let Some((register, _)) = &self.register else {
                 continue;

@@ -17,6 +17,8 @@ use crate::text::beginning;
 
 const TEXT_CHARS_MAX: usize = 200;
 const LISTED_MAX: usize = 16;
+/// The number of minutes in [`Hour`].
+const HOUR_MINUTES: usize = 60;
 /// The age of the last report at which a process counts as silent. By then, it has missed seven reports.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 
@@ -62,6 +64,31 @@ pub(crate) struct ProcessReport {
     pub(crate) name_taken: bool,
     /// Events by HTTP; `None` if there have been no requests.
     pub(crate) requests: Option<RequestsReport>,
+    pub(crate) hour: Hour,
+}
+
+/// The last hour, by minute, oldest first. The last one is the current minute.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Hour {
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) received_per_second: Vec<u64>,
+    /// The highest number of queued events of a node, or of queued passthrough lines of a relay.
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) queued: Vec<u64>,
+    /// The longest lag of a node.
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) lag_seconds: Vec<u64>,
+}
+
+impl Hour {
+    pub(super) fn push(&mut self, numbers: [u64; 3]) {
+        let all = [&mut self.received_per_second, &mut self.queued, &mut self.lag_seconds];
+        for (minutes, number) in all.into_iter().zip(numbers) {
+            minutes.drain(..(minutes.len() + 1).saturating_sub(HOUR_MINUTES));
+            minutes.push(number);
+        }
+    }
 }
 
 /// Requests to write events since startup.
@@ -367,12 +394,19 @@ fn fit(value: &mut Value) {
             items.iter_mut().for_each(fit);
         }
         Value::Object(fields) => {
-            // The sample of unstamped lines must stay complete; it contains only numbers.
-            let fields = fields.iter_mut().filter(|(name, _)| *name != "unstamped");
+            // The sample of unstamped lines and the hour must stay complete; they contain only numbers.
+            let fields = fields.iter_mut();
+            let fields = fields.filter(|(name, _)| !["unstamped", "hour"].contains(&name.as_str()));
             fields.for_each(|(_, value)| fit(value));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+}
+
+fn minutes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let mut minutes = Vec::deserialize(deserializer)?;
+    minutes.truncate(HOUR_MINUTES);
+    Ok(minutes)
 }
 
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::losses::LossReporter;
 use super::report::{
-    NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport, RequestsReport,
-    Spooled, Totals,
+    Hour, NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport,
+    RequestsReport, Spooled, Totals,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Partition, Rejection};
@@ -43,21 +43,49 @@ pub(crate) struct History<T> {
     started: DateTime<Utc>,
     /// The totals, oldest first, and when each was added.
     totals: VecDeque<(Instant, T)>,
+    hour: Hour,
+    /// When the current minute of `hour` began, and how many events or lines had been received by then.
+    minute: (Instant, u64),
+    /// The highest queue and lag in the current minute, and how many events or lines have been received.
+    highest: [u64; 2],
+    received: u64,
 }
 
 impl<T: Copy + Default> History<T> {
     /// Creates the history of a process that starts now, at `started` by its clock, with all totals at zero.
     pub(crate) fn new(started: DateTime<Utc>) -> Self {
         let began = Instant::now();
-        Self { began, started, totals: [(began, T::default())].into() }
+        let totals = [(began, T::default())].into();
+        let (hour, minute) = (Hour::default(), (began, 0));
+        Self { began, started, totals, hour, minute, highest: [0; 2], received: 0 }
     }
 
-    pub(crate) fn add(&mut self, totals: T) {
+    /// Adds the current totals. Of these, `received` is the number of events or lines received, and `levels` are the numbers
+    /// of queued ones and the lag in seconds.
+    pub(crate) fn add(&mut self, totals: T, received: u64, levels: [u64; 2]) {
         let now = Instant::now();
+        for (highest, level) in self.highest.iter_mut().zip(levels) {
+            *highest = level.max(*highest);
+        }
+        self.received = received;
+        if now - self.minute.0 >= Duration::from_secs(60) {
+            self.hour = self.hour();
+            (self.minute, self.highest) = ((now, received), [0; 2]);
+        }
         while (self.totals.get(1)).is_some_and(|(at, _)| now - *at >= RECENT) {
             self.totals.pop_front();
         }
         self.totals.push_back((now, totals));
+    }
+
+    /// Returns the last hour, including the current minute so far.
+    fn hour(&self) -> Hour {
+        let (began, before) = self.minute;
+        let [queued, lag] = self.highest;
+        let rate = self.received.saturating_sub(before) / began.elapsed().as_secs().max(1);
+        let mut hour = self.hour.clone();
+        hour.push([rate, queued, lag]);
+        hour
     }
 
     /// Returns the totals at the start of the recent period, and the seconds elapsed since then.
@@ -88,6 +116,7 @@ impl<T: Copy + Default> History<T> {
             version: crate::VERSION.to_owned(),
             started: self.started.to_rfc3339_opts(SecondsFormat::Secs, true),
             uptime_seconds: self.began.elapsed().as_secs(),
+            hour: self.hour(),
             ..ProcessReport::default()
         }
     }
@@ -261,10 +290,11 @@ impl NodeReporter {
             rate(|totals| totals.recorded),
             rate(|totals| totals.old_minutes_sealed),
         ];
-        memory.history.add(counts);
         let partitions_lagging = node.partitions.lagging() as u64;
         let is_lagging = partitions_lagging > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
+        let lag_seconds = memory.lags_since.map_or(0, |since| (now - since).as_secs());
+        memory.history.add(counts, totals.received, [totals.queued, lag_seconds]);
         let copies_at = memory.copies_at.as_ref().filter(|(at, _)| now - *at < RECENT);
         let mut warnings = self.store.warnings().into_iter();
         let leftovers = warnings.find(|warning| warning.cause == Cause::Leftovers);
@@ -287,7 +317,7 @@ impl NodeReporter {
             rejected: self.rejected(&ledger, &before),
             unrecorded: self.losses.unrecorded(),
             totals,
-            lag_seconds: memory.lags_since.map_or(0, |since| (now - since).as_secs()),
+            lag_seconds,
             partitions_lagging,
             queue: Queue {
                 events: ledger.in_memory(),

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::answer::{Answer, Expected, Status};
 use super::report::{NodeDetails, NodeReport, OutputReport, ProcessReport};
+use super::reporter::History;
 use super::summary::summarize;
 use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::{Every, Minute, Partition, Partitions, Rollup, RollupLimits, Tags};
@@ -541,4 +542,23 @@ fn window_waits_for_its_end_its_minutes_and_lagging_nodes() {
     let refused = vec![Err(StoreError::unavailable("Connection refused"))];
     let status = Seen { servers: refused, ..Seen::default() }.status();
     assert_eq!(status.rollups[0].open, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_hour_is_kept_by_minute() {
+    let mut history = History::new(now());
+    for second in 1..=70 * 60 + 30 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        history.add(second, second * 10, [second % 60, 0]);
+    }
+    let hour = history.process("one#1").hour;
+    assert_eq!(hour.received_per_second, [10; 60]);
+    // The last one is the current minute.
+    assert_eq!(hour.queued[..59], [59; 59]);
+    assert_eq!(hour.queued[59], 30);
+    assert_eq!(hour.lag_seconds, [0; 60]);
+    // A report of a different process may have any length.
+    let report =
+        NodeReport::read(&format!(r#"{{"hour": {{"queued": {:?}}}}}"#, [7; 100]), Duration::ZERO);
+    assert_eq!(report.process.hour.queued, [7; 60]);
 }

@@ -101,7 +101,7 @@ fn page_shows_the_numbers_of_the_api() {
     let limits = rows(&browser, "#headroom");
     let [queue, memory] = [&limits[0], &limits[1]];
     assert_eq!(queue[..2], ["Queued events", "one"]);
-    assert_eq!(queue[3..], ["100.0%", "not growing"]);
+    assert_eq!(queue[3..], ["100.0%", "known in a minute"]);
     assert_eq!(memory[..2], ["Memory of queued events", "one"]);
 
     let first = &rows(&browser, "#nodes")[0];

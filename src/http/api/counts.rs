@@ -95,7 +95,7 @@ impl Source<'_> {
 
     /// Returns the newest open minutes that begin in the range, each with the partitions in which it is open, and whether
     /// older ones are left out.
-    async fn open(
+    pub(super) async fn open(
         &self,
         range: Range,
     ) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {

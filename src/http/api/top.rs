@@ -19,6 +19,8 @@ use crate::http::problem::Problem;
 
 /// Number of series whose counts are in the response for each minute or window.
 const STACKED_MAX: usize = 5;
+/// Maximum number of minutes or windows in such a response, so that varied queries leave little in the store.
+const MOMENTS_MAX: usize = 60;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Ranked {
@@ -26,16 +28,14 @@ struct Ranked {
     to: i64,
     /// The series, each with its highest number of users in any minute or window and its total number of events.
     items: Vec<(String, [u64; 2])>,
+    /// The closed minutes or windows, in order; empty if there are no counts, or more than [`MOMENTS_MAX`] in the range.
     by_time: Vec<Moment>,
 }
 
-/// The numbers of users and events of a minute or window: the sums over all series, and those of the first series.
+/// The start of a minute or window, and its numbers of users and events: the sums over all series, and those of the first
+/// series.
 #[derive(Debug, Serialize, Deserialize)]
-struct Moment {
-    start: i64,
-    all: [u64; 2],
-    items: Vec<[u64; 2]>,
-}
+struct Moment(i64, [u64; 2], Vec<[u64; 2]>);
 
 pub(super) async fn answer(
     queries: &Arc<Queries>,
@@ -85,7 +85,7 @@ pub(super) async fn answer(
     Ok((answer, age))
 }
 
-fn moment(Moment { start, all: [unique, cumulative], items }: &Moment) -> Value {
+fn moment(Moment(start, [unique, cumulative], items): &Moment) -> Value {
     let item =
         |[unique, cumulative]: &[u64; 2]| json!({ "unique": unique, "cumulative": cumulative });
     let items: Vec<_> = items.iter().map(item).collect();
@@ -141,25 +141,32 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
     let ranked = queries.read(async {
         queries.metrics.query_computations.inc();
         let range = Range::before(queries.now(), top.window, top.counted.every);
-        let found = queries.source(&top.filter, &top.counted).by_series(range).await?;
+        let source = queries.source(&top.filter, &top.counted);
+        // Read before the sealed counts, so that a minute that is sealed in the meantime is left out.
+        let (open, _) = source.open(range).await?;
+        let found = source.by_series(range).await?;
         let summed = found.iter().map(|(series, counts)| {
             let add = |[most, all]: [u64; 2], (_, [unique, cumulative]): &(_, [u64; 2])| {
                 [most.max(*unique), all + cumulative]
             };
-            (series.clone(), counts.iter().fold([0; 2], add))
+            (series.as_str(), counts.iter().fold([0; 2], add))
         });
         let mut items: Vec<_> = summed.collect();
         rank(&mut items, top.by, top.n);
         let stacked = &items[..items.len().min(STACKED_MAX)];
+        let has_few = range.windows(top.counted.every).nth(MOMENTS_MAX).is_none();
+        let closed = range.windows(top.counted.every);
+        let closed =
+            closed.filter(|minute| has_few && !found.is_empty() && !open.contains_key(minute));
         let moment = |minute: Minute| {
             let start = start(top.counted.every, minute.epoch_minutes());
-            (minute, Moment { start, all: [0; 2], items: vec![[0; 2]; stacked.len()] })
+            (minute, Moment(start, [0; 2], vec![[0; 2]; stacked.len()]))
         };
-        let mut by_time: BTreeMap<_, _> = range.windows(top.counted.every).map(moment).collect();
+        let mut by_time: BTreeMap<_, _> = closed.map(moment).collect();
         for (series, counts) in &found {
             let place = stacked.iter().position(|(name, _)| name == series);
             for (minute, [unique, cumulative]) in counts {
-                let Some(Moment { all, items, .. }) = by_time.get_mut(minute) else {
+                let Some(Moment(_, all, items)) = by_time.get_mut(minute) else {
                     continue;
                 };
                 for sums in once(all).chain(place.and_then(|place| items.get_mut(place))) {
@@ -169,13 +176,14 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
             }
         }
         let by_time = by_time.into_values().collect();
+        let items = items.into_iter().map(|(series, counts)| (series.to_owned(), counts)).collect();
         Ok(Ranked { from: range.from, to: range.to, items, by_time })
     });
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
 /// Sorts series by count, highest first, and keeps the first `n`. Ties are sorted by the other count, then by name.
-fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
+fn rank(all: &mut Vec<(&str, [u64; 2])>, by: By, n: usize) {
     let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),
         By::Cumulative => (cumulative, unique),
@@ -192,11 +200,7 @@ mod tests {
 
     #[test]
     fn ties_have_a_defined_order() {
-        let all = || {
-            [("b", [1, 5]), ("a", [1, 5]), ("c", [2, 5]), ("d", [9, 4])]
-                .map(|(series, numbers)| (series.to_owned(), numbers))
-                .to_vec()
-        };
+        let all = || [("b", [1, 5]), ("a", [1, 5]), ("c", [2, 5]), ("d", [9, 4])].to_vec();
         let names = |by, n| {
             let mut all = all();
             rank(&mut all, by, n);

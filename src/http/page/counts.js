@@ -107,7 +107,7 @@ function button(series) {
 
 /// Draws all series together from a list of the first ones.
 function drawAll(quantity, items, moments, period) {
-  const names = items.slice(0, moments[0]?.items.length).map((item) => item.series);
+  const names = items.slice(0, moments[0]?.items.length ?? 0).map((item) => item.series);
   const minutes = moments.map((moment) => (
     { at: Date.parse(moment.start), all: moment[quantity.count], parts: moment.items.map((item) => item[quantity.count]) }));
   restack[quantity.key] = () => stack(byId(`all-${quantity.key}`), quantity, { names, minutes }, period, button);
@@ -124,6 +124,7 @@ async function top(place, by, window, period, caption, column) {
       ? html("p", { class: "soft" }, `No ${period.word} has closed yet among the last ${window}.`)
       : table(`${caption} in ${window} ${period.word}s`, [["Series", (item) => button(item.series)], column], items)));
   });
+  report("all-state", trouble);
   return report(`${place}-state`, trouble);
 }
 

@@ -133,6 +133,17 @@ export function plot(place, numbers, series, minutes, period) {
   ], [...minutes].reverse()));
 }
 
+/// Returns a line through these numbers, oldest first, with the highest and the last of them as text.
+export function spark(numbers, format) {
+  if (numbers.length === 0) return "–";
+  const most = Math.max(...numbers, 1);
+  const points = numbers.map((number, at) => `${(60 - numbers.length + at + 0.5) * 2},${22 - (number / most) * 20}`);
+  return html("div", { class: "spark" },
+    svg("svg", { viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("polyline", { points: points.join(" ") })),
+    html("span", {}, `now ${format(numbers.at(-1))}, highest ${format(Math.max(...numbers))}`));
+}
+
 /// Returns the minutes of a window that ends now, combined from the API's sealed counts, which are final, and its live
 /// counts, which may grow.
 export function minutesOf(series, now, window, sealed, live) {

@@ -1,6 +1,7 @@
 // Shows the cluster's status from /api/v1/status: losses, findings, the pipeline, nodes, relays, outputs and the store.
 
 import { byId, bytes, count, html, isNumber, many, percent, rate, say, show, span, table } from "./dom.js";
+import { spark } from "./plot.js";
 
 const ANSWERS = { no: "No", yes: "Yes", attention: "Attention" };
 
@@ -145,14 +146,17 @@ const REJECTED = [
 const usage = new Map();
 const USAGE_MS = 300000;
 
-/// Returns the time until a resource is full if its use grows as in the last minutes, in seconds; undefined if it does not grow.
+/// Returns the time until a resource is full if its use grows as in the last minutes, in seconds; undefined if it does not grow,
+/// and null if it has not been observed for a minute.
 function fullIn({ what, where, used, limit }, at) {
   const key = JSON.stringify([what, where]);
   const points = (usage.get(key) ?? []).filter((point) => at - point.at < USAGE_MS);
   points.push({ at, used });
   usage.set(key, points);
-  const growth = (used - points[0].used) / (at - points[0].at);
-  return growth > 0 ? (limit - used) / growth / 1000 : undefined;
+  const observed = at - points[0].at;
+  if (observed < 60000) return null;
+  const growth = (used - points[0].used) / observed;
+  return growth > 0 ? Math.max(0, limit - used) / growth / 1000 : undefined;
 }
 
 /// Returns everything with a limit: the queue and the spool of each node, and the memory of each Redis server.
@@ -167,12 +171,19 @@ function limits({ nodes, redis }) {
   return all.filter(({ used, limit }) => isNumber(used) && limit > 0);
 }
 
+const HOUR = [
+  ["Process", (row) => row.name],
+  ["Received", (row) => spark(row.hour.received_per_second, rate)],
+  ["Highest queue", (row) => spark(row.hour.queued, count)],
+  ["Longest lag", (row) => spark(row.hour.lag_seconds, span)],
+];
+
 const HEADROOM = [
   ["Limit", (row) => row.what],
   ["Of", (row) => row.where],
   ["Used", (row) => `${row.format(row.used)} of ${row.format(row.limit)}`, "number"],
   ["Free", (row) => percent(1 - row.used / row.limit), (row) => (row.used > 0.8 * row.limit ? "number warning" : "number")],
-  ["Full in", (row) => (isNumber(row.full) ? span(Math.round(row.full)) : "not growing"), "number"],
+  ["Full in", (row) => (isNumber(row.full) ? span(Math.round(row.full)) : row.full === null ? "known in a minute" : "not growing"), "number"],
 ];
 
 function headroom(status) {
@@ -212,6 +223,8 @@ export function showStatus(status, speak) {
   byId("rejected-section").hidden = rejected.length === 0;
   show(byId("rejected"), rejected, (rows) => table("Lines rejected in the last few minutes", REJECTED, rows));
   headroom(status);
+  const processes = [...status.nodes, ...status.relays].filter((row) => row.hour?.received_per_second);
+  show(byId("hour"), processes.map(({ name, hour }) => ({ name, hour })), (rows) => table("The last hour of all nodes and relays", HOUR, rows));
   const rollups = status.rollups ?? [];
   byId("relays-section").hidden = status.relays.length === 0;
   byId("rollups-section").hidden = rollups.length === 0;
