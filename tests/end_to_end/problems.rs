@@ -22,12 +22,18 @@ fn invalid_queries_get_the_documented_problem() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let described = file["components"]["responses"].as_object().unwrap();
     let node = Node::start("one", &[]);
+    let directory = TempDir::new().unwrap();
+    let tokens = directory.path().join("tokens");
+    fs::write(&tokens, "grafana 0123456789abcdef\n").unwrap();
+    let mut guarded = Node::new("guarded", &[("http.tokens_file", tokens.to_str().unwrap())]);
+    guarded.run();
     let get = |path: &str| format!("GET {path} HTTP/1.0\r\n\r\n");
     let long = |bytes: usize| "x".repeat(bytes);
     let mut provoked = BTreeSet::new();
     for (request, status, word) in [
         (get("/page"), 404, "/healthz"),
         (get("/metrics/"), 404, "/metrics"),
+        (get("/api/v1/live"), 401, "http.tokens_file"),
         (get("/api/v1/minute"), 404, "minutes"),
         (get("/api/v1/top/1?n=3"), 404, "top"),
         ("POST /healthz HTTP/1.0\r\n\r\n".to_owned(), 405, "GET"),
@@ -52,7 +58,8 @@ fn invalid_queries_get_the_documented_problem() {
         ),
     ] {
         let shown = &request[..request.len().min(60)];
-        let (head, body) = exchange(&node, request.as_bytes());
+        let (head, body) =
+            exchange(if status == 401 { &guarded } else { &node }, request.as_bytes());
         let code = head.split(' ').nth(1);
         assert_eq!(code, Some(&*status.to_string()), "{shown:?}: {head}");
         let kind = format!("content-type: {PROBLEM}");
@@ -72,7 +79,7 @@ fn invalid_queries_get_the_documented_problem() {
     }
     assert_eq!(provoked, described.keys().cloned().collect());
     for (path, question) in file["paths"].as_object().unwrap() {
-        for status in ["405", "414", "421", "431"] {
+        for status in ["401", "405", "414", "421", "431"] {
             let reference = &question["get"]["responses"][status]["$ref"];
             assert_eq!(*reference, format!("#/components/responses/{status}"), "{path}");
         }

@@ -65,9 +65,10 @@ impl Ground {
     fn with_counts(rollup: &[(&str, &str)]) -> Self {
         let ground = Self::with_rollup(&[], rollup);
         let mut sender = Sender::paced_by(&ground.node);
-        for (series, users) in USERS {
-            send(&mut sender, series, users, minutes_ago_ns(5));
-        }
+        // In one datagram, so that the minute cannot be closed before all have arrived.
+        let at = minutes_ago_ns(5);
+        sender.send_unrecorded(USERS.map(|(series, users)| lines(series, users, at)).concat());
+        sender.wait_received();
         wait_sealed(&ground.node, USERS.len());
         ground
     }
@@ -90,13 +91,15 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
     (i64::try_from(now).unwrap() / 60 - minutes) * MINUTE_NS
 }
 
+/// Returns lines with two events for each user.
+fn lines(series: &str, users: i64, minute_ns: i64) -> String {
+    let events = (0..users).flat_map(|user| [0, 1_000_000].map(|at| (user, minute_ns + at + user)));
+    events.map(|(user, at)| format!("{series} value=user{user} {at}\n")).collect()
+}
+
 /// Sends two events for each user.
 fn send(sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
-    for user in 0..users {
-        for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
-            sender.send_unrecorded(format!("{series} value=user{user} {at}"));
-        }
-    }
+    sender.send_unrecorded(lines(series, users, minute_ns));
     sender.wait_received();
 }
 
