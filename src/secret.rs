@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A password or token. Its `Debug` output is `[hidden]`; only [`Secret::expose`] returns the text. All clones have the same
-/// text, also after [`Secret::replace`].
+/// text, also after it is replaced.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<str>>>);
 

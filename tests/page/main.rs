@@ -94,7 +94,10 @@ fn minutes_ago_ns(minutes: i64) -> i64 {
 /// Returns lines with two events for each user.
 fn lines(series: &str, users: i64, minute_ns: i64) -> String {
     let events = (0..users).flat_map(|user| [0, 1_000_000].map(|at| (user, minute_ns + at + user)));
-    events.map(|(user, at)| format!("{series} value=user{user} {at}\n")).collect()
+    events
+        .map(|(user, at)| format!("{series} value=user{user} {at}\n"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 /// Sends two events for each user.
