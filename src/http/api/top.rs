@@ -10,11 +10,12 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::counts::BySeries;
 use super::lists::{Found, KEPT_TTL};
 use super::parameters::{By, Range, Top, start};
 use super::turns::has_room;
 use super::{Queries, minute, tags};
-use crate::event::Minute;
+use crate::event::{Every, Minute};
 use crate::http::problem::Problem;
 
 /// Number of series whose counts are in the response for each minute or window.
@@ -32,8 +33,7 @@ struct Ranked {
     by_time: Vec<Moment>,
 }
 
-/// The start of a minute or window, and its numbers of users and events: the sums over all series, and those of the first
-/// series.
+/// The start of a minute or window, the sums of users and events over all series, and the numbers of the first series.
 #[derive(Debug, Serialize, Deserialize)]
 struct Moment(i64, [u64; 2], Vec<[u64; 2]>);
 
@@ -142,8 +142,14 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
         queries.metrics.query_computations.inc();
         let range = Range::before(queries.now(), top.window, top.counted.every);
         let source = queries.source(&top.filter, &top.counted);
-        // Read before the sealed counts, so that a minute that is sealed in the meantime is left out.
-        let (open, _) = source.open(range).await?;
+        let mut minutes: Vec<Minute> = range.windows(top.counted.every).collect();
+        if minutes.len() > MOMENTS_MAX {
+            minutes.clear();
+        } else {
+            // Read before the sealed counts, so that a minute that is sealed in the meantime is left out.
+            let (open, _) = source.open(range).await?;
+            minutes.retain(|minute| !open.contains_key(minute));
+        }
         let found = source.by_series(range).await?;
         let summed = found.iter().map(|(series, counts)| {
             let add = |[most, all]: [u64; 2], (_, [unique, cumulative]): &(_, [u64; 2])| {
@@ -153,33 +159,43 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
         });
         let mut items: Vec<_> = summed.collect();
         rank(&mut items, top.by, top.n);
-        let stacked = &items[..items.len().min(STACKED_MAX)];
-        let has_few = range.windows(top.counted.every).nth(MOMENTS_MAX).is_none();
-        let closed = range.windows(top.counted.every);
-        let closed =
-            closed.filter(|minute| has_few && !found.is_empty() && !open.contains_key(minute));
-        let moment = |minute: Minute| {
-            let start = start(top.counted.every, minute.epoch_minutes());
-            (minute, Moment(start, [0; 2], vec![[0; 2]; stacked.len()]))
+        let by_time = if found.is_empty() {
+            Vec::new()
+        } else {
+            by_time(&found, &items, &minutes, top.counted.every)
         };
-        let mut by_time: BTreeMap<_, _> = closed.map(moment).collect();
-        for (series, counts) in &found {
-            let place = stacked.iter().position(|(name, _)| name == series);
-            for (minute, [unique, cumulative]) in counts {
-                let Some(Moment(_, all, items)) = by_time.get_mut(minute) else {
-                    continue;
-                };
-                for sums in once(all).chain(place.and_then(|place| items.get_mut(place))) {
-                    sums[0] += unique;
-                    sums[1] += cumulative;
-                }
-            }
-        }
-        let by_time = by_time.into_values().collect();
         let items = items.into_iter().map(|(series, counts)| (series.to_owned(), counts)).collect();
         Ok(Ranked { from: range.from, to: range.to, items, by_time })
     });
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
+}
+
+/// Returns the sums over all series in these minutes or windows, and the numbers of the first [`STACKED_MAX`] items.
+fn by_time(
+    found: &BySeries,
+    items: &[(&str, [u64; 2])],
+    minutes: &[Minute],
+    every: Every,
+) -> Vec<Moment> {
+    let stacked = &items[..items.len().min(STACKED_MAX)];
+    let moment = |minute: &Minute| {
+        let start = start(every, minute.epoch_minutes());
+        (*minute, Moment(start, [0; 2], vec![[0; 2]; stacked.len()]))
+    };
+    let mut moments: BTreeMap<_, _> = minutes.iter().map(moment).collect();
+    for (series, counts) in found {
+        let place = stacked.iter().position(|(name, _)| name == series);
+        for (minute, [unique, cumulative]) in counts {
+            let Some(Moment(_, all, items)) = moments.get_mut(minute) else {
+                continue;
+            };
+            for sums in once(all).chain(place.and_then(|place| items.get_mut(place))) {
+                sums[0] += unique;
+                sums[1] += cumulative;
+            }
+        }
+    }
+    moments.into_values().collect()
 }
 
 /// Sorts series by count, highest first, and keeps the first `n`. Ties are sorted by the other count, then by name.

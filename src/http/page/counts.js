@@ -124,8 +124,8 @@ async function top(place, by, window, period, caption, column) {
       ? html("p", { class: "soft" }, `No ${period.word} has closed yet among the last ${window}.`)
       : table(`${caption} in ${window} ${period.word}s`, [["Series", (item) => button(item.series)], column], items)));
   });
-  report("all-state", trouble);
-  return report(`${place}-state`, trouble);
+  report(`${place}-state`, trouble);
+  return trouble;
 }
 
 /// Requests and draws the minutes or windows of the selected series. Returns the error message, if any.
@@ -167,15 +167,16 @@ async function all() {
     let trouble = await attempt(`/api/v1/series?${lasting(window, period)}`, (answer) => {
       if (isSelected(period)) known = new Map(answer.series.map((item) => [item.series, item.tags]));
     });
-    const users = await top("top-users", "unique", window, period, "The series with the most users",
+    const usersTrouble = await top("top-users", "unique", window, period, "The series with the most users",
       [`Most in a ${period.word}`, (item) => count(item.unique_minute_max ?? item.unique_window_max), "number"]);
-    const events = await top("top-events", "cumulative", window, period, "The series with the most events",
+    const eventsTrouble = await top("top-events", "cumulative", window, period, "The series with the most events",
       ["Events", (item) => count(item.cumulative), "number"]);
+    const ranked = report("all-state", usersTrouble ?? eventsTrouble);
     chosen ??= known.keys().next().value ?? null;
     offer();
     if (chosen !== null) trouble = (await minutes(window, period, trouble === undefined)) ?? trouble;
     const words = chosen === null ? "No series had events in this window." : "";
-    return report("counts-state", trouble, words) && users && events;
+    return report("counts-state", trouble, words) && ranked;
   } catch (error) {
     if (!(error instanceof Gone)) console.error(error);
     return false;
