@@ -369,21 +369,18 @@ impl Effective {
 
     /// Returns the keys with a different value than in `running` that need a restart to take effect.
     pub(crate) fn need_restart(&self, running: &Self) -> BTreeSet<&'static str> {
+        // For a secret, only whether there is one.
+        let text = |value: &Value| match &*value.text {
+            path if !path.is_empty() && SECRET_FILES.contains(&value.key.path) => HIDDEN.to_owned(),
+            text => text.to_owned(),
+        };
         let all = |values: &Self| -> BTreeSet<_> {
             let values = values.values.iter();
-            values.map(|value| (value.key.path, value.index, value.text.clone())).collect()
+            values.map(|value| (value.key.path, value.index, text(value))).collect()
         };
         let (read, running) = (all(self), all(running));
         let changed = read.symmetric_difference(&running).map(|(path, ..)| *path);
-        let is_set = |values: &BTreeSet<(&str, usize, String)>, path: &str| {
-            values.iter().any(|(name, _, text)| *name == path && !text.is_empty())
-        };
-        let is_replaced = |path: &str| {
-            SECRET_FILES.contains(&path) && is_set(&read, path) && is_set(&running, path)
-        };
-        let is_reloaded =
-            |path: &&str| RELOADED.contains(path) || HTTP_FILES.contains(path) || is_replaced(path);
-        changed.filter(|path| !is_reloaded(path)).collect()
+        changed.filter(|path| !RELOADED.contains(path) && !HTTP_FILES.contains(path)).collect()
     }
 
     pub(super) fn into_errors(mut self) -> ConfigErrors {

@@ -80,9 +80,7 @@ impl LineWriter {
     /// Writes the lines in one request. On `Err`, any part of them may have been written.
     pub async fn write(&self, lines: impl AsRef<[u8]> + Into<Body>) -> Result<(), WriteError> {
         // The token or the password may have been replaced since the last write.
-        let mut headers = credentials(&self.client, &self.settings).map_err(|error| {
-            WriteError::Misconfigured(Diagnosis::new(Cause::OutputToken, error.to_string()))
-        })?;
+        let mut headers = credentials(&self.client, &self.settings)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let request = self.client.post(self.url.clone()).headers(headers);
         let is_compressed = self.settings.gzip && lines.as_ref().len() >= GZIP_BYTES_MIN;

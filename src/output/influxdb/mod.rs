@@ -41,6 +41,16 @@ pub enum Api {
     V1 { database: String, username: Option<String>, password: Option<Secret> },
 }
 
+impl Api {
+    /// Returns the user, if the API has any, and the token or password.
+    fn login(&self) -> Option<(Option<&str>, &Secret)> {
+        match self {
+            Self::V2 { token, .. } => Some((None, token.as_ref()?)),
+            Self::V1 { username, password, .. } => Some((username.as_deref(), password.as_ref()?)),
+        }
+    }
+}
+
 /// The settings of an InfluxDB output, as validated by the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -60,6 +70,13 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 #[error("output: {0}")]
 pub struct SettingsError(String);
+
+impl From<SettingsError> for WriteError {
+    /// After the start, only a replaced token can be unusable.
+    fn from(error: SettingsError) -> Self {
+        Self::Misconfigured(Diagnosis::new(Cause::OutputToken, error.to_string()))
+    }
+}
 
 /// An output that writes to one bucket or database.
 pub struct InfluxDb {
@@ -112,10 +129,7 @@ impl InfluxDb {
                 let text = text(token.as_ref());
                 let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
                 if current.0 != text {
-                    let client = crate_client(settings, org, &text).map_err(|error| {
-                        let found = Diagnosis::new(Cause::OutputToken, error.to_string());
-                        WriteError::Misconfigured(found)
-                    })?;
+                    let client = crate_client(settings, org, &text)?;
                     *current = (text, Arc::new(client));
                 }
                 (Arc::clone(&current.1), org, bucket)
@@ -167,21 +181,12 @@ impl fmt::Debug for InfluxDb {
 }
 
 impl Settings {
-    /// Uses the token or password in `read` from now on, unless the server, what is written to, or the user differs.
+    /// Replaces the token or password by that in `read`, unless the server, the database or bucket, or the user differs.
     pub(crate) fn replace_secret(&self, read: &Self) {
-        let secrets = match (&self.api, &read.api) {
-            (
-                Api::V2 { org, bucket, token },
-                Api::V2 { org: other_org, bucket: other_bucket, token: read },
-            ) if (org, bucket) == (other_org, other_bucket) => (token, read),
-            (
-                Api::V1 { database, username, password },
-                Api::V1 { database: other_database, username: other_user, password: read },
-            ) if (database, username) == (other_database, other_user) => (password, read),
-            _ => return,
-        };
-        if self.url == read.url
-            && let (Some(secret), Some(read)) = secrets
+        if self.describe() == read.describe()
+            && let (Some((user, secret)), Some((other, read))) =
+                (self.api.login(), read.api.login())
+            && user == other
         {
             secret.replace(read);
         }
