@@ -19,8 +19,9 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 use super::Misused;
 use crate::config::{LOG_VARIABLE, Log, LogFormat};
 
+/// Changes the level of a running log; `None` if the environment sets the filter.
 #[derive(Debug, Clone)]
-pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
+pub(super) struct LogHandle(Option<reload::Handle<Targets, Registry>>);
 
 /// Returns the first of the variables that replace `log.level` which is set, and its value.
 fn variable() -> Option<(&'static str, String)> {
@@ -31,7 +32,7 @@ fn variable() -> Option<(&'static str, String)> {
 /// Returns the filter in this variable, such as `debug` or `info,coordination=trace`, whose default is `warn`. Without one,
 /// returns a filter for log events of this program at `level` or above, and of libraries at `warn` or above. Fails with
 /// [`Misused`] if the filter is invalid.
-fn targets(level: LevelFilter, variable: Option<(&str, String)>) -> anyhow::Result<Targets> {
+fn targets(level: LevelFilter, variable: Option<&(&str, String)>) -> anyhow::Result<Targets> {
     let Some((name, filter)) = variable else {
         return Ok(Targets::new()
             .with_default(level.min(LevelFilter::WARN))
@@ -56,7 +57,8 @@ fn targets(level: LevelFilter, variable: Option<(&str, String)>) -> anyhow::Resu
 }
 
 pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
-    let (filter, handle) = reload::Layer::new(targets(log.level.into(), variable())?);
+    let variable = variable();
+    let (filter, handle) = reload::Layer::new(targets(log.level.into(), variable.as_ref())?);
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
             let layer = fmt::layer().with_writer(io::stderr).with_target(false);
@@ -79,10 +81,11 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
         .with(layer.with_filter(filter))
         .try_init()
         .context("the log is already initialized")?;
-    if let Some((name, filter)) = variable() {
-        tracing::info!(name, filter, "the environment determines what is logged, not log.level");
-    }
-    Ok(LogHandle(handle))
+    let Some((name, filter)) = variable else {
+        return Ok(LogHandle(Some(handle)));
+    };
+    tracing::info!(name, filter, "the environment sets the log filter, not log.level");
+    Ok(LogHandle(None))
 }
 
 /// Returns whether standard error is the stream that systemd connected to the journal, i.e. has not been redirected.
@@ -128,20 +131,13 @@ where
 
 impl LogHandle {
     pub(super) fn set_level(&self, level: LevelFilter) {
-        if let Some((name, filter)) = variable() {
-            tracing::info!(
-                name,
-                filter,
-                "the environment determines what is logged, not log.level"
-            );
+        let Some(handle) = &self.0 else {
+            tracing::info!("the environment sets the log filter, not log.level");
             return;
-        }
-        let reloaded = targets(level, None).and_then(|targets| Ok(self.0.reload(targets)?));
-        match reloaded {
-            Ok(()) => {
-                tracing::info!(%level, "reloaded the log level; other changes require a restart");
-            }
-            Err(error) => tracing::warn!(%error, "cannot change the log level"),
+        };
+        let reloaded = targets(level, None).and_then(|targets| Ok(handle.reload(targets)?));
+        if let Err(error) = reloaded {
+            tracing::warn!(%error, "cannot change the log level");
         }
     }
 }
@@ -158,7 +154,7 @@ mod tests {
         assert!(shows(&usual, own, Level::INFO) && !shows(&usual, own, Level::DEBUG));
         assert!(shows(&usual, "redis", Level::WARN) && !shows(&usual, "redis", Level::INFO));
         let filter =
-            |filter: &str| targets(LevelFilter::INFO, Some(("EDS_LOG", filter.to_owned())));
+            |filter: &str| targets(LevelFilter::INFO, Some(&("EDS_LOG", filter.to_owned())));
         let all = filter("debug").unwrap();
         assert!(shows(&all, own, Level::DEBUG) && shows(&all, "redis", Level::DEBUG));
         let one = filter("error, event_data_service::ingest=trace").unwrap();

@@ -233,7 +233,7 @@ pub(super) fn run_until_stopped<R: Running>(
     let reload = move || match reload() {
         Ok((level, need_restart)) => {
             log.set_level(level);
-            tracing::info!("reloaded the log level, tokens and certificates");
+            tracing::info!(%level, "reloaded the log level, tokens, passwords and certificates");
             if !need_restart.is_empty() {
                 let keys = Vec::from_iter(need_restart).join(", ");
                 tracing::warn!(

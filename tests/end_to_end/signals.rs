@@ -48,7 +48,7 @@ fn the_environment_replaces_the_log_level() {
     node.set("log.level", "warn");
     node.write_config();
     node.signal("HUP");
-    node.wait_log("the environment determines what is logged");
+    node.wait_log("the environment sets the log filter");
 }
 
 #[test]
