@@ -47,8 +47,6 @@ const SK_MEMINFO_VARS: usize = 9;
 const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(16)];
 /// The wait is doubled after a read that returned fewer messages.
 const FEW: usize = BATCH / 4;
-/// Bytes of receive buffer per nanosecond of waiting, so that datagrams that take a gigabyte per second do not fill it.
-const BYTES_PER_NANO: u64 = 1;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -103,7 +101,8 @@ impl Receiver {
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         // A listener expects to wait about as long as the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
-        let filled = Duration::from_nanos(buffer as u64 / BYTES_PER_NANO);
+        // Datagrams that take a gigabyte per second, i.e. a byte per nanosecond, do not fill the buffer during a wait.
+        let filled = Duration::from_nanos(buffer as u64);
         let rest_max = RESTS[1].min(filled).min(timeout.unwrap_or(Duration::MAX));
         let joins = !is_unix && joins_datagrams(&socket);
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
