@@ -11,7 +11,7 @@ use crate::report::{Column, Report, Table, column};
 /// architectures that Rust's std supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// One of the compared alternatives. `run` measures the alternative once and returns the figures in column order.
+/// One of the compared alternatives. `run` measures the alternative once and returns the values in column order.
 pub(crate) struct Way<'a> {
     pub(crate) name: &'a str,
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
@@ -53,14 +53,14 @@ pub(crate) fn side_by_side(
     Ok(table)
 }
 
-/// Returns the median; with an even number of figures, the upper of the two middle ones.
+/// Returns the median; with an even number of values, the upper of the two middle ones.
 pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the figure below which this share of the sorted figures lies; NaN if there are none.
+/// Returns the quantile of the sorted values for this share; NaN if there are none.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,

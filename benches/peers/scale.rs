@@ -1,5 +1,5 @@
 //! Measures what nodes cost at rest and under a load that they share, on the masters of a Redis Cluster. `docs/scale.md` derives
-//! its model from these figures.
+//! its model from these values.
 
 use std::thread;
 use std::time::Duration;

@@ -99,7 +99,7 @@ pub(crate) fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Fast path for the rest of a common line, from the space after its tags: one field with an ASCII user, perhaps in
+/// Fast path for a common line, from the space after its tags: one field with an ASCII user, perhaps in
 /// quotes, without escapes, spaces and commas, and perhaps an all-digit timestamp. `before` precedes the user. Returns `None`
 /// if the full parser is needed.
 pub(super) fn usual_end<'a>(
