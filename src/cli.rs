@@ -4,11 +4,13 @@
 //! down cleanly but lost events or lines. If a signal stops `eds send`, its exit code is 128 plus the signal number.
 
 use std::cell::RefCell;
+use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -81,6 +83,9 @@ enum Command {
     Outputs(Operated<OutputsCommand>),
     /// Show or change the cluster-wide settings
     Settings(Operated<SettingsCommand>),
+    /// Change a configuration file
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Check whether a node or relay is ready, for use as a container health check. Exit code 1: not ready
     Healthy {
         /// HTTP address of the node or relay (http.listen), with https:// before it if the server uses TLS. The certificate is
@@ -112,6 +117,15 @@ enum SettingsCommand {
     /// Write the settings in this configuration to Redis, and print each change. Afterwards, restart every node with this
     /// configuration. A node that has not been restarted records events, but does not close minutes or send counts
     Apply,
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Rename the sections of earlier versions in a configuration file. The unchanged file is kept as FILE.old
+    Migrate {
+        /// Configuration file of a node or relay
+        file: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
@@ -280,6 +294,7 @@ fn execute(command: Command) -> anyhow::Result<u8> {
             );
             daemon::settings(&operated(&flags)?, is_applied)?;
         }
+        Command::Config(ConfigCommand::Migrate { file }) => migrate(&file)?,
         Command::Healthy { address } => daemon::healthy(&address)?,
         Command::Completions { shell } => {
             // The generator panics if it cannot write.
@@ -363,6 +378,29 @@ fn count(arguments: CountArguments) -> anyhow::Result<bool> {
     }
     out.flush()?;
     Ok(is_equal)
+}
+
+fn migrate(file: &Path) -> anyhow::Result<()> {
+    let name = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    // The error itself would quote a line of the file, which may contain a secret.
+    let migrated = config::migrate(&text);
+    let (migrated, renamed) =
+        migrated.map_err(|error| daemon::Misused(format!("{name}: {error}")))?;
+    if renamed.is_empty() {
+        writeln!(io::stdout(), "{name} has no section of an earlier version")?;
+        return Ok(());
+    }
+    let [old, new] = ["old", "new"].map(|end| PathBuf::from(format!("{name}.{end}")));
+    // The copy has the permissions of the file.
+    let written = fs::copy(file, &new).and_then(|_| fs::write(&new, migrated));
+    written.with_context(|| format!("cannot write {}", new.display()))?;
+    fs::hard_link(file, &old).with_context(|| format!("cannot create {}", old.display()))?;
+    fs::rename(&new, file).with_context(|| format!("cannot replace {name}"))?;
+    for (old, new) in renamed {
+        writeln!(io::stdout(), "{name}: renamed [{old}] to [{new}]")?;
+    }
+    Ok(())
 }
 
 /// Returns the database of an output, which is given by its name or is the only one.

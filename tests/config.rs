@@ -30,6 +30,27 @@ fn err(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
+#[test]
+fn file_of_an_earlier_version_is_migrated_once() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("relay.toml");
+    let old = "[relay]\nto = [\"127.0.0.1:8094\"]\n\n# To a database.\n[rest]\nurl = \"none:\"\n";
+    std::fs::write(&file, old).unwrap();
+    let path = file.to_str().unwrap();
+    let refused = eds(&["relay", "--check", "--config", path], &[]);
+    assert_contains(err(&refused), [":5: [rest] is now [passthrough]", "eds config migrate"]);
+
+    let migrated = eds(&["config", "migrate", path], &[]);
+    assert!(migrated.status.success(), "{migrated:?}");
+    assert_contains(out(&migrated), ["renamed [rest] to [passthrough]"]);
+    assert!(eds(&["relay", "--check", "--config", path], &[]).status.success());
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(text, old.replace("[rest]", "[passthrough]"));
+    assert_eq!(std::fs::read_to_string(directory.path().join("relay.toml.old")).unwrap(), old);
+    let again = eds(&["config", "migrate", path], &[]);
+    assert_contains(out(&again), ["no section of an earlier version"]);
+}
+
 /// Runs `eds check` on a file after replacing the secret and certificate files that it names with temporary files.
 fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();

@@ -4,6 +4,7 @@
 //! it in `config/eds.toml`. `output`, `sections`, `servers` and `values` import `kinds`, never the reverse.
 
 mod kinds;
+mod migrate;
 mod node;
 mod output;
 mod relay;
@@ -20,6 +21,7 @@ mod tests;
 use std::ffi::OsString;
 
 pub(crate) use self::kinds::LogFormat;
+pub(crate) use self::migrate::migrate;
 pub use self::node::Config;
 pub(crate) use self::node::{OUTPUTS, Store};
 pub(crate) use self::output::{Output, Target};

@@ -13,6 +13,7 @@ use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::migrate::RENAMED;
 use super::sections::KEYS;
 use super::values::{
     Effective, Form, Key, LOG_VARIABLE, OUTPUT, Origin, Program, REPEATED, VARIABLE_PREFIX,
@@ -270,7 +271,14 @@ impl File<'_> {
                 DeValue::Table(_) if !self.values.program.keys().any(|key| key.path == section) => {
                     let sections = self.values.program.keys().map(Key::section);
                     let nearest = nearest(section, sections.filter(|section| !section.is_empty()));
-                    let text = format!("unknown section [{section}]; did you mean [{nearest}]?");
+                    let is_known =
+                        |new: &str| self.values.program.keys().any(|key| key.section() == new);
+                    let renamed =
+                        RENAMED.iter().find(|(old, new)| *old == section && is_known(new));
+                    let text = renamed.map_or_else(
+                        || format!("unknown section [{section}]; did you mean [{nearest}]?"),
+                        |(_, new)| format!("[{section}] is now [{new}]; rename it, or run eds config migrate FILE"),
+                    );
                     self.refuse(&span, "", text);
                 }
                 _ => self.entry("", name, value),
