@@ -270,7 +270,11 @@ impl RelayView {
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let report = self.report();
             let totals = report.details.totals;
-            lock(&self.history).add(totals, totals.received, [totals.passthrough_queued, 0]);
+            lock(&self.history).add(
+                totals,
+                totals.received,
+                [totals.passthrough_queued, 0, 0, 0, 0],
+            );
             self.record_losses(&report.details.totals).await;
             let Some((register, _)) = &self.register else {
                 continue;

@@ -24,7 +24,7 @@ use crate::ingest::{
 };
 use crate::node::{LedgerTotals, Node, files};
 use crate::spool::{Keeper, Spool};
-use crate::status::{LossReporter, NodeReporter, Observer};
+use crate::status::{LossReporter, MinuteLimits, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, StoreError};
 use crate::telemetry::{self, Metrics, gauge};
 
@@ -179,6 +179,10 @@ impl Service {
                 .map(|(at, rollup)| (at, rollup.name.clone()))
                 .collect(),
             queue_max: [limits.events, limits.bytes],
+            limits: MinuteLimits {
+                series_max: config.recorder.caps.series_max as u64,
+                users_max: config.recorder.caps.users_max,
+            },
             spool_max,
             latest: Arc::default(),
             losses: Arc::clone(&self.losses),

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use coordination::Mutex;
@@ -246,6 +247,9 @@ impl Sender {
 
     async fn acknowledge_all(&self, written: &[SealedCounts]) {
         self.metrics.points_sent.inc_by(2 * written.len() as u64);
+        let of_minutes = written.iter().filter(|counts| counts.period.suffix.is_empty());
+        let users = of_minutes.map(|counts| counts.unique).max().unwrap_or(0);
+        self.shared.node.peaks.users.fetch_max(users, Ordering::Relaxed);
         for (claim, counts) in self.by_claim(written, |counts| counts) {
             let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
             self.acknowledge(&claim, &series).await;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
@@ -19,7 +20,7 @@ use super::schedule::looked_within;
 use super::{FlushSettings, Shared};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{self, Heartbeat, Throttle};
+use crate::node::{self, Heartbeat, Node, Throttle};
 use crate::store::{
     Bucket, CheckIn, Claim, ClaimRequest, Compaction, News, OutputName, SealRequest, StoreError,
 };
@@ -227,6 +228,7 @@ impl Worker {
             sources: &sources,
             zeros,
         };
+        let mut series = 0;
         while !self.shared.stop.is_cancelled() {
             let done = match store.compact(claim, &request).await {
                 Ok(done) => done,
@@ -236,6 +238,7 @@ impl Worker {
                 }
             };
             metrics.series_sealed.inc_by(done.sealed);
+            series += done.sealed;
             metrics.events_repeated.inc_by(done.repeated);
             self.found_inexact(claim, &done);
             let late = self.shared.states.of(claim.partition).witness.found_late(done.late);
@@ -243,6 +246,9 @@ impl Worker {
             if done.left == 0 {
                 let is_old = !self.shared.is_recent(claim.minute);
                 metrics.old_seals.inc_by(is_old.into());
+                if !is_old && partitions.rollup(claim.partition).is_none() {
+                    self.peaked(claim, series);
+                }
                 claims.remove(claim);
                 for claim in &done.sending {
                     claims.add(claim);
@@ -251,6 +257,13 @@ impl Worker {
             }
         }
         Vec::new()
+    }
+
+    fn peaked(&self, claim: &Claim, series: u64) {
+        let Node { peaks, clock, .. } = &*self.shared.node;
+        let seconds = (clock.now_nanos() / 1_000_000 - claim.minute.end_millis()) / 1000;
+        peaks.series.fetch_max(series, Ordering::Relaxed);
+        peaks.seal_seconds.fetch_max(u64::try_from(seconds).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Closes the minutes of a window in all partitions. Returns None unless all are closed and added to the window.

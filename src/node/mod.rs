@@ -10,7 +10,7 @@ mod rounded;
 mod unstamped;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use clock::Throttle;
@@ -45,6 +45,25 @@ pub struct Node {
     pub(crate) listeners_failing: AtomicUsize,
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
     pub(crate) name_taken: AtomicBool,
+    pub(crate) peaks: Peaks,
+}
+
+/// The highest numbers since they were last taken.
+#[derive(Debug, Default)]
+pub(crate) struct Peaks {
+    /// The number of series of a sealed minute of a partition.
+    pub(crate) series: AtomicU64,
+    /// The number of users of a series in a minute that was sent.
+    pub(crate) users: AtomicU64,
+    /// The time from the end of a recent minute until it was sealed, in seconds.
+    pub(crate) seal_seconds: AtomicU64,
+}
+
+impl Peaks {
+    /// Returns the numbers in the order of the fields, and starts again with zero.
+    pub(crate) fn take(&self) -> [u64; 3] {
+        [&self.series, &self.users, &self.seal_seconds].map(|peak| peak.swap(0, Ordering::Relaxed))
+    }
 }
 
 impl Node {

@@ -15,8 +15,8 @@ mod tests;
 pub(crate) use self::answer::{Expected, Status};
 pub(crate) use self::losses::LossReporter;
 pub(crate) use self::report::{
-    ProcessReport, RelayDetails, RelayReport, RelayTotals, RequestsReport, TargetReport,
-    UnsentReport,
+    MinuteLimits, ProcessReport, RelayDetails, RelayReport, RelayTotals, RequestsReport,
+    TargetReport, UnsentReport,
 };
 pub(crate) use self::reporter::{
     History, NodeReporter, REPORT_INTERVAL, REPORTED_WITHIN, STALLED_AFTER,

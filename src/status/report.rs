@@ -79,11 +79,27 @@ pub(crate) struct Hour {
     /// The longest lag of a node.
     #[serde(deserialize_with = "minutes")]
     pub(crate) lag_seconds: Vec<u64>,
+    /// The highest number of series of a partition in a minute that the node sealed.
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) series: Vec<u64>,
+    /// The highest number of users of a series in a minute that the node sent.
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) users: Vec<u64>,
+    /// The longest time from the end of a recent minute until the node had sealed it.
+    #[serde(deserialize_with = "minutes")]
+    pub(crate) seal_seconds: Vec<u64>,
 }
 
 impl Hour {
-    pub(super) fn push(&mut self, numbers: [u64; 3]) {
-        let all = [&mut self.received_per_second, &mut self.queued, &mut self.lag_seconds];
+    pub(super) fn push(&mut self, numbers: [u64; 6]) {
+        let all = [
+            &mut self.received_per_second,
+            &mut self.queued,
+            &mut self.lag_seconds,
+            &mut self.series,
+            &mut self.users,
+            &mut self.seal_seconds,
+        ];
         for (minutes, number) in all.into_iter().zip(numbers) {
             minutes.drain(..(minutes.len() + 1).saturating_sub(HOUR_MINUTES));
             minutes.push(number);
@@ -125,6 +141,7 @@ pub(crate) struct NodeDetails {
     pub(crate) lag_seconds: u64,
     pub(crate) partitions_lagging: u64,
     pub(crate) queue: Queue,
+    pub(crate) limits: MinuteLimits,
     pub(crate) spool: Spooled,
     /// How far the store's clock is ahead of the node's.
     pub(crate) clock_offset_ms: Option<i64>,
@@ -155,6 +172,16 @@ pub(crate) struct Queue {
     pub(crate) events_max: u64,
     pub(crate) bytes: u64,
     pub(crate) bytes_max: u64,
+}
+
+/// The limits of a minute; 0 means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MinuteLimits {
+    /// The maximum number of series per partition.
+    pub(crate) series_max: u64,
+    /// The maximum number of users per series.
+    pub(crate) users_max: u64,
 }
 
 /// Events on disk; `bytes_max` is 0 without a spool.

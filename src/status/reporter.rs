@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::losses::LossReporter;
 use super::report::{
-    Hour, NodeDetails, NodeReport, OutputReport, ProcessReport, Queue, RejectedReport,
-    RequestsReport, Spooled, Totals,
+    Hour, MinuteLimits, NodeDetails, NodeReport, OutputReport, ProcessReport, Queue,
+    RejectedReport, RequestsReport, Spooled, Totals,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Partition, Rejection};
@@ -46,8 +46,8 @@ pub(crate) struct History<T> {
     hour: Hour,
     /// When the current minute of `hour` began, and how many events or lines had been received by then.
     minute: (Instant, u64),
-    /// The highest queue and lag in the current minute, and how many events or lines have been received.
-    highest: [u64; 2],
+    /// The highest levels in the current minute, and how many events or lines have been received.
+    highest: [u64; 5],
     received: u64,
 }
 
@@ -57,12 +57,12 @@ impl<T: Copy + Default> History<T> {
         let began = Instant::now();
         let totals = [(began, T::default())].into();
         let (hour, minute) = (Hour::default(), (began, 0));
-        Self { began, started, totals, hour, minute, highest: [0; 2], received: 0 }
+        Self { began, started, totals, hour, minute, highest: [0; 5], received: 0 }
     }
 
-    /// Adds the current totals. Of these, `received` is the number of events or lines received, and `levels` are the numbers
-    /// of queued ones and the lag in seconds.
-    pub(crate) fn add(&mut self, totals: T, received: u64, levels: [u64; 2]) {
+    /// Adds the current totals. Of these, `received` is the number of events or lines received. `levels` are the number of
+    /// queued ones, the lag in seconds and the [`Peaks`](crate::node::Peaks).
+    pub(crate) fn add(&mut self, totals: T, received: u64, levels: [u64; 5]) {
         let now = Instant::now();
         for (highest, level) in self.highest.iter_mut().zip(levels) {
             *highest = level.max(*highest);
@@ -70,7 +70,7 @@ impl<T: Copy + Default> History<T> {
         self.received = received;
         if now - self.minute.0 >= Duration::from_secs(60) {
             self.hour = self.hour();
-            (self.minute, self.highest) = ((now, received), [0; 2]);
+            (self.minute, self.highest) = ((now, received), [0; 5]);
         }
         while (self.totals.get(1)).is_some_and(|(at, _)| now - *at >= RECENT) {
             self.totals.pop_front();
@@ -81,10 +81,10 @@ impl<T: Copy + Default> History<T> {
     /// Returns the last hour, including the current minute so far.
     fn hour(&self) -> Hour {
         let (began, before) = self.minute;
-        let [queued, lag] = self.highest;
+        let [queued, lag, series, users, sealed] = self.highest;
         let rate = self.received.saturating_sub(before) / began.elapsed().as_secs().max(1);
         let mut hour = self.hour.clone();
-        hour.push([rate, queued, lag]);
+        hour.push([rate, queued, lag, series, users, sealed]);
         hour
     }
 
@@ -132,6 +132,7 @@ pub(crate) struct NodeReporter {
     pub(crate) outputs: Vec<(String, String)>,
     pub(crate) rollups: Vec<(Partition, String)>,
     pub(crate) queue_max: [u64; 2],
+    pub(crate) limits: MinuteLimits,
     pub(crate) spool_max: u64,
     pub(crate) latest: Latest,
     pub(crate) losses: Arc<LossReporter>,
@@ -294,7 +295,9 @@ impl NodeReporter {
         let is_lagging = partitions_lagging > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
         let lag_seconds = memory.lags_since.map_or(0, |since| (now - since).as_secs());
-        memory.history.add(counts, totals.received, [totals.queued, lag_seconds]);
+        let [series, users, sealed] = node.peaks.take();
+        let levels = [totals.queued, lag_seconds, series, users, sealed];
+        memory.history.add(counts, totals.received, levels);
         let copies_at = memory.copies_at.as_ref().filter(|(at, _)| now - *at < RECENT);
         let mut warnings = self.store.warnings().into_iter();
         let leftovers = warnings.find(|warning| warning.cause == Cause::Leftovers);
@@ -330,6 +333,7 @@ impl NodeReporter {
                 bytes: u64::try_from(self.metrics.spool_bytes.get()).unwrap_or(0),
                 bytes_max: self.spool_max,
             },
+            limits: self.limits,
             clock_offset_ms: node.clock.store_ahead_ms(),
             coarse_stamps: node.rounded.example(),
             leftovers: leftovers.map(|found| found.why),

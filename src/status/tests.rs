@@ -549,14 +549,14 @@ async fn the_last_hour_is_kept_by_minute() {
     let mut history = History::new(now());
     for second in 1..=70 * 60 + 30 {
         tokio::time::advance(Duration::from_secs(1)).await;
-        history.add(second, second * 10, [second % 60, 0]);
+        history.add(second, second * 10, [second % 60, 0, 0, second % 7, 0]);
     }
     let hour = history.process("one#1").hour;
     assert_eq!(hour.received_per_second, [10; 60]);
     // The last one is the current minute.
     assert_eq!(hour.queued[..59], [59; 59]);
     assert_eq!(hour.queued[59], 30);
-    assert_eq!(hour.lag_seconds, [0; 60]);
+    assert_eq!([hour.lag_seconds, hour.users], [[0; 60], [6; 60]]);
     // A report of a different process may have any length.
     let report =
         NodeReport::read(&format!(r#"{{"hour": {{"queued": {:?}}}}}"#, [7; 100]), Duration::ZERO);

@@ -159,7 +159,8 @@ function fullIn({ what, where, used, limit }, at) {
   return growth > 0 ? Math.max(0, limit - used) / growth / 1000 : undefined;
 }
 
-/// Returns everything with a limit: the queue and the spool of each node, and the memory of each Redis server.
+/// Returns everything with a limit: the queue and the spool of each node, the memory of each Redis server, and the series and users of
+/// the last minutes.
 function limits({ nodes, redis }) {
   const ofNode = ({ name: where, queue, spool }) => [
     { what: "Queued events", where, used: queue?.events, limit: queue?.events_max, format: count },
@@ -167,8 +168,13 @@ function limits({ nodes, redis }) {
     { what: "Spool", where, used: spool?.bytes, limit: spool?.bytes_max, format: bytes },
   ];
   const ofServer = (server) => ({ what: "Memory of Redis", where: server.address, used: server.used_memory, limit: server.maxmemory, format: bytes });
-  const all = [...nodes.flatMap(ofNode), ...(redis?.servers ?? []).map(ofServer)];
-  return all.filter(({ used, limit }) => isNumber(used) && limit > 0);
+  const ofMinutes = (what, peaks, max) => ({
+    what, where: "any node", used: Math.max(...nodes.flatMap((node) => node.hour?.[peaks]?.slice(-3) ?? [])),
+    limit: Math.min(...nodes.map((node) => node.limits?.[max] || Infinity)), format: count, isPeak: true,
+  });
+  const all = [...nodes.flatMap(ofNode), ...(redis?.servers ?? []).map(ofServer),
+    ofMinutes("Series of a partition in a minute", "series", "series_max"), ofMinutes("Users of a series in a minute", "users", "users_max")];
+  return all.filter(({ used, limit }) => isNumber(used) && limit > 0 && limit < Infinity);
 }
 
 const HOUR = [
@@ -176,6 +182,7 @@ const HOUR = [
   ["Received", (row) => spark(row.hour.received_per_second, rate)],
   ["Highest queue", (row) => spark(row.hour.queued, count)],
   ["Longest lag", (row) => spark(row.hour.lag_seconds, span)],
+  ["Sealed after", (row) => spark(row.hour.seal_seconds ?? [], span)],
 ];
 
 const HEADROOM = [
@@ -188,7 +195,7 @@ const HEADROOM = [
 
 function headroom(status) {
   const at = Date.parse(status.at);
-  const rows = limits(status).map((row) => ({ ...row, full: fullIn(row, at) }));
+  const rows = limits(status).map((row) => ({ ...row, full: row.isPeak ? undefined : fullIn(row, at) }));
   show(byId("headroom"), rows, () => (rows.length > 0 ? table("Limits of all nodes and servers", HEADROOM, rows)
     : html("p", { class: "soft" }, "No limit is known.")));
 }
