@@ -407,13 +407,16 @@ fn migrate(file: &Path) -> anyhow::Result<()> {
 fn database(config: &Config, output: &str, fill: bool) -> anyhow::Result<count::Database> {
     let is_named = |known: &&config::Output| output.contains(':') || known.name.as_str() == output;
     let found = config.outputs.iter().find(is_named);
-    let Some(config::Output {
-        target: config::Target::InfluxDb(settings), write_counts_max, ..
-    }) = found
+    let is_readable = |output: &&config::Output| match &output.target {
+        config::Target::Server(settings) => settings.api.accepts_lines(),
+        config::Target::Stdout => false,
+    };
+    let Some(config::Output { target: config::Target::Server(settings), write_counts_max, .. }) =
+        found.filter(is_readable)
     else {
         let names: Vec<_> = config.outputs.iter().map(|output| output.name.as_str()).collect();
         return Err(daemon::Misused(format!(
-            "--compare: {output} is not the name of an output with a database, nor a URL such as http://host:8086; the \
+            "--compare: {output} is not the name of an output with a database that can be read (output.api v1 or v2), nor a URL such as http://host:8086; the \
              configured outputs are: {}",
             names.join(", ")
         ))

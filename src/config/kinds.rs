@@ -18,7 +18,7 @@ use tracing::Level;
 use crate::event::{Minute, TagFilter};
 use crate::http::Tokens;
 use crate::ingest::ListenAddress;
-use crate::output::influxdb;
+use crate::output::server;
 use crate::relay::EventRule;
 use crate::secret::Secret;
 use crate::store::OutputName;
@@ -36,11 +36,14 @@ pub(crate) enum LogFormat {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ApiVersion {
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ApiName {
     V1,
     #[default]
     V2,
+    RemoteWriteV1,
+    RemoteWriteV2,
+    Otlp,
 }
 
 fn found<T>(text: &str, value: Option<T>, otherwise: &str) -> Result<T, String> {
@@ -181,7 +184,7 @@ pub(super) fn pem(file: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
 
 pub(super) fn certificates(file: &str, allowed: &str) -> Result<Option<Vec<u8>>, String> {
     let pem = pem(file, allowed)?;
-    if let Some(Err(reason)) = pem.as_deref().map(influxdb::certificates) {
+    if let Some(Err(reason)) = pem.as_deref().map(server::certificates) {
         return Err(format!("{file} cannot be used: {reason}; use a file with PEM certificates"));
     }
     Ok(pem)

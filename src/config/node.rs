@@ -349,7 +349,7 @@ impl Config {
             ));
         }
         for output in &self.outputs {
-            if let Target::InfluxDb(settings) = &output.target
+            if let Target::Server(settings) = &output.target
                 && let Some(host) = exposed_host(&settings.url)
             {
                 let suffix = match &self.outputs[..] {

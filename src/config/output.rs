@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::kinds::{ApiVersion, text};
+use super::kinds::{ApiName, text};
 use super::sections;
 use super::servers::{exposed_host, http, refuse_keys};
 use super::values::Effective;
-use crate::output::influxdb::{Api, Settings};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
+use crate::output::server::{Api, RemoteWriteVersion, Settings};
 use crate::store::OutputName;
 
 /// Maximum number of outputs. There is a limit because each output has its own tasks, connections and backlog.
@@ -29,18 +29,27 @@ pub(crate) struct Output {
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Stdout,
-    InfluxDb(Box<Settings>),
+    Server(Box<Settings>),
 }
 
 impl Output {
     pub(super) fn alike(&self) -> String {
         let settings = match &self.target {
             Target::Stdout => return format!("{} stdout:", self.name),
-            Target::InfluxDb(settings) => settings,
+            Target::Server(settings) => settings,
         };
         let api = match &settings.api {
             Api::V1 { database, .. } => format!("api=v1 database={database}"),
             Api::V2 { org, bucket, .. } => format!("api=v2 org={org} bucket={bucket}"),
+            Api::RemoteWrite { version: RemoteWriteVersion::V1, tenant, .. } => {
+                format!("api=remote-write-v1 org={}", tenant.as_deref().unwrap_or_default())
+            }
+            Api::RemoteWrite { version: RemoteWriteVersion::V2, tenant, .. } => {
+                format!("api=remote-write-v2 org={}", tenant.as_deref().unwrap_or_default())
+            }
+            Api::Otlp { tenant, .. } => {
+                format!("api=otlp org={}", tenant.as_deref().unwrap_or_default())
+            }
         };
         format!("{} {} {api}", self.name, settings.url.as_str().trim_end_matches('/'))
     }
@@ -86,6 +95,11 @@ pub(super) fn read(values: &mut Effective) -> Vec<Output> {
                 self_metrics.is_none() || keys.url.is_some(),
                 "requires a database, but output.url is stdout:; remove this key, or change output.url",
             ),
+            (
+                &["output.self_metrics", "output.api"],
+                self_metrics.is_none() || matches!(keys.api, ApiName::V1 | ApiName::V2),
+                "requires output.api = \"v1\" or \"v2\"; remove this key, and use telemetry.otlp_url, or let Prometheus read /metrics",
+            ),
         ] {
             values.together(paths, holds, text);
         }
@@ -105,28 +119,64 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
     let Some(url) = keys.url else {
         return Target::Stdout;
     };
-    let (version, other, unused) = match keys.api {
-        ApiVersion::V1 => ("v1", "v2", ["org", "bucket", "token", "token_file"]),
-        ApiVersion::V2 => ("v2", "v1", ["database", "username", "password", "password_file"]),
+    let name = values.text("output.api").to_owned();
+    let refused: &[(&str, &[&str])] = match keys.api {
+        ApiName::V1 => &[("v2", &["org", "bucket", "token", "token_file"])],
+        ApiName::V2 => &[("v1", &["database", "username", "password", "password_file"])],
+        _ => &[("v2", &["bucket"]), ("v1", &["database"])],
     };
-    let refused = format!(
-        "requires output.api = \"{other}\", but it is \"{version}\"; remove this key, or set output.api to \"{other}\""
-    );
-    refuse_keys(values, "output.api", &unused, &refused);
-    let missing = format!("is not set, but output.api = \"{version}\" requires it; set it");
+    for (other, unused) in refused {
+        let text = format!(
+            "requires output.api = \"{other}\", but it is \"{name}\"; remove this key, or set output.api to \"{other}\""
+        );
+        refuse_keys(values, "output.api", unused, &text);
+    }
+    let missing = format!("is not set, but output.api = \"{name}\" requires it; set it");
     let mut required = |path| {
         let value: Option<String> = values.read(path, text);
         values.together(&[path, "output.api"], value.is_some(), &missing);
         value.unwrap_or_default()
     };
     let api = match keys.api {
-        ApiVersion::V1 => {
+        ApiName::V1 => {
             Api::V1 { database: required("output.database"), username: None, password: None }
         }
-        ApiVersion::V2 => {
+        ApiName::V2 => {
             Api::V2 { org: required("output.org"), bucket: required("output.bucket"), token: None }
         }
+        name => {
+            let tenant: Option<String> = values.read("output.org", text);
+            values.together(
+                &["output.org"],
+                tenant.as_ref().is_none_or(|tenant| tenant.bytes().all(|byte| byte.is_ascii_graphic())),
+                "contains characters that are not allowed in an HTTP header; use the ID of the tenant",
+            );
+            let version = match name {
+                ApiName::RemoteWriteV1 => Some(RemoteWriteVersion::V1),
+                ApiName::RemoteWriteV2 => Some(RemoteWriteVersion::V2),
+                _ => None,
+            };
+            match version {
+                Some(version) => Api::RemoteWrite { version, login: None, tenant },
+                None => Api::Otlp { login: None, tenant },
+            }
+        }
     };
+    let (path, adds_path) = (url.path().trim_end_matches('/'), api.accepts_lines());
+    for (holds, text) in [
+        (
+            !adds_path || !path.ends_with("/write"),
+            "ends with the path of the write API; remove /write or /api/v2/write, because eds adds this path itself, or use \
+             output.api = \"remote-write-v1\"",
+        ),
+        (
+            adds_path || !path.is_empty(),
+            "has no path; add the path of the server's write API, such as /api/v1/write for remote write to Prometheus or \
+             /v1/metrics for OTLP",
+        ),
+    ] {
+        values.together(&["output.url", "output.api"], holds, text);
+    }
     let mut settings = Settings { url, api, timeout: keys.timeout, ca: None, gzip: keys.gzip };
     http(values, "output", &mut settings);
     let is_on_this_host = settings.url.scheme() == "http" && exposed_host(&settings.url).is_none();
@@ -136,5 +186,5 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
         "is not set, but output.api = \"v2\" requires a token unless output.url is http:// with an address of this host; set \
          it, or set EDS_OUTPUT__TOKEN",
     );
-    Target::InfluxDb(Box::new(settings))
+    Target::Server(Box::new(settings))
 }

@@ -14,7 +14,7 @@ use super::sources::host_name;
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Precision};
 use crate::http::Access;
-use crate::output::influxdb::Api;
+use crate::output::server::Api;
 use crate::relay::{PassthroughSettings, leads_to_any};
 
 /// The validated configuration of a relay.

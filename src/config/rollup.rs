@@ -12,6 +12,14 @@ use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
 const ROLLUPS_MAX: usize = 16;
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Returns whether the suffixes make the names of two metrics equal, also those of the fields (`metrics` in `output/mod.rs`).
+fn clash(one: &str, other: &str) -> bool {
+    let ends = ["", "_error", "_complete"];
+    let is_other =
+        |(one, other): (&str, &str)| one.strip_prefix(other).is_some_and(|end| ends.contains(&end));
+    is_other((one, other)) || is_other((other, one))
+}
+
 pub(super) fn read(values: &mut Effective, outputs: &[Output]) -> Vec<Rollup> {
     let mut rollups: Vec<Rollup> = Vec::new();
     for place in 0..values.rollups() {
@@ -27,9 +35,13 @@ pub(super) fn read(values: &mut Effective, outputs: &[Output]) -> Vec<Rollup> {
             _ => format!("_{name}"),
         };
         let suffix = keys.suffix.unwrap_or(usual);
-        let names =
-            [UNIQUE_MEASUREMENT, CUMULATIVE_MEASUREMENT].map(|name| format!("{name}{suffix}"));
-        let is_probe = outputs.iter().any(|output| names.contains(&output.probe_measurement));
+        let is_probe = outputs.iter().any(|output| {
+            let probe = &*output.probe_measurement;
+            [UNIQUE_MEASUREMENT, CUMULATIVE_MEASUREMENT]
+                .iter()
+                .filter_map(|measurement| probe.strip_prefix(measurement))
+                .any(|end| clash(end, &suffix))
+        });
         for (paths, holds, text) in [
             (
                 &["rollup.name"][..],
@@ -58,7 +70,7 @@ pub(super) fn read(values: &mut Effective, outputs: &[Output]) -> Vec<Rollup> {
             ),
             (
                 &["rollup.suffix", "rollup.name"],
-                rollups.iter().all(|other| *other.suffix != *suffix) && !is_probe,
+                rollups.iter().all(|other| !clash(&other.suffix, &suffix)) && !is_probe,
                 "makes the names of the measurements equal to those of a different rollup or of a probe; set a different rollup.suffix",
             ),
         ] {

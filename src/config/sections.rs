@@ -12,7 +12,7 @@ use chrono_tz::Tz;
 use reqwest::Url;
 use tracing::Level;
 
-use super::kinds::{self, ApiVersion, LogFormat};
+use super::kinds::{self, ApiName, LogFormat};
 use super::servers;
 use super::values::Program::{self, Node, Relay as RelayProgram};
 use super::values::{Effective, Form, Key};
@@ -157,19 +157,19 @@ sections! {
     }
     Output "output." {
         alike name: Text OutputName = kinds::output_name("1 to 32 of a-z 0-9 _ -"), "default", "name of the output, unique among the outputs";
-        alike url: Url Option<Url> = servers::output_url("stdout:, http://host:8086 or https://host:8086"), "stdout:", "destination of the counts";
-        alike api: Text ApiVersion = kinds::word("one of: v1, v2"), "v2", "InfluxDB write API: v2 (InfluxDB 2) or v1 (InfluxDB 1, VictoriaMetrics)";
-        alike org: Text, "", "organization (v2)";
+        alike url: Url Option<Url> = servers::output_url("stdout:, http://host:8086 or https://host:8086"), "stdout:", "destination of the counts; remote-write and otlp: with the path of the write API";
+        alike api: Text ApiName = kinds::word("one of: v1, v2, remote-write-v1, remote-write-v2, otlp"), "v2", "write API: v2 (InfluxDB 2), v1 (InfluxDB 1, VictoriaMetrics), or another protocol";
+        alike org: Text, "", "organization (v2), or tenant in the header X-Scope-OrgID (remote-write, otlp)";
         alike bucket: Text, "", "bucket (v2)";
-        own token_file: SecretFile, "", "file that contains the token (v2)";
-        own token: Secret, "", "token (v2); can be set only in the environment";
+        own token_file: SecretFile, "", "file that contains the token (all APIs but v1)";
+        own token: Secret, "", "token (all APIs but v1); can be set only in the environment";
         alike database: Text, "", "database (v1)";
-        own username: Text, "", "user name (v1)";
-        own password_file: SecretFile, "", "file that contains the password (v1)";
-        own password: Secret, "", "password (v1); can be set only in the environment";
+        own username: Text, "", "user name (all APIs but v2)";
+        own password_file: SecretFile, "", "file that contains the password (all APIs but v2)";
+        own password: Secret, "", "password (all APIs but v2); can be set only in the environment";
         own ca_file: Path, "", "PEM file with trusted CA certificates (https:// only); if empty, the system trust store is used";
         own timeout: Span Duration = kinds::span("100ms to 5m"), "10s", "timeout for a write";
-        own gzip: Switch bool = kinds::switch("true or false"), "true", "whether to compress writes with gzip";
+        own gzip: Switch bool = kinds::switch("true or false"), "true", "whether to compress writes with gzip; remote-write always uses Snappy";
         own batch_lines: Integer usize = kinds::count("2 to 1000000"), "5000", "maximum number of points per write";
         own probe_measurement: Text String = kinds::name("1 to 64 of A-Z a-z 0-9 . _ -"), "eds_probe", "measurement of the point (value=0) used to test whether the server accepts points";
         own self_metrics: Span Duration = kinds::span("0s to 1h"), "0s", "how often this node writes its own metrics to the output; 0s means never";

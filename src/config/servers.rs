@@ -10,11 +10,11 @@ use reqwest::Url;
 
 use super::kinds::{certificates, host_and_port, items, pem, secret, secret_file, text};
 use super::values::Effective;
-use crate::output::influxdb::{Api, Settings};
+use crate::output::server::{Api, Login, Settings};
 use crate::relay::{PassthroughHttp, PassthroughSettings};
 use crate::secret::Secret;
 
-type Login = (Option<String>, Option<Secret>);
+type UrlLogin = (Option<String>, Option<Secret>);
 
 pub(super) fn store_url(text: &str, allowed: &str) -> Result<Option<redis_link::Settings>, String> {
     if text == "memory:" {
@@ -30,17 +30,11 @@ pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, Strin
     if text == "stdout:" {
         return Ok(None);
     }
-    let wrong = |problem: &str| format!("{:?} {problem}", without_secrets(text));
     let url = http_url(text, "is not an output URL", allowed)?;
-    if url.path().trim_end_matches('/').ends_with("/write") {
-        return Err(wrong(
-            "ends with the path of the write API; remove /write or /api/v2/write and everything after it, because eds adds this \
-             path itself",
-        ));
-    }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong(
-            "has a query or fragment; remove it, and use the other keys in [output] instead",
+        return Err(format!(
+            "{:?} has a query or fragment; remove it, and use the other keys in [output] instead",
+            without_secrets(text)
         ));
     }
     Ok(Some(url))
@@ -171,13 +165,19 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
                 "has a user or password, but the v2 API requires a token; remove them and set {token_file}"
             );
             values.together(&[&url_key], in_url == (None, None), &text);
-            *token = secret_of(values, [&token_key, &token_file]);
+            *token = token_of(values, [&token_key, &token_file]);
+        }
+        Api::RemoteWrite { login: found, .. } | Api::Otlp { login: found, .. } => {
+            let (username, password) = login(values, section, in_url, true);
+            let token = token_of(values, [&token_key, &token_file]);
             let is_in_file = values.text(&token_key).is_empty();
             values.together(
                 &[if is_in_file { &token_file } else { &token_key }],
-                token.as_ref().is_none_or(|token| token.expose().is_ascii()),
-                "contains characters that are not allowed in an HTTP header; it must contain nothing but the token",
+                token.is_none() || username.is_none(),
+                "is set, but there is also a user name; remove one of them",
             );
+            let basic = username.zip(password).map(|(name, secret)| Login::Basic(name, secret));
+            *found = token.map(Login::Bearer).or(basic);
         }
     }
     *ca = values.read(&ca_key, certificates);
@@ -187,7 +187,7 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
 }
 
 /// Removes the user, the password and trailing slashes from a URL. Returns the login; `None` if it is not valid UTF-8.
-fn take_login(url: &mut Url) -> Option<Login> {
+fn take_login(url: &mut Url) -> Option<UrlLogin> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8().ok()?.into_owned();
         Some(Some(text).filter(|text| !text.is_empty()))
@@ -204,7 +204,7 @@ fn take_login(url: &mut Url) -> Option<Login> {
 
 /// Returns the user and password, which may be set in the URL or by the keys in the section. Reports a problem if they
 /// contradict each other, are incomplete, or may be exposed.
-fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool) -> Login {
+fn login(values: &mut Effective, section: &str, in_url: UrlLogin, needs_user: bool) -> UrlLogin {
     let [url, name, key, file] =
         ["url", "username", "password", "password_file"].map(|name| format!("{section}.{name}"));
     let variable = format!("EDS_{}__PASSWORD", section.to_uppercase());
@@ -249,6 +249,17 @@ fn login(values: &mut Effective, section: &str, in_url: Login, needs_user: bool)
         values.together(keys, holds, &text);
     }
     (username, password)
+}
+
+fn token_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
+    let token = secret_of(values, keys);
+    let is_in_file = values.text(keys[0]).is_empty();
+    values.together(
+        &[keys[usize::from(is_in_file)]],
+        token.as_ref().is_none_or(|token| token.expose().is_ascii()),
+        "contains characters that are not allowed in an HTTP header; it must contain nothing but the token",
+    );
+    token
 }
 
 fn secret_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {

@@ -8,10 +8,9 @@ use std::ops::Range;
 
 use super::{Counted, Length};
 use crate::event::{Every, Minute};
-use crate::output::influxdb::{
-    FoundPoint, LineWriter, PointReader, ReadError, Settings, SettingsError,
-};
+use crate::output::influxdb::{FoundPoint, PointReader, ReadError};
 use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT, lines};
+use crate::output::server::{Settings, SettingsError, Writer};
 use crate::output::{SealedCounts, WriteError};
 
 /// The number of counts after which a slice ends, as a multiple of the points in a write. A slice has at least a minute.
@@ -85,7 +84,7 @@ pub(crate) async fn compare(
 ) -> Result<Compared, CompareError> {
     let covered = counted.cells.range().ok_or(CompareError::NoEvents)?;
     let reader = PointReader::connect(&database.settings).await?;
-    let writer = LineWriter::new(&database.settings, "ns")?;
+    let writer = Writer::new(&database.settings, "ns")?;
     let report = Report { covered, out, compared: Compared::default() };
     let mut comparison = Comparison { database, reader, writer, report };
     for length in counted.lengths() {
@@ -108,7 +107,7 @@ type Kind = usize;
 struct Comparison<'a, W> {
     database: &'a Database,
     reader: PointReader,
-    writer: LineWriter,
+    writer: Writer,
     report: Report<'a, W>,
 }
 

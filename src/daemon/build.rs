@@ -20,8 +20,9 @@ use crate::flush::Destination;
 use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::node::{Node, lock};
 use crate::output::Output;
-use crate::output::influxdb::{InfluxDb, LineWriter};
+use crate::output::build;
 use crate::output::line_protocol::Lines;
+use crate::output::server::Writer;
 use crate::status::Expected;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisStore, Settings};
@@ -95,9 +96,7 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     let destination = |output: &config::Output| {
         let target: Arc<dyn Output> = match &output.target {
             Target::Stdout => Arc::new(Lines(Arc::new(Mutex::new(io::stdout())))),
-            Target::InfluxDb(settings) => {
-                Arc::new(InfluxDb::new(settings, &output.probe_measurement)?)
-            }
+            Target::Server(settings) => build(settings, &output.probe_measurement)?,
         };
         Ok(Destination {
             name: output.name.clone(),
@@ -133,8 +132,8 @@ pub(super) fn expected(config: &Config, outputs: &[Destination]) -> Expected {
 pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> {
     let mut writers = Vec::new();
     for output in &config.outputs {
-        if let (Some(every), Target::InfluxDb(settings)) = (output.self_metrics, &output.target) {
-            let writer = LineWriter::new(settings, "ns")?;
+        if let (Some(every), Target::Server(settings)) = (output.self_metrics, &output.target) {
+            let writer = Writer::new(settings, "ns")?;
             writers.push(SelfMetrics { output: output.name.clone(), writer, every });
         }
     }
@@ -146,7 +145,7 @@ pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> 
 #[derive(Debug)]
 pub(super) struct SelfMetrics {
     output: OutputName,
-    writer: LineWriter,
+    writer: Writer,
     every: Duration,
 }
 

@@ -44,7 +44,7 @@ fn text(
     let outputs = if is_stdout {
         "standard output; --output http://… selects InfluxDB"
     } else {
-        "InfluxDB"
+        "a database"
     };
     let to = match addresses.first() {
         // A sender on this host reaches the node at the loopback address.

@@ -9,7 +9,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 
 use super::runtime;
-use crate::output::influxdb::install_crypto;
+use crate::output::server::install_crypto;
 
 /// Longer than the three seconds that a node waits for its store before it responds.
 const WITHIN: Duration = Duration::from_secs(4);

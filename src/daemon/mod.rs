@@ -53,7 +53,7 @@ pub(crate) fn run(
         let (config, read) = load()?;
         for output in &outputs {
             let same = config.outputs.iter().find(|read| read.name == output.name);
-            if let (Target::InfluxDb(settings), Some(Target::InfluxDb(read))) =
+            if let (Target::Server(settings), Some(Target::Server(read))) =
                 (&output.target, same.map(|read| &read.target))
             {
                 settings.replace_secret(read);

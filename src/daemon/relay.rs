@@ -22,7 +22,7 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::http::{Forward, Readiness, RelayVitals, Vitals};
 use crate::ingest::{Inherited, Opened};
 use crate::node::{Example, Progress, Throttle, lock};
-use crate::output::influxdb::{LineWriter, http_client};
+use crate::output::server::{Writer, http_client};
 use crate::relay::{
     Destination, Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX,
     READ_TIMEOUT, Routes, Sorter, Stamps, follow_name, metrics, write_queue,
@@ -74,7 +74,7 @@ impl Relay {
         if let (PassthroughSettings::Http(http), Passthrough::Server(queue)) =
             (&config.passthrough, &routes.passthrough)
         {
-            let server = LineWriter::new(&http.server, &http.precision);
+            let server = Writer::new(&http.server, &http.precision);
             let server = server.context("passthrough.url or passthrough.ca_file")?;
             let stop = relay.parts.outlet.stop.clone();
             let (queue, routes) = (Arc::clone(queue), Arc::clone(&routes));

@@ -4,13 +4,22 @@
 pub(crate) mod delivery;
 pub mod influxdb;
 pub mod line_protocol;
+mod otlp;
+mod remote_write;
+pub mod server;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::influxdb::InfluxDb;
+use self::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
+use self::otlp::Otlp;
+use self::remote_write::RemoteWrite;
+use self::server::{Api, Settings, SettingsError};
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::event::{Minute, Partition, Period, Quality};
+use crate::event::{ESTIMATE_ERROR, Minute, Partition, Period, Quality};
 
 /// The two counts for one series in one minute, as sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,4 +102,36 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     fn has_server(&self) -> bool {
         true
     }
+}
+
+/// Creates the output for a server without connecting. The measurement name used for probes must not need escaping.
+pub fn build(
+    settings: &Settings,
+    probe_measurement: &str,
+) -> Result<Arc<dyn Output>, SettingsError> {
+    let probe = probe_measurement.to_owned();
+    Ok(match settings.api {
+        Api::V1 { .. } | Api::V2 { .. } => Arc::new(InfluxDb::new(settings, probe_measurement)?),
+        Api::RemoteWrite { version, .. } => Arc::new(RemoteWrite::new(settings, version, probe)?),
+        Api::Otlp { .. } => Arc::new(Otlp::new(settings, probe)?),
+    })
+}
+
+/// Returns the metrics of a count, for servers that store one value per series: the two counts and, for windows of rollups,
+/// the error of the estimate and whether the window is incomplete.
+fn metrics(counts: &SealedCounts) -> impl Iterator<Item = (String, f64)> {
+    let SealedCounts { period: Period { suffix, .. }, unique, cumulative, quality, .. } = counts;
+    let error = if quality.is_estimated { ESTIMATE_ERROR } else { 0.0 };
+    #[expect(clippy::cast_precision_loss, reason = "these servers store values as 64-bit floats")]
+    let [unique, cumulative] = [*unique as f64, *cumulative as f64];
+    let has_error = !suffix.is_empty();
+    [
+        (true, UNIQUE_MEASUREMENT, "", unique),
+        (true, CUMULATIVE_MEASUREMENT, "", cumulative),
+        (has_error, UNIQUE_MEASUREMENT, "_error", error),
+        (quality.is_incomplete, UNIQUE_MEASUREMENT, "_complete", 0.0),
+    ]
+    .into_iter()
+    .filter(|(is_present, ..)| *is_present)
+    .map(move |(_, measurement, field, value)| (format!("{measurement}{suffix}{field}"), value))
 }

@@ -32,7 +32,7 @@ pub use sorter::{EventRule, Kind, Sorter};
 pub(crate) use writer::{Queue, write_queue};
 
 use crate::node::{Notices, Progress, lock};
-use crate::output::influxdb;
+use crate::output::server;
 
 /// Maximum length of a datagram that is read, in bytes. No UDP datagram is longer.
 pub(crate) const READ_MAX: usize = 65_536;
@@ -51,7 +51,7 @@ pub(crate) enum PassthroughSettings {
 /// A line-protocol server, and the settings of its queue.
 #[derive(Debug, Clone)]
 pub(crate) struct PassthroughHttp {
-    pub(crate) server: influxdb::Settings,
+    pub(crate) server: server::Settings,
     /// The precision of the timestamps, as a value of the `precision` parameter in the server's API.
     pub(crate) precision: String,
     pub(crate) queue_bytes: usize,

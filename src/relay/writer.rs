@@ -16,7 +16,7 @@ use crate::diagnosis::Cause;
 use crate::node::{Throttle, beginning, lock};
 use crate::output::WriteError;
 use crate::output::delivery::{Batch, Delivery, Refusal, Target};
-use crate::output::influxdb::LineWriter;
+use crate::output::server::Writer;
 
 /// Size in bytes at which no more lines are added to a piece, i.e. a request. InfluxDB accepts up to 25 MB.
 const PIECE_BYTES: usize = 512 * 1024;
@@ -159,7 +159,7 @@ impl Queue {
     }
 }
 
-impl Target for LineWriter {
+impl Target for Writer {
     type Batch = Lines;
 
     async fn write(&self, batch: &Lines) -> Result<(), WriteError> {
@@ -174,7 +174,7 @@ impl Target for LineWriter {
 
 pub(crate) async fn write_queue(
     queue: Arc<Queue>,
-    server: LineWriter,
+    server: Writer,
     routes: Arc<Routes>,
     stop: CancellationToken,
 ) {
@@ -241,7 +241,7 @@ pub(crate) async fn write_queue(
 }
 
 /// Writes a piece. If the server does not accept it, finds the lines at fault and leaves them in `delivery.failing`.
-async fn deliver(delivery: &mut Delivery<'_, LineWriter>, piece: Lines) -> Result<(), WriteError> {
+async fn deliver(delivery: &mut Delivery<'_, Writer>, piece: Lines) -> Result<(), WriteError> {
     if let Some(piece) = delivery.write(piece).await? {
         delivery.written = piece;
         return Ok(());

@@ -1,7 +1,6 @@
 //! Runs every query of the Grafana dashboards as Grafana would, and checks that it returns data.
 
 use testing::http;
-use testing::ports::Server;
 use testing::prelude::*;
 
 use super::{all_of, path, texts, yaml};
@@ -114,32 +113,23 @@ fn every_query_of_the_dashboards_succeeds() {
 }
 
 /// A Prometheus server that scrapes a node and a relay every second.
-fn scraping(world: &World) -> Server {
-    Server::start("prometheus", |port, directory| {
-        let targets = [&world.node, &world.relay].map(Node::http);
-        let config = format!(
-            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n  \
-             - {{ job_name: eds, static_configs: [{{ targets: [{:?}, {:?}] }}] }}\n",
-            path("dashboards/alerts.yml").display(),
-            targets[0].to_string(),
-            targets[1].to_string(),
-        );
-        let file = directory.join("prometheus.yml");
-        fs::write(&file, config).unwrap();
-        let mut command = Command::new("prometheus");
-        command
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", directory.join("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"));
-        command
-    })
+fn scraping(world: &World) -> Prometheus {
+    let targets = [&world.node, &world.relay].map(Node::http);
+    let config = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n  \
+         - {{ job_name: eds, static_configs: [{{ targets: [{:?}, {:?}] }}] }}\n",
+        path("dashboards/alerts.yml").display(),
+        targets[0].to_string(),
+        targets[1].to_string(),
+    );
+    Prometheus::start(&config, &[])
 }
 
 #[test]
 fn every_query_for_prometheus_succeeds() {
     let world = World::start();
     let prometheus = scraping(&world);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, prometheus.port));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, prometheus.port()));
     let mut queries = 0;
     for (file, dashboard) in dashboards() {
         for query in texts(&dashboard["panels"], "expr") {

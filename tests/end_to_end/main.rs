@@ -51,6 +51,7 @@ mod relay_loops;
 mod relay_passthrough;
 mod relay_status;
 mod remedies;
+mod remote_write;
 mod rollups;
 mod scraped;
 mod secrets;

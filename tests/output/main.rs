@@ -8,8 +8,10 @@
 
 mod answers;
 mod influxdb_v1;
+mod otlp;
 mod publishing;
 mod refusals;
+mod remote_write;
 mod requests;
 mod tls;
 mod v2;
@@ -17,7 +19,8 @@ mod v2;
 use std::time::Duration;
 
 use event_data_service::event::{Minute, Partition};
-use event_data_service::output::influxdb::{Api, InfluxDb, Settings};
+use event_data_service::output::influxdb::InfluxDb;
+use event_data_service::output::server::{Api, Settings};
 use event_data_service::output::{SealedCounts, WriteError};
 use event_data_service::secret::Secret;
 

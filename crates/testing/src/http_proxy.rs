@@ -360,7 +360,9 @@ impl Request {
     }
 
     fn is_write(&self) -> bool {
-        self.head.starts_with("POST /write") || self.head.starts_with("POST /api/v2/write")
+        ["/write", "/api/v1/write", "/api/v2/write", "/v1/"]
+            .iter()
+            .any(|path| self.head.starts_with(&format!("POST {path}")))
     }
 
     fn pass_to(&self, upstream: SocketAddr) -> io::Result<Answer> {

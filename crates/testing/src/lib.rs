@@ -21,6 +21,7 @@ pub mod points;
 pub mod ports;
 pub mod prelude;
 pub mod process;
+pub mod prometheus;
 pub mod read_back;
 pub mod redis;
 pub mod redis_cluster;

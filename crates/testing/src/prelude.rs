@@ -27,6 +27,7 @@ pub use crate::metrics::Metrics;
 pub use crate::points::{Expected, Point, Points, compare};
 pub use crate::ports::free_port;
 pub use crate::process::signal;
+pub use crate::prometheus::Prometheus;
 pub use crate::read_back;
 pub use crate::redis::RedisServer;
 pub use crate::redis_cluster::RedisCluster;

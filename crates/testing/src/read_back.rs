@@ -85,6 +85,28 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
     points
 }
 
+/// Returns all points in Prometheus, except those of windows.
+pub fn prometheus(server: SocketAddr) -> Points {
+    let query = [("query", r#"{__name__=~"(unique|cumulative)_user_event"}[20y]"#)];
+    let answer = answer(get(server, "/api/v1/query").query(&query));
+    let answer = answer.expect("Prometheus replies to a query");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let mut answer: Value = serde_json::from_str(&answer.body).expect("Prometheus replies in JSON");
+    let mut points = Points::new();
+    for series in answer["data"]["result"].as_array_mut().into_iter().flatten() {
+        let mut tags = series["metric"].take();
+        let name = tags.as_object_mut().and_then(|tags| tags.remove("__name__"));
+        let name = name.as_ref().and_then(Value::as_str).expect("a metric has a name");
+        for sample in series["values"].as_array().expect("a series has samples") {
+            let seconds = sample[0].as_i64().expect("a minute starts with a whole second");
+            let value = sample[1].as_str().and_then(|value| value.parse::<f64>().ok());
+            insert(&mut points, seconds * 1_000_000_000, &tags, name, &value.into())
+                .expect("Prometheus keeps series apart");
+        }
+    }
+    points
+}
+
 fn insert(
     points: &mut Points,
     minute_start_ns: i64,

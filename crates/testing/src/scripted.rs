@@ -117,7 +117,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
             return None;
         }
     }
-    let body = String::from_utf8(decoded(&head, &bytes[head_end..]).unwrap()).unwrap();
+    let body = String::from_utf8_lossy(&decoded(&head, &bytes[head_end..]).unwrap()).into_owned();
     Some(Request { head, body })
 }
 

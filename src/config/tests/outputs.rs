@@ -15,7 +15,7 @@ fn each_output_has_separate_keys() {
     let (config, effective) = load_with(TWO, &[], Flags::default()).unwrap();
     assert_eq!(names(&config), ["here", "there"]);
     let url = |output: &Output| match &output.target {
-        Target::InfluxDb(settings) => settings.url.to_string(),
+        Target::Server(settings) => settings.url.to_string(),
         Target::Stdout => panic!("no URL"),
     };
     let urls: Vec<_> = config.outputs.iter().map(url).collect();

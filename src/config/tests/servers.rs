@@ -3,7 +3,7 @@
 use redis_link::{Address, Endpoint, URL_FORMS};
 
 use super::*;
-use crate::output::influxdb::{self, Api};
+use crate::output::server::{self, Api};
 use crate::secret::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
@@ -20,9 +20,9 @@ fn redis(variables: &[(&str, &str)]) -> redis_link::Settings {
     }
 }
 
-fn influxdb(variables: &[(&str, &str)]) -> influxdb::Settings {
+fn influxdb(variables: &[(&str, &str)]) -> server::Settings {
     match load_variables(variables).unwrap().outputs.remove(0).target {
-        Target::InfluxDb(settings) => *settings,
+        Target::Server(settings) => *settings,
         Target::Stdout => panic!("{variables:?} is not InfluxDB"),
     }
 }
@@ -83,8 +83,13 @@ EDS_OUTPUT__URL=http://u:s@
 => environment EDS_OUTPUT__URL: output.url: "http://[hidden]@" is not a URL (empty host); use stdout:, http://host:8086 or https://host:8086
 EDS_OUTPUT__URL=http://h?db=x
 => environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a query or fragment; remove it, and use the other keys in [output] instead
-EDS_OUTPUT__URL=http://h/db/api/v2/write/?bucket=b
-=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends with the path of the write API; remove /write or /api/v2/write and everything after it, because eds adds this path itself
+EDS_OUTPUT__URL=http://localhost/db/api/v2/write/
+EDS_OUTPUT__ORG=o
+EDS_OUTPUT__BUCKET=b
+=> environment EDS_OUTPUT__URL: output.url: ends with the path of the write API; remove /write or /api/v2/write, because eds adds this path itself, or use output.api = "remote-write-v1"
+EDS_OUTPUT__URL=http://h
+EDS_OUTPUT__API=otlp
+=> environment EDS_OUTPUT__URL: output.url: has no path; add the path of the server's write API, such as /api/v1/write for remote write to Prometheus or /v1/metrics for OTLP
 "#,
     );
 }
@@ -156,6 +161,16 @@ EDS_OUTPUT__API=v1
 EDS_OUTPUT__DATABASE=d
 EDS_OUTPUT__TOKEN_FILE=/nowhere
 => environment EDS_OUTPUT__TOKEN_FILE: output.token_file: requires output.api = "v2", but it is "v1"; remove this key, or set output.api to "v2"
+EDS_OUTPUT__URL=http://h/api/v1/write
+EDS_OUTPUT__API=remote-write-v1
+EDS_OUTPUT__BUCKET=b
+EDS_OUTPUT__TOKEN=t
+EDS_OUTPUT__USERNAME=u
+EDS_OUTPUT__PASSWORD=p
+EDS_OUTPUT__SELF_METRICS=1m
+=> environment EDS_OUTPUT__BUCKET: output.bucket: requires output.api = "v2", but it is "remote-write-v1"; remove this key, or set output.api to "v2"
+=> environment EDS_OUTPUT__SELF_METRICS: output.self_metrics: requires output.api = "v1" or "v2"; remove this key, and use telemetry.otlp_url, or let Prometheus read /metrics
+=> environment EDS_OUTPUT__TOKEN: output.token: is set, but there is also a user name; remove one of them
 "#,
     );
     // An empty value, as in a file that lists all keys, is not rejected.

@@ -1,82 +1,24 @@
 //! InfluxDB and servers that implement its write API; `docs/decisions/0002-https-to-influxdb.md` explains the two clients.
-//! Neither follows redirects, which would turn a POST into a GET or leak the token, nor uses a proxy, which would see it.
 
-mod answer;
-mod http;
 mod query;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use influxdb2::api::write::TimestampPrecision;
 use influxdb2::{ClientBuilder, RequestError};
-use reqwest::Url;
 
-use self::answer::{Dialect, judge, unanswered};
-pub use self::http::{LineWriter, certificates};
-pub(crate) use self::http::{http_client, install_crypto};
 pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
 use super::line_protocol::body;
+use super::server::{
+    Api, CONNECT_TIMEOUT_MAX, Dialect, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT, Writer,
+    judge, unanswered,
+};
 use super::{Output, SealedCounts, WriteError};
-use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::secret::Secret;
 use crate::text::chain;
-
-/// Timeout for connecting, unless the timeout for the whole request is shorter.
-const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// How long idle connections are kept: less than the server's own timeout (60 s or more), which could cut off a request.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"));
-
-/// The write API and its credentials.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "fields are named after InfluxDB's terms")]
-pub enum Api {
-    /// `/api/v2/write`: InfluxDB 2, VictoriaMetrics.
-    V2 { org: String, bucket: String, token: Option<Secret> },
-    /// `/write`: InfluxDB 1.x.
-    V1 { database: String, username: Option<String>, password: Option<Secret> },
-}
-
-impl Api {
-    /// Returns the user, if the API has any, and the token or password.
-    fn login(&self) -> Option<(Option<&str>, &Secret)> {
-        match self {
-            Self::V2 { token, .. } => Some((None, token.as_ref()?)),
-            Self::V1 { username, password, .. } => Some((username.as_deref(), password.as_ref()?)),
-        }
-    }
-}
-
-/// The settings of an InfluxDB output, as validated by the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// `http://` or `https://`, a host, and optionally a port and a path to prepend to the API's own.
-    pub url: Url,
-    /// The write API.
-    pub api: Api,
-    /// Timeout for a request, from connecting to the end of the response.
-    pub timeout: Duration,
-    /// PEM certificates to trust instead of the system's.
-    pub ca: Option<Vec<u8>>,
-    /// Whether to compress bodies with gzip.
-    pub gzip: bool,
-}
-
-/// The error if the certificates are missing or unusable, or the HTTP client cannot be set up.
-#[derive(Debug, thiserror::Error)]
-#[error("output: {0}")]
-pub struct SettingsError(String);
-
-impl From<SettingsError> for WriteError {
-    /// After the start, only a replaced token can be unusable.
-    fn from(error: SettingsError) -> Self {
-        Self::Misconfigured(Diagnosis::new(Cause::OutputToken, error.to_string()))
-    }
-}
 
 /// An output that writes to one bucket or database.
 pub struct InfluxDb {
@@ -95,7 +37,7 @@ enum Client {
         /// The client for the token with which it was created.
         current: Mutex<(Arc<str>, Arc<influxdb2::Client>)>,
     },
-    Own(LineWriter),
+    Own(Writer),
 }
 
 impl InfluxDb {
@@ -117,7 +59,7 @@ impl InfluxDb {
                     current: Mutex::new((text, client)),
                 }
             }
-            Api::V2 { .. } | Api::V1 { .. } => Client::Own(LineWriter::new(settings, "ns")?),
+            _ => Client::Own(Writer::new(settings, "ns")?),
         };
         let (description, probe_measurement) = (settings.describe(), probe_measurement.to_owned());
         Ok(Self { client, description, probe_measurement })
@@ -177,27 +119,6 @@ fn crate_client(
 impl fmt::Debug for InfluxDb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("InfluxDb").field(&self.description).finish()
-    }
-}
-
-impl Settings {
-    /// Replaces the token or password by that in `read`, unless the server, the database or bucket, or the user differs.
-    pub(crate) fn replace_secret(&self, read: &Self) {
-        if self.describe() == read.describe()
-            && let (Some((user, secret)), Some((other, read))) =
-                (self.api.login(), read.api.login())
-            && user == other
-        {
-            secret.replace(read);
-        }
-    }
-
-    fn describe(&self) -> String {
-        let url = &self.url;
-        match &self.api {
-            Api::V1 { database, .. } => format!("InfluxDB at {url}, database {database}"),
-            Api::V2 { org, bucket, .. } => format!("InfluxDB at {url}, org {org}, bucket {bucket}"),
-        }
     }
 }
 

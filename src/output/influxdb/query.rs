@@ -13,10 +13,9 @@ use reqwest::{Client, RequestBuilder, Response, Url};
 use serde_json::Value;
 
 use self::answer::Answer;
-use super::http::{credentials, failure, http_client};
-use super::{Api, Settings, SettingsError};
 use crate::event::Minute;
 use crate::output::WriteError;
+use crate::output::server::{Api, Settings, SettingsError, credentials, failure, http_client};
 use crate::text::{beginning, on_one_line};
 
 /// The minimum time to wait for the next part of a response. A query takes longer than a write.
@@ -108,7 +107,7 @@ impl PointReader {
             api if self.is_victoria_metrics => {
                 let database = match api {
                     Api::V1 { database, .. } => database,
-                    Api::V2 { .. } => "",
+                    _ => "",
                 };
                 let name = format!("{measurement}_value");
                 let series = format!("{{__name__=\"{name}\",db={}}}", quoted(database));
@@ -144,6 +143,10 @@ impl PointReader {
                 let request = request.query(&[("org", org)]).header(ACCEPT, "application/csv");
                 let request = request.header(CONTENT_TYPE, "application/vnd.flux").body(flux);
                 (request, Answer::flux())
+            }
+            Api::RemoteWrite { .. } | Api::Otlp { .. } => {
+                let remedy = "use an output with output.api = \"v1\" or \"v2\"";
+                return Err(self.error("the API cannot return points", remedy));
             }
         };
         let response = self.send(request).await?;
@@ -234,7 +237,7 @@ impl Points<'_> {
         let misunderstood = |why: String| {
             let remedy = match &reader.settings.api {
                 Api::V1 { .. } => "check the URL, output.api and output.database",
-                Api::V2 { .. } => "check the URL, output.api and output.bucket",
+                _ => "check the URL, output.api and output.bucket",
             };
             reader.error(beginning(&why, ERROR_CHARS_MAX), remedy)
         };

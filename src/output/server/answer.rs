@@ -3,7 +3,7 @@
 //! | status | result |
 //! | --- | --- |
 //! | 204; 200 with an empty body | done |
-//! | 400, 413, 422 | [`WriteError::Rejected`] |
+//! | 400, 413, 422; 409 from remote write and OTLP | [`WriteError::Rejected`] |
 //! | 425, 429, 503; 408 and any 5xx with `Retry-After` | [`WriteError::Unavailable`] |
 //! | 408, other 5xx except 501 and 505 | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to check |
@@ -24,11 +24,13 @@ use crate::text::{chain, on_one_line};
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(in crate::output) enum Dialect {
     /// The v1 API: `/write?db=…`.
     V1,
     /// The v2 API: `/api/v2/write?org=…&bucket=…`.
     V2,
+    RemoteWrite,
+    Otlp,
 }
 
 /// Lower-case phrases in messages that show that the request itself is wrong, whatever its counts, and the cause of each.
@@ -41,8 +43,11 @@ const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("invalid precision", Cause::OutputPrecision),
 ];
 
+/// Lower-case phrases of Prometheus and others about points that are older than those before them.
+const ORDER_FAULTS: [&str; 4] = ["out of order", "out-of-order", "out of bounds", "too old sample"];
+
 /// Returns the result of a write, given its response. `text` is the body, or as much of it as was read.
-pub(super) fn judge(
+pub(in crate::output) fn judge(
     dialect: Dialect,
     status: u16,
     retry_after: Option<Duration>,
@@ -52,6 +57,10 @@ pub(super) fn judge(
     let separator = if message.is_empty() { "" } else { ": " };
     let reason = format!("status {status}{separator}{message}");
     let lower = message.to_lowercase();
+    let has_lines = matches!(dialect, Dialect::V1 | Dialect::V2);
+    let is_old = !has_lines && ORDER_FAULTS.iter().any(|phrase| lower.contains(phrase));
+    let known = REQUEST_FAULTS.iter().find(|(phrase, _)| has_lines && lower.contains(phrase));
+    let known = known.map(|(_, cause)| *cause).or(is_old.then_some(Cause::OutputOrder));
     Err(match (status, retry_after) {
         (200 | 204, _) if message.is_empty() => return Ok(()),
         (425 | 429 | 503, retry_after) | (408 | 500..=599, retry_after @ Some(_)) => {
@@ -60,14 +69,14 @@ pub(super) fn judge(
                 retry_after,
             }
         }
-        (400 | 413 | 422, _) => {
-            let known = REQUEST_FAULTS.iter().find(|(phrase, _)| lower.contains(phrase));
-            let cause = known.map_or(Cause::OutputRejectsAll, |(_, cause)| *cause);
+        (400 | 409 | 413 | 422, _) if status != 409 || !has_lines => {
+            let cause = known.unwrap_or(Cause::OutputRejectsAll);
             let why = if message.is_empty() { reason } else { message };
             WriteError::Rejected(Diagnosis::new(cause, why))
         }
         (408 | 500 | 502..=504 | 506..=599, None) => {
-            WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, reason))
+            // Prometheus before 3.11 has this status for points that are too old.
+            WriteError::Failed(Diagnosis::new(known.unwrap_or(Cause::OutputOverloaded), reason))
         }
         (status, _) => {
             WriteError::Misconfigured(Diagnosis::new(cause(dialect, status, &lower), reason))
@@ -88,8 +97,11 @@ fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
         (Dialect::V2, 404) if message.contains("bucket") => Cause::OutputBucket,
         (Dialect::V2, 404) if message.contains("org") => Cause::OutputOrg,
         (Dialect::V2, 404) => Cause::OutputNoWrite2,
+        (Dialect::RemoteWrite | Dialect::Otlp, 401 | 403) => Cause::OutputLogin,
+        (Dialect::RemoteWrite | Dialect::Otlp, 404 | 405) => Cause::OutputNoPath,
         (_, 300..=399) => Cause::OutputMoved,
-        (_, 415) => Cause::OutputNoGzip,
+        (Dialect::V1 | Dialect::V2 | Dialect::Otlp, 415) => Cause::OutputNoGzip,
+        (Dialect::RemoteWrite | Dialect::Otlp, _) => Cause::OutputNoApi,
         _ => Cause::NotInfluxDb,
     }
 }
@@ -102,7 +114,7 @@ fn message(text: &str) -> String {
 }
 
 /// Returns the error for a request that got no response, or a response that is not HTTP.
-pub(super) fn unanswered(
+pub(in crate::output) fn unanswered(
     error: &(dyn Error + 'static),
     is_connect: bool,
     is_timeout: bool,

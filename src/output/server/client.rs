@@ -1,4 +1,4 @@
-//! [`LineWriter`]: the client for the v1 API, and for the v2 API over `https://` or with a path in the URL.
+//! [`Writer`]: the client for all write APIs, except for uncompressed writes to the v2 API.
 
 use std::error::Error;
 use std::io::{self, Write as _};
@@ -16,23 +16,43 @@ use super::answer::{Dialect, judge, retry_after, unanswered};
 use super::{Api, CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
-use crate::secret::Secret;
 use crate::text::{chain, find_tls, on_one_line};
 
 /// Maximum number of bytes read from a response. Responses may be long: InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The tenant of Mimir, Cortex and Loki.
+const TENANT: &str = "x-scope-orgid";
 /// The minimum size of a body that is compressed, in bytes: about as much as fits in one packet.
 const GZIP_BYTES_MIN: usize = 1400;
 
-/// Writes lines to one database or bucket, using the v1 or v2 API.
+/// Writes to one server with the API in its settings.
 #[derive(Debug)]
-pub struct LineWriter {
+pub struct Writer {
     client: Client,
-    /// The URL of the write API, including the query that selects the database or bucket.
+    /// The URL of the write API, including any query that selects the database or bucket.
     url: Url,
     settings: Settings,
     dialect: Dialect,
     description: String,
+}
+
+/// The response to a write.
+#[derive(Debug)]
+pub(in crate::output) struct Answer {
+    dialect: Dialect,
+    pub(in crate::output) status: u16,
+    pub(in crate::output) headers: HeaderMap,
+    /// At most the first [`ANSWER_BYTES_MAX`] bytes of the body.
+    pub(in crate::output) body: Vec<u8>,
+}
+
+impl Answer {
+    /// Returns the result of the write if `text` is the message in the response.
+    pub(in crate::output) fn judge(&self, text: &str) -> Result<(), WriteError> {
+        let header = self.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = header.and_then(|value| retry_after(value, SystemTime::now()));
+        judge(self.dialect, self.status, retry_after, text)
+    }
 }
 
 /// Installs the implementation of TLS that all clients use.
@@ -66,8 +86,8 @@ pub(crate) fn http_client(
     builder.build().map_err(|error| SettingsError(chain(&error)))
 }
 
-impl LineWriter {
-    /// Creates the client without connecting. `precision` is the unit of the timestamps, as written in the API.
+impl Writer {
+    /// Creates the client without connecting. `precision` is the unit of timestamps in line protocol, as written in the API.
     pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
         let is_plain = settings.url.scheme() == "http";
         let client = http_client(settings.timeout, settings.ca.as_deref(), is_plain)?;
@@ -77,34 +97,42 @@ impl LineWriter {
         Ok(Self { client, url, settings, dialect, description })
     }
 
-    /// Writes the lines in one request. On `Err`, any part of them may have been written.
+    /// Writes line protocol in one request. On `Err`, any part of it may have been written.
     pub async fn write(&self, lines: impl AsRef<[u8]> + Into<Body>) -> Result<(), WriteError> {
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        let answer = self.post(HeaderMap::from_iter([(CONTENT_TYPE, text)]), lines).await?;
+        answer.judge(&String::from_utf8_lossy(&answer.body))
+    }
+
+    /// Posts a body with these headers, compressed if the settings ask for it.
+    pub(in crate::output) async fn post(
+        &self,
+        mut headers: HeaderMap,
+        body: impl AsRef<[u8]> + Into<Body>,
+    ) -> Result<Answer, WriteError> {
         // The token or the password may have been replaced since the last write.
-        let mut headers = credentials(&self.client, &self.settings)?;
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.extend(credentials(&self.client, &self.settings)?);
+        let is_compressed = self.settings.gzip
+            && body.as_ref().len() >= GZIP_BYTES_MIN
+            && !headers.contains_key(CONTENT_ENCODING);
         let request = self.client.post(self.url.clone()).headers(headers);
-        let is_compressed = self.settings.gzip && lines.as_ref().len() >= GZIP_BYTES_MIN;
-        let request = match is_compressed.then(|| compressed(lines.as_ref())) {
+        let request = match is_compressed.then(|| compressed(body.as_ref())) {
             Some(Ok(bytes)) => request.header(CONTENT_ENCODING, "gzip").body(bytes),
-            Some(Err(_)) | None => request.body(lines),
+            Some(Err(_)) | None => request.body(body),
         };
         let answer = async {
             let mut response = request.send().await?;
-            let mut bytes = Vec::new();
-            while bytes.len() < ANSWER_BYTES_MAX
+            let mut body = Vec::new();
+            while body.len() < ANSWER_BYTES_MAX
                 && let Some(chunk) = response.chunk().await?
             {
-                let room = ANSWER_BYTES_MAX - bytes.len();
-                bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                let room = ANSWER_BYTES_MAX - body.len();
+                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             }
-            Ok((response, bytes))
+            let (dialect, status) = (self.dialect, response.status().as_u16());
+            Ok(Answer { dialect, status, headers: std::mem::take(response.headers_mut()), body })
         };
-        let (response, bytes) =
-            answer.await.map_err(|error: reqwest::Error| failure(&error.without_url()))?;
-        let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = header.and_then(|value| retry_after(value, SystemTime::now()));
-        let text = String::from_utf8_lossy(&bytes);
-        judge(self.dialect, response.status().as_u16(), retry_after, &text)
+        answer.await.map_err(|error: reqwest::Error| failure(&error.without_url()))
     }
 
     /// Returns a description of the destination for log messages, without secrets.
@@ -121,23 +149,26 @@ fn compressed(lines: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the headers with the credentials.
-pub(super) fn credentials(
+pub(in crate::output) fn credentials(
     client: &Client,
     settings: &Settings,
 ) -> Result<HeaderMap, SettingsError> {
     let unusable = |error: &(dyn Error + 'static)| SettingsError(chain(error));
     let request = client.post(settings.url.clone());
-    let request = match &settings.api {
-        Api::V2 { token: Some(token), .. } => {
-            let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
+    let scheme = if settings.api.accepts_lines() { "Token" } else { "Bearer" };
+    let request = match settings.api.login() {
+        Some((None, token)) => {
+            let header = HeaderValue::from_str(&format!("{scheme} {}", token.expose()));
             let mut header = header.map_err(|error| unusable(&error))?;
             header.set_sensitive(true);
             request.header(AUTHORIZATION, header)
         }
-        Api::V1 { username: Some(username), password, .. } => {
-            request.basic_auth(username, password.as_ref().map(Secret::expose))
-        }
-        Api::V2 { .. } | Api::V1 { .. } => request,
+        Some((Some(username), password)) => request.basic_auth(username, Some(password.expose())),
+        None => request,
+    };
+    let request = match settings.api.tenant() {
+        Some(tenant) => request.header(TENANT, tenant),
+        None => request,
     };
     Ok(request.build().map_err(|error| unusable(&error))?.headers().clone())
 }
@@ -165,12 +196,14 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> (Url, Dialect) {
             url.query_pairs_mut().append_pair("org", org).append_pair("bucket", bucket);
             Dialect::V2
         }
+        Api::RemoteWrite { .. } => return (url, Dialect::RemoteWrite),
+        Api::Otlp { .. } => return (url, Dialect::Otlp),
     };
     url.query_pairs_mut().append_pair("precision", precision);
     (url, dialect)
 }
 
-pub(super) fn failure(error: &reqwest::Error) -> WriteError {
+pub(in crate::output) fn failure(error: &reqwest::Error) -> WriteError {
     let cause = match find_tls(error) {
         Some(rustls::Error::InvalidCertificate(_)) => Cause::OutputCertificate,
         Some(rustls::Error::InvalidMessage(_)) => Cause::OutputNotTls,
