@@ -13,6 +13,7 @@ mod rollup;
 mod sections;
 mod servers;
 mod sources;
+mod telemetry;
 mod values;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub(crate) use self::requests::Requests;
 pub use self::sections::KEYS;
 pub(crate) use self::sections::{Http, Input, Log};
 pub use self::sources::{Flags, RelayFlags};
+pub(crate) use self::telemetry::Telemetry;
 pub use self::values::{
     ConfigErrors, Effective, Form, Key, LOG_VARIABLE, Origin, Problem, Program, VARIABLE_PREFIX,
 };

@@ -14,6 +14,7 @@ use super::rollup;
 use super::sections::{self, Flush, Http, Input, Log, Top};
 use super::servers::{self, exposed_host, is_loopback};
 use super::sources::host_name;
+use super::telemetry::{self, Telemetry};
 use super::values::{Effective, HTTP_FILES};
 use crate::event::{LineLimits, LineRules, Partitions, Rollup, Window, is_reserved};
 use crate::flush::FlushSettings;
@@ -56,6 +57,7 @@ pub struct Config {
     pub(crate) access: Arc<Mutex<Access>>,
     /// `None` if events do not arrive by HTTP.
     pub(crate) requests: Option<Requests>,
+    pub(crate) telemetry: Option<Telemetry>,
     pub(crate) log: Log,
     /// The cluster-wide settings except `store.url` and `store.prefix`, in a canonical form so that nodes can compare them.
     pub(crate) alike: Vec<(&'static str, String)>,
@@ -85,6 +87,7 @@ const TO_SEND: [&str; 6] = [
 /// Like [`build`], but for operator commands, which need neither the keys in [`TO_SEND`] nor the [`HTTP_FILES`].
 pub(super) fn build_to_look(values: &mut Effective) -> Config {
     values.ignore(&HTTP_FILES);
+    values.ignore(&["telemetry.otlp_url"]);
     for output in 0..values.outputs() {
         values.index = output;
         values.ignore(&TO_SEND);
@@ -158,6 +161,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         http,
         access,
         requests: requests::read(values),
+        telemetry: telemetry::read(values),
         log: Log::read(values),
         alike: (values.alike())
             .chain([(OUTPUTS, alike_outputs.join("; ")), ("rollups", alike_rollups.join("; "))])
@@ -336,7 +340,7 @@ impl Config {
     }
 
     fn exposed(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = Vec::from_iter(self.telemetry.as_ref().and_then(Telemetry::warning));
         if let Store::Redis(settings) = &self.store
             && settings.redis.tls.is_none()
             && let Some(host) = remote_host(&settings.redis.address)

@@ -11,6 +11,7 @@ use super::requests::{self, Requests};
 use super::sections::{Http, Input, Log, Passthrough, Relay, Store, Top};
 use super::servers::{self, exposed_host, refuse_keys};
 use super::sources::host_name;
+use super::telemetry::{self, Telemetry};
 use super::values::Effective;
 use crate::event::{LineLimits, LineRules, Precision};
 use crate::http::Access;
@@ -36,6 +37,7 @@ pub struct RelayConfig {
     pub(crate) requests: Option<Requests>,
     /// Trusted CA certificates for `relay.http_to`.
     pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) telemetry: Option<Telemetry>,
     pub(crate) log: Log,
 }
 
@@ -43,7 +45,7 @@ impl RelayConfig {
     /// Returns warnings about settings that are valid but unwise. Each warning is a sentence that names the keys involved.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = Vec::from_iter(self.telemetry.as_ref().and_then(Telemetry::warning));
         if let PassthroughSettings::Http(http) = &self.passthrough
             && let Some(host) = exposed_host(&http.server.url)
         {
@@ -101,6 +103,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
         access,
         requests,
         ca: values.read("relay.ca_file", certificates),
+        telemetry: telemetry::read(values),
         log: Log::read(values),
     }
 }

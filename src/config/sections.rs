@@ -217,6 +217,14 @@ sections! {
         each cert_file: Path, "", "PEM file with the HTTP server's certificate chain; if empty, there is no TLS";
         each key_file: Path, "", "PEM file with the HTTP server's private key";
     }
+    #[derive(Debug)]
+    Telemetry "telemetry." {
+        each otlp_url: Url Option<Url> = servers::otlp_url("http://host:4318 or https://host:4318"), "", "OpenTelemetry collector for metrics and traces (OTLP over HTTP); if empty, there is none";
+        each interval: Span Duration = kinds::span("1s to 1h"), "15s", "how often metrics and traces are sent";
+        each token_file: SecretFile, "", "file that contains the collector's token (Bearer)";
+        each token: Secret, "", "the collector's token (Bearer); can be set only in the environment";
+        each ca_file: Path, "", "PEM file with trusted CA certificates (https:// only); if empty, the system trust store is used";
+    }
     #[derive(Debug, Clone)]
     Log "log." {
         each level: Text Option<Level> = kinds::level("one of: error, warn, info, debug, trace"), "info", "minimum level of log messages";

@@ -40,6 +40,22 @@ pub(super) fn output_url(text: &str, allowed: &str) -> Result<Option<Url>, Strin
     Ok(Some(url))
 }
 
+/// Parses `telemetry.otlp_url`, below which the paths for metrics and traces are.
+pub(super) fn otlp_url(text: &str, allowed: &str) -> Result<Option<Url>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let url = http_url(text, "is not the URL of a collector", allowed)?;
+    let has_login = !url.username().is_empty() || url.password().is_some();
+    if has_login || url.query().is_some() || url.path().contains("/v1/") {
+        let url = without_secrets(text);
+        return Err(format!(
+            "{url:?} has a user, a query, or the path of metrics or traces; use {allowed}"
+        ));
+    }
+    Ok(Some(url))
+}
+
 /// Parses `passthrough.url`. For an HTTP server, the caller must still set the credentials, the timeout and the queue size.
 pub(super) fn passthrough_url(text: &str, allowed: &str) -> Result<PassthroughSettings, String> {
     if text == "none:" {
@@ -251,7 +267,7 @@ fn login(values: &mut Effective, section: &str, in_url: UrlLogin, needs_user: bo
     (username, password)
 }
 
-fn token_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
+pub(super) fn token_of(values: &mut Effective, keys: [&str; 2]) -> Option<Secret> {
     let token = secret_of(values, keys);
     let is_in_file = values.text(keys[0]).is_empty();
     values.together(

@@ -96,8 +96,9 @@ pub(super) const HTTP_FILES: [&str; 6] = [
 /// The other keys whose values take effect when a running process reloads its configuration.
 const RELOADED: [&str; 2] = ["log.level", "http.public"];
 /// The files with secrets that a running process replaces, but cannot add or remove.
-const SECRET_FILES: [&str; 4] = [
+const SECRET_FILES: [&str; 5] = [
     "output.token_file",
+    "telemetry.token_file",
     "output.password_file",
     "passthrough.token_file",
     "passthrough.password_file",

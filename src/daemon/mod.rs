@@ -3,6 +3,7 @@
 mod build;
 mod connect;
 mod demo;
+mod exporter;
 mod first_start;
 mod healthy;
 mod log;
@@ -28,7 +29,9 @@ pub(crate) use self::run::EventsLost;
 use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
-use crate::config::{Config, ConfigErrors, Effective, Http, RelayConfig, Requests, Target};
+use crate::config::{
+    Config, ConfigErrors, Effective, Http, RelayConfig, Requests, Target, Telemetry,
+};
 use crate::http::Access;
 use crate::node::lock;
 use crate::relay::PassthroughSettings;
@@ -48,9 +51,10 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
-    let outputs = config.outputs.clone();
+    let (outputs, telemetry) = (config.outputs.clone(), config.telemetry.clone());
     let reload = move || {
         let (config, read) = load()?;
+        replace_token(telemetry.as_ref(), config.telemetry.as_ref());
         for output in &outputs {
             let same = config.outputs.iter().find(|read| read.name == output.name);
             if let (Target::Server(settings), Some(Target::Server(read))) =
@@ -72,9 +76,10 @@ pub(crate) fn relay(
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
-    let passthrough = config.passthrough.clone();
+    let (passthrough, telemetry) = (config.passthrough.clone(), config.telemetry.clone());
     let reload = move || {
         let (config, read) = load()?;
+        replace_token(telemetry.as_ref(), config.telemetry.as_ref());
         if let (PassthroughSettings::Http(http), PassthroughSettings::Http(read)) =
             (&passthrough, &config.passthrough)
         {
@@ -111,6 +116,14 @@ fn replace(running: &[Option<Guarded>; 2], read: &[Option<Guarded>; 2]) {
         {
             *lock(access) = lock(read).clone();
         }
+    }
+}
+
+/// Makes the exporter use the token that has been read again.
+fn replace_token(running: Option<&Telemetry>, read: Option<&Telemetry>) {
+    if let (Some(running), Some(read)) = (running, read) {
+        // The settings for traces share the token.
+        running.metrics.replace_secret(&read.metrics);
     }
 }
 

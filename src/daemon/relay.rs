@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::exporter::Exporter;
 use super::run::{Parts, Running};
 use super::{UNREAD_MAX, build};
 use crate::config::RelayConfig;
@@ -95,6 +96,13 @@ impl Relay {
             relay.parts.intake.tasks.spawn(server.serve(Arc::new(sink)));
         }
         let stop = relay.parts.side.stop.clone();
+        if let Some(telemetry) = &config.telemetry {
+            let exporter = Exporter::new(telemetry, "eds-relay", config.name.clone());
+            let exporter = exporter.context("telemetry.otlp_url or telemetry.ca_file")?;
+            let view = Arc::clone(&relay.view);
+            let text = move || view.metrics(Format::Classic).ok();
+            relay.parts.side.tasks.spawn(exporter.run(None, text, stop.clone()));
+        }
         relay.parts.side.tasks.spawn(Arc::clone(&relay.view).run(stop));
         relay.follow_names(&routes).await?;
         relay.start_readers(config, opened, &routes);

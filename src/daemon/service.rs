@@ -11,7 +11,9 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::exporter::Exporter;
 use super::run::{Parts, Running};
 use super::{UNREAD_MAX, build, first_start};
 use crate::config::Config;
@@ -26,7 +28,7 @@ use crate::node::{LedgerTotals, Node, files};
 use crate::spool::{Keeper, Spool};
 use crate::status::{LossReporter, MinuteLimits, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, StoreError};
-use crate::telemetry::{self, Metrics, gauge};
+use crate::telemetry::{self, Format, Metrics, gauge};
 
 /// Minimum time after draining for the worker and senders to release their claims or send the remaining counts.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
@@ -218,6 +220,14 @@ impl Service {
         }
         side.spawn_cancelled(look_for_leftovers(self.store.clone()));
         side.tasks.spawn(reporter.run());
+        if let Some(telemetry) = &config.telemetry {
+            self.node.spans.enable(xxh3_64(format!("{:?}", config.alike).as_bytes()));
+            let exporter = Exporter::new(telemetry, "eds", config.node.clone());
+            let exporter = exporter.context("telemetry.otlp_url or telemetry.ca_file")?;
+            let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+            let text = move || metrics.encode(Format::Classic).ok();
+            side.tasks.spawn(exporter.run(Some(node), text, side.stop.clone()));
+        }
         for writer in build::self_metrics(config)? {
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
             side.spawn_cancelled(writer.run(config.node.clone(), node, metrics));

@@ -7,10 +7,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
-use crate::node::Throttle;
+use crate::node::{Node, Throttle, number};
 use crate::output::delivery::{Batch, Target};
 use crate::output::{Output, SealedCounts, WriteError};
-use crate::store::{Store, StoreError};
+use crate::store::{OutputName, Store, StoreError};
 use crate::telemetry::{Metrics, OutputMetrics};
 
 /// Timeout for comparing settings. After a timeout, the node continues as if nothing had changed.
@@ -82,6 +82,8 @@ pub(super) struct CountsTarget {
     pub(super) store: Arc<dyn Store>,
     pub(super) output: Arc<dyn Output>,
     pub(super) metrics: OutputMetrics,
+    pub(super) node: Arc<Node>,
+    pub(super) name: OutputName,
     /// The minute used for probes. It is recent, so it is within the output's retention period.
     pub(super) newest: Minute,
 }
@@ -107,7 +109,24 @@ impl Target for CountsTarget {
     type Batch = Vec<SealedCounts>;
 
     async fn write(&self, batch: &Vec<SealedCounts>) -> Result<(), WriteError> {
-        self.checked(self.output.write(batch)).await
+        let Node { spans, clock, .. } = &*self.node;
+        let start = clock.now_nanos();
+        let result = self.checked(self.output.write(batch)).await;
+        if spans.is_enabled() {
+            let times = [start, clock.now_nanos()];
+            for counts in batch.chunk_by(|a, b| a.minute == b.minute) {
+                let attributes = || {
+                    vec![
+                        ("eds.minute", counts[0].minute.into()),
+                        ("eds.output", self.name.as_str().into()),
+                        ("eds.series", number(counts.len())),
+                    ]
+                };
+                let error = result.as_ref().err().map(ToString::to_string);
+                spans.add_step("write", counts[0].minute, times, attributes, error);
+            }
+        }
+        result
     }
 
     async fn probe(&self) -> Option<Result<(), WriteError>> {
@@ -176,6 +195,8 @@ mod tests {
             store: Arc::new(Other),
             output: Arc::new(Other),
             metrics: Metrics::new(Arc::<Node>::default()).of_output("o"),
+            node: Arc::default(),
+            name: OutputName::default(),
             newest: Minute::MIN,
         };
         for result in [target.write(&Vec::new()).await, target.probe().await.unwrap()] {

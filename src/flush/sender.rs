@@ -10,6 +10,7 @@ use std::time::Duration;
 use coordination::Mutex;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
+use tracing::Instrument;
 
 use super::agreement::{CountsTarget, accepts_nothing};
 use super::breaker::Breaker;
@@ -18,7 +19,7 @@ use super::schedule::{SETTLE_MIN, looked_within};
 use super::{Destination, Shared};
 use crate::diagnosis::{Cause, Diagnosis, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{Heartbeat, lock};
+use crate::node::{Heartbeat, lock, number};
 use crate::output::delivery::{Delivery, Refusal};
 use crate::output::{SealedCounts, WriteError};
 use crate::store::{Announced, Claim, SeriesCounts, Store, StoreError};
@@ -111,6 +112,8 @@ impl Sender {
             store: Arc::clone(&shared.store) as Arc<dyn Store>,
             output: Arc::clone(&self.destination.output),
             metrics: self.metrics.clone(),
+            node: Arc::clone(&shared.node),
+            name: self.destination.name.clone(),
             newest: claims.iter().map(|claim| claim.minute).fold(now, Minute::max),
         };
         let mut delivery = Delivery::new(&target, self.last.take());
@@ -252,13 +255,27 @@ impl Sender {
         self.shared.node.peaks.users.fetch_max(users, Ordering::Relaxed);
         for (claim, counts) in self.by_claim(written, |counts| counts) {
             let series: Vec<_> = counts.iter().map(|counts| &*counts.series).collect();
-            self.acknowledge(&claim, &series).await;
+            let span = self.shared.node.spans.log_of(claim.minute);
+            self.acknowledge(&claim, &series).instrument(span).await;
         }
     }
 
     async fn acknowledge(&self, claim: &Claim, series: &[&str]) {
         let Shared { store, settings, node, .. } = &*self.shared;
-        match store.acknowledge(claim, series, settings.lease).await {
+        let start = node.clock.now_nanos();
+        let acknowledged = store.acknowledge(claim, series, settings.lease).await;
+        let attributes = || {
+            vec![
+                ("eds.minute", claim.minute.into()),
+                ("eds.partition", number(claim.partition.index())),
+                ("eds.output", self.destination.name.as_str().into()),
+                ("eds.series", number(series.len())),
+            ]
+        };
+        let error = acknowledged.as_ref().err().map(ToString::to_string);
+        let times = [start, node.clock.now_nanos()];
+        node.spans.add_step("acknowledge", claim.minute, times, attributes, error);
+        match acknowledged {
             Ok(false) => {}
             Ok(true) => {
                 self.shared.claims.remove(claim);

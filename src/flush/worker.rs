@@ -11,6 +11,7 @@ use chrono::{DateTime, SecondsFormat};
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::agreement::Agreement;
 use super::backlog::BacklogReport;
@@ -20,7 +21,7 @@ use super::schedule::looked_within;
 use super::{FlushSettings, Shared};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{self, Heartbeat, Node, Throttle};
+use crate::node::{self, Heartbeat, Node, Throttle, number};
 use crate::store::{
     Bucket, CheckIn, Claim, ClaimRequest, Compaction, News, OutputName, SealRequest, StoreError,
 };
@@ -196,7 +197,9 @@ impl Worker {
         while let Some(mut claims) = stop.run_until_cancelled(inbox.next(|_| true)).await {
             take_turns(&mut claims);
             for claims in claims.chunks(together) {
-                let calls: Vec<_> = claims.iter().map(|claim| self.seal(claim)).collect();
+                let spans = &self.shared.node.spans;
+                let seal = |claim| self.seal(claim).instrument(spans.log_of(claim.minute));
+                let calls: Vec<_> = claims.iter().map(seal).collect();
                 let sealed = stream::iter(calls).buffer_unordered(concurrent);
                 let sealed: Vec<_> = sealed.collect().await;
                 self.pass_on(sealed.into_iter().flatten().collect(), &[]);
@@ -229,10 +232,12 @@ impl Worker {
             zeros,
         };
         let mut series = 0;
+        let start = self.shared.node.clock.now_nanos();
         while !self.shared.stop.is_cancelled() {
             let done = match store.compact(claim, &request).await {
                 Ok(done) => done,
                 Err(error) => {
+                    self.traced(claim, start, series, Some(error.to_string()));
                     self.shared.claim_failed(claim, &error);
                     break;
                 }
@@ -246,6 +251,7 @@ impl Worker {
             if done.left == 0 {
                 let is_old = !self.shared.is_recent(claim.minute);
                 metrics.old_seals.inc_by(is_old.into());
+                self.traced(claim, start, series, None);
                 if !is_old && partitions.rollup(claim.partition).is_none() {
                     self.peaked(claim, series);
                 }
@@ -257,6 +263,18 @@ impl Worker {
             }
         }
         Vec::new()
+    }
+
+    fn traced(&self, claim: &Claim, start: i64, series: u64, error: Option<String>) {
+        let Node { spans, clock, .. } = &*self.shared.node;
+        let attributes = || {
+            vec![
+                ("eds.minute", claim.minute.into()),
+                ("eds.partition", number(claim.partition.index())),
+                ("eds.series", number(series)),
+            ]
+        };
+        spans.add_step("seal", claim.minute, [start, clock.now_nanos()], attributes, error);
     }
 
     fn peaked(&self, claim: &Claim, series: u64) {

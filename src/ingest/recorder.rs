@@ -7,6 +7,7 @@ mod coverage;
 mod known;
 mod replay;
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,8 +183,22 @@ impl Recorder {
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
         let mut is_recorded = true;
+        let Node { spans, clock, .. } = &*self.node;
+        let mut minutes = BTreeMap::new();
+        let start = clock.now_nanos();
         for requests in transactions(batch, state.bounds) {
+            if spans.is_enabled() {
+                for request in &requests {
+                    *minutes.entry(request.minute).or_default() += request.occurrences.len();
+                }
+            }
             is_recorded &= self.record_requests(state, requests, origin).await;
+        }
+        if is_recorded {
+            let times = [start, clock.now_nanos()];
+            for (minute, events) in minutes {
+                spans.recorded(minute, times, events);
+            }
         }
         self.metrics.record_seconds.observe(began.elapsed().as_secs_f64());
         is_recorded

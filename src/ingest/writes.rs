@@ -103,7 +103,7 @@ pub(crate) struct Writes {
     partitions: Partitions,
     limits: QueueLimits,
     has_spool: bool,
-    node: Arc<Node>,
+    pub(crate) node: Arc<Node>,
     /// Cancelled when no more requests arrive.
     closed: CancellationToken,
 }

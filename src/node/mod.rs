@@ -7,6 +7,7 @@ mod losses;
 mod notices;
 mod progress;
 mod rounded;
+mod spans;
 mod unstamped;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ pub use notices::Example;
 pub(crate) use notices::{Notices, beginning};
 pub use progress::{Heartbeat, Progress};
 pub(crate) use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
+pub(crate) use spans::{Attribute, Span, Spans, log_span, number, sampled};
 pub(crate) use unstamped::{Sample, Unstamped, WINDOW_MS};
 
 use crate::diagnosis::{Diagnosis, LossCause};
@@ -46,6 +48,7 @@ pub struct Node {
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
     pub(crate) name_taken: AtomicBool,
     pub(crate) peaks: Peaks,
+    pub(crate) spans: Spans,
 }
 
 /// The highest numbers since they were last taken.

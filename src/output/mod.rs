@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use self::influxdb::InfluxDb;
 use self::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
 use self::otlp::Otlp;
+pub(crate) use self::otlp::OtlpClient;
 use self::remote_write::RemoteWrite;
 use self::server::{Api, Settings, SettingsError};
 use crate::diagnosis::{Cause, Diagnosis};

@@ -2,6 +2,7 @@
 
 mod exposition;
 mod metrics;
+mod otlp;
 mod points;
 mod process;
 mod status_line;
@@ -10,6 +11,7 @@ mod writes;
 pub use exposition::Format;
 pub(crate) use metrics::OfOutput;
 pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
+pub(crate) use otlp::Process;
 pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};

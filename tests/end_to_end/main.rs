@@ -69,6 +69,7 @@ mod status;
 mod status_watch;
 mod stops;
 mod support_itself;
+mod telemetry;
 mod terminal;
 mod tls;
 mod unix;

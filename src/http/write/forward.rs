@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use reqwest::{Client, Url};
 use tokio::time::timeout;
 
-use super::{Sink, Write, unavailable};
+use super::{Sink, TRACEPARENT, Write, unavailable};
 
 /// The maximum size of a node's answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -59,8 +59,10 @@ impl Forward {
         url.set_path(write.uri.path());
         url.set_query(write.uri.query());
         let mut request = self.client.post(url).body(write.body.clone());
-        if let Some(value) = write.headers.get(AUTHORIZATION) {
-            request = request.header(AUTHORIZATION, value);
+        for name in [AUTHORIZATION, TRACEPARENT] {
+            if let Some(value) = write.headers.get(&name) {
+                request = request.header(name, value);
+            }
         }
         let mut response = request.send().await?;
         let (status, headers) = (response.status(), response.headers().clone());

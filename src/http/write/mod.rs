@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use self::body::{Bodies, Unread};
 pub(crate) use self::forward::Forward;
@@ -30,7 +31,7 @@ use super::access::{Access, Token};
 use super::connections::{self, Client, Patience};
 use crate::event::Precision;
 use crate::ingest::{Refused, Terms, Writes, Written};
-use crate::node::lock;
+use crate::node::{Node, Span, lock, log_span, number, sampled};
 use crate::telemetry::WriteMetrics;
 
 /// Time limit for an idle connection. Clients that write every few seconds keep theirs.
@@ -67,6 +68,9 @@ pub(crate) struct Write {
     pub(crate) source: Option<SocketAddr>,
 }
 
+/// The trace of a request (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
 /// What handles the requests.
 #[async_trait]
 pub(crate) trait Sink: std::fmt::Debug + Send + Sync {
@@ -95,6 +99,35 @@ impl Sink for NodeSink {
     }
 
     async fn write(&self, write: Write) -> Response {
+        let Node { spans, clock, .. } = &*self.writes.node;
+        let header = write.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        let Some((trace, parent)) = header.and_then(sampled).filter(|_| spans.is_enabled()) else {
+            return self.record(write).await;
+        };
+        let (start_nanos, bytes) = (clock.now_nanos(), write.body.len());
+        let response = self.record(write).instrument(log_span(trace)).await;
+        let status = response.status();
+        let attributes = vec![
+            ("http.response.status_code", number(status.as_u16())),
+            ("http.request.body.size", number(bytes)),
+        ];
+        let error = (!status.is_success()).then(|| status.to_string());
+        let (parent, end_nanos) = (Some(parent), clock.now_nanos());
+        spans.add(Span {
+            name: "request",
+            trace,
+            parent,
+            start_nanos,
+            end_nanos,
+            attributes,
+            error,
+        });
+        response
+    }
+}
+
+impl NodeSink {
+    async fn record(&self, write: Write) -> Response {
         let terms = Terms {
             precision: write.precision,
             stamps: self.stamps,
