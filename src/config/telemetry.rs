@@ -19,7 +19,7 @@ pub(crate) struct Telemetry {
     pub(crate) interval: Duration,
 }
 
-/// Reads `[telemetry]`. Returns `None` if nothing is exported.
+/// Reads `[telemetry]`. Returns `None` without a collector.
 pub(super) fn read(values: &mut Effective) -> Option<Telemetry> {
     let sections::Telemetry { otlp_url, interval } = sections::Telemetry::read(values);
     let url = otlp_url?;

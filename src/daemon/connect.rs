@@ -14,6 +14,8 @@ use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::{ListenAddress, Table, holder};
+use crate::output::OtlpClient;
+use crate::output::server::Settings;
 use crate::store::ServerFound;
 
 type Tested = Result<String, Diagnosis>;
@@ -23,6 +25,9 @@ pub(crate) fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     let mut tested = runtime()?.block_on(async {
         let mut tested = store(config).await?;
         tested.extend(outputs(config).await?);
+        if let Some(telemetry) = &config.telemetry {
+            tested.push(collector(&telemetry.metrics).await);
+        }
         anyhow::Ok(tested)
     })?;
     tested.extend(sockets(config));
@@ -89,6 +94,16 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tested>> {
         }
     });
     Ok(futures_util::future::join_all(all).await)
+}
+
+/// Sends a request without metrics.
+async fn collector(settings: &Settings) -> Tested {
+    let failed = |why: String| Diagnosis::new(Cause::Collector, why).at("telemetry.otlp_url");
+    let client = OtlpClient::new(settings).map_err(|error| failed(error.to_string()))?;
+    match client.post(Vec::new()).await {
+        Ok(()) => Ok(format!("telemetry.otlp_url: {} accepts metrics", client.describe())),
+        Err(error) => Err(failed(error.found().why.clone())),
+    }
 }
 
 fn sockets(config: &Config) -> Vec<Tested> {

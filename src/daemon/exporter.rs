@@ -1,5 +1,5 @@
-//! [`Exporter`]: the task that sends a process's metrics and spans to an OpenTelemetry collector. What cannot be sent
-//! immediately is dropped, because counts must never wait for it.
+//! [`Exporter`]: the task that sends a process's metrics and spans to an OpenTelemetry collector. Those that
+//! cannot be sent immediately are dropped, because counts must never wait for them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Telemetry;
+use crate::diagnosis::Cause;
 use crate::node::{Node, Throttle};
 use crate::output::OtlpClient;
 use crate::output::server::SettingsError;
@@ -69,11 +70,11 @@ impl Exporter {
             };
             for (to, error) in join_all(requests.map(send)).await.into_iter().flatten() {
                 if log_due.is_due() {
+                    let (what, remedy) = (Cause::Collector.what(), Cause::Collector.remedy());
                     tracing::warn!(
                         to,
                         reason = error.found().why,
-                        "cannot send metrics or traces, which are dropped until this succeeds; counts are not affected; check \
-                         telemetry.otlp_url, telemetry.token_file, telemetry.ca_file and the collector's log"
+                        "the collector {what}; {remedy}"
                     );
                 }
             }

@@ -195,6 +195,8 @@ causes! {
         OutputBug => "report this bug; eds wrote a line that its own parser considers invalid",
         OutputCertificate => "check the server's certificate, the host in output.url, and output.ca_file",
         OutputNotTls => "check output.url; https:// requires a TLS server, but the response is not TLS";
+    Collector "collector" Warning "does not accept metrics or traces, which are dropped; counts are not affected" =>
+        "check telemetry.otlp_url, telemetry.token_file, telemetry.ca_file and the collector's log";
     QuarantineFull "quarantine-full" Critical "its quarantine is at least half full" => QUARANTINED;
     Quarantine "quarantine" Warning "has quarantined counts" => QUARANTINED;
     Settings "settings" Warning "differs from the cluster-wide settings in the store" =>

@@ -1,5 +1,5 @@
 //! [`Spans`]: the steps of minutes and requests, for traces. All steps of a minute have the same trace ID on every node, because
-//! the ID is computed from the minute and the cluster-wide settings. Nothing is kept unless spans are exported.
+//! the ID is computed from the minute and the cluster-wide settings. Spans are kept only if they are exported.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -71,7 +71,7 @@ struct Recorded {
 }
 
 impl Spans {
-    /// Keeps spans from now on. `cluster` is the same on all nodes of a cluster.
+    /// Enables spans. `cluster` is the same on all nodes of a cluster.
     pub(crate) fn enable(&self, cluster: u64) {
         let _ = self.0.set((cluster, Mutex::default()));
     }
