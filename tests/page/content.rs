@@ -102,6 +102,17 @@ fn page_shows_the_numbers_of_the_api() {
     assert_eq!(queue[3..], ["100.0%", "known in a minute"]);
     assert_eq!(memory[..2], ["Memory of queued events", "one"]);
 
+    wait_for(
+        "the highest number of users is compared with its limit",
+        || rows(&browser, "#headroom"),
+        |limits| {
+            let users = limits.iter().find(|row| row[0] == "Users of a series in a minute");
+            users.is_some_and(|row| row[2].starts_with("9 of "))
+        },
+    );
+    let hour = rows(&browser, "#hour");
+    assert_eq!((hour[0].len(), &*hour[0][0]), (5, "one"));
+
     let first = &rows(&browser, "#nodes")[0];
     assert_eq!(first[0], "one");
     assert_eq!(first[1], node.json("/api/v1/status")["nodes"][0]["version"]);
