@@ -190,7 +190,9 @@ pub(super) fn http(values: &mut Effective, section: &str, settings: &mut Setting
             values.together(
                 &[if is_in_file { &token_file } else { &token_key }],
                 token.is_none() || username.is_none(),
-                "is set, but there is also a user name; remove one of them",
+                &format!(
+                    "is set, but {section}.username or a user in {url_key} is also set; remove one of them"
+                ),
             );
             let basic = username.zip(password).map(|(name, secret)| Login::Basic(name, secret));
             *found = token.map(Login::Bearer).or(basic);
