@@ -386,7 +386,7 @@ fn migrate(file: &Path) -> anyhow::Result<()> {
     // The error itself would quote a line of the file, which may contain a secret.
     let migrated = config::migrate(&text);
     let (migrated, renamed) =
-        migrated.map_err(|error| daemon::Misused(format!("{name}: {error}")))?;
+        migrated.map_err(|error| daemon::Misused(format!("{name}:{error}")))?;
     if renamed.is_empty() {
         writeln!(io::stdout(), "{name} has no section of an earlier version")?;
         return Ok(());
@@ -395,11 +395,18 @@ fn migrate(file: &Path) -> anyhow::Result<()> {
     // The copy has the permissions of the file.
     let written = fs::copy(file, &new).and_then(|_| fs::write(&new, migrated));
     written.with_context(|| format!("cannot write {}", new.display()))?;
-    fs::hard_link(file, &old).with_context(|| format!("cannot create {}", old.display()))?;
+    fs::hard_link(file, &old).with_context(|| {
+        format!("cannot keep the unchanged file as {}; move that file away", old.display())
+    })?;
     fs::rename(&new, file).with_context(|| format!("cannot replace {name}"))?;
     for (old, new) in renamed {
         writeln!(io::stdout(), "{name}: renamed [{old}] to [{new}]")?;
     }
+    writeln!(
+        io::stdout(),
+        "the unchanged file is {}; check the new one with --check, and restart",
+        old.display()
+    )?;
     Ok(())
 }
 

@@ -47,6 +47,11 @@ fn file_of_an_earlier_version_is_migrated_once() {
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(text, old.replace("[rest]", "[passthrough]"));
     assert_eq!(std::fs::read_to_string(directory.path().join("relay.toml.old")).unwrap(), old);
+    let variable = eds(&["relay", "--check", "--config", path], &[("EDS_REST__URL", "none:")]);
+    assert_contains(
+        err(&variable),
+        ["EDS_REST__URL: unknown key; did you mean EDS_PASSTHROUGH__URL?"],
+    );
     let again = eds(&["config", "migrate", path], &[]);
     assert_contains(out(&again), ["no section of an earlier version"]);
 }

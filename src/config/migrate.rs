@@ -28,7 +28,7 @@ pub(crate) fn migrate(text: &str) -> Result<(String, Vec<Renamed>), String> {
 fn find(text: &str, name: &str) -> Result<Option<Range<usize>>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        format!("line {}: {}", before.matches('\n').count() + 1, error.message())
+        format!("{}: {}; fix the file by hand", before.matches('\n').count() + 1, error.message())
     })?;
     let mut keys = table.get_ref().keys();
     Ok(keys.find(|key| key.get_ref() == name).map(toml::Spanned::span))
@@ -59,7 +59,7 @@ mod tests {
         }
         for invalid in ["\nrest = \"secret\" x", "[rest]\n[passthrough]\nurl = \"secret\"\n"] {
             let error = migrate(invalid).unwrap_err();
-            assert!(error.starts_with("line 2: ") && !error.contains("secret"), "{error}");
+            assert!(error.starts_with("2: ") && !error.contains("secret"), "{error}");
         }
     }
 }

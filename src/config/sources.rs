@@ -148,7 +148,15 @@ fn read_environment(
             let is_of_another = KEYS.iter().any(|key| key.variable() == name);
             if !is_of_another && !value.to_str().is_some_and(|value| is_of_a_service(&name, value))
             {
-                let nearest = nearest(&name, values.program.keys().map(Key::variable));
+                let renamed = RENAMED.iter().find_map(|(old, new)| {
+                    let [old, new] = [old, new]
+                        .map(|section| format!("{VARIABLE_PREFIX}{}__", section.to_uppercase()));
+                    Some(new + name.strip_prefix(&old)?)
+                });
+                let nearest = nearest(
+                    renamed.as_ref().unwrap_or(&name),
+                    values.program.keys().map(Key::variable),
+                );
                 values.refuse(origin, "", format!("unknown key; did you mean {nearest}?"));
             }
             continue;
