@@ -423,8 +423,8 @@ fn database(config: &Config, output: &str, fill: bool) -> anyhow::Result<count::
     else {
         let names: Vec<_> = config.outputs.iter().map(|output| output.name.as_str()).collect();
         return Err(daemon::Misused(format!(
-            "--compare: {output} is not the name of an output with a database that can be read (output.api v1 or v2), nor a URL such as http://host:8086; the \
-             configured outputs are: {}",
+            "--compare: {output} is not the name of an output with a database that can be read (output.api v1 or v2), nor a URL \
+             such as http://host:8086; the configured outputs are: {}",
             names.join(", ")
         ))
         .into());

@@ -41,11 +41,13 @@ impl Output {
         let api = match &settings.api {
             Api::V1 { database, .. } => format!("api=v1 database={database}"),
             Api::V2 { org, bucket, .. } => format!("api=v2 org={org} bucket={bucket}"),
-            Api::RemoteWrite { version: RemoteWriteVersion::V1, tenant, .. } => {
-                format!("api=remote-write-v1 org={}", tenant.as_deref().unwrap_or_default())
-            }
-            Api::RemoteWrite { version: RemoteWriteVersion::V2, tenant, .. } => {
-                format!("api=remote-write-v2 org={}", tenant.as_deref().unwrap_or_default())
+            Api::RemoteWrite { version, tenant, .. } => {
+                let version = match version {
+                    RemoteWriteVersion::V1 => "v1",
+                    RemoteWriteVersion::V2 => "v2",
+                };
+                let tenant = tenant.as_deref().unwrap_or_default();
+                format!("api=remote-write-{version} org={tenant}")
             }
             Api::Otlp { tenant, .. } => {
                 format!("api=otlp org={}", tenant.as_deref().unwrap_or_default())
@@ -144,23 +146,9 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
         ApiName::V2 => {
             Api::V2 { org: required("output.org"), bucket: required("output.bucket"), token: None }
         }
-        name => {
-            let tenant: Option<String> = values.read("output.org", text);
-            values.together(
-                &["output.org"],
-                tenant.as_ref().is_none_or(|tenant| tenant.bytes().all(|byte| byte.is_ascii_graphic())),
-                "contains characters that are not allowed in an HTTP header; use the ID of the tenant",
-            );
-            let version = match name {
-                ApiName::RemoteWriteV1 => Some(RemoteWriteVersion::V1),
-                ApiName::RemoteWriteV2 => Some(RemoteWriteVersion::V2),
-                _ => None,
-            };
-            match version {
-                Some(version) => Api::RemoteWrite { version, login: None, tenant },
-                None => Api::Otlp { login: None, tenant },
-            }
-        }
+        ApiName::RemoteWriteV1 => remote_write(values, RemoteWriteVersion::V1),
+        ApiName::RemoteWriteV2 => remote_write(values, RemoteWriteVersion::V2),
+        ApiName::Otlp => Api::Otlp { login: None, tenant: tenant(values) },
     };
     let (path, adds_path) = (url.path().trim_end_matches('/'), api.accepts_lines());
     for (holds, text) in [
@@ -187,4 +175,18 @@ fn target(values: &mut Effective, keys: sections::Output) -> Target {
          it, or set EDS_OUTPUT__TOKEN",
     );
     Target::Server(Box::new(settings))
+}
+
+fn remote_write(values: &mut Effective, version: RemoteWriteVersion) -> Api {
+    Api::RemoteWrite { version, login: None, tenant: tenant(values) }
+}
+
+fn tenant(values: &mut Effective) -> Option<String> {
+    let tenant: Option<String> = values.read("output.org", text);
+    values.together(
+        &["output.org"],
+        tenant.as_ref().is_none_or(|tenant| tenant.bytes().all(|byte| byte.is_ascii_graphic())),
+        "contains characters that are not allowed in an HTTP header; use the ID of the tenant",
+    );
+    tenant
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use futures_util::future::join_all;
 use prost::Message;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -13,7 +14,6 @@ use crate::config::Telemetry;
 use crate::diagnosis::Cause;
 use crate::node::{Node, Throttle};
 use crate::output::OtlpClient;
-use crate::output::server::SettingsError;
 use crate::telemetry::Process;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -33,10 +33,12 @@ impl Exporter {
         settings: &Telemetry,
         service: &'static str,
         name: String,
-    ) -> Result<Self, SettingsError> {
+    ) -> anyhow::Result<Self> {
+        let client =
+            |settings| OtlpClient::new(settings).context("telemetry.otlp_url or telemetry.ca_file");
         Ok(Self {
-            metrics: OtlpClient::new(&settings.metrics)?,
-            traces: OtlpClient::new(&settings.traces)?,
+            metrics: client(&settings.metrics)?,
+            traces: client(&settings.traces)?,
             interval: settings.interval,
             process: Process { service, name, started_nanos: now_nanos() },
         })

@@ -97,8 +97,7 @@ impl Relay {
         }
         let stop = relay.parts.side.stop.clone();
         if let Some(telemetry) = &config.telemetry {
-            let exporter = Exporter::new(telemetry, "eds-relay", config.name.clone());
-            let exporter = exporter.context("telemetry.otlp_url or telemetry.ca_file")?;
+            let exporter = Exporter::new(telemetry, "eds-relay", config.name.clone())?;
             let view = Arc::clone(&relay.view);
             let text = move || view.metrics(Format::Classic).ok();
             relay.parts.side.tasks.spawn(exporter.run(None, text, stop.clone()));

@@ -222,8 +222,7 @@ impl Service {
         side.tasks.spawn(reporter.run());
         if let Some(telemetry) = &config.telemetry {
             self.node.spans.enable(xxh3_64(format!("{:?}", config.alike).as_bytes()));
-            let exporter = Exporter::new(telemetry, "eds", config.node.clone());
-            let exporter = exporter.context("telemetry.otlp_url or telemetry.ca_file")?;
+            let exporter = Exporter::new(telemetry, "eds", config.node.clone())?;
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
             let text = move || metrics.encode(Format::Classic).ok();
             side.tasks.spawn(exporter.run(Some(node), text, side.stop.clone()));

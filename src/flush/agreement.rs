@@ -117,7 +117,6 @@ impl Target for CountsTarget {
             for counts in batch.chunk_by(|a, b| a.minute == b.minute) {
                 let attributes = || {
                     vec![
-                        ("eds.minute", counts[0].minute.into()),
                         ("eds.output", self.name.as_str().into()),
                         ("eds.series", number(counts.len())),
                     ]

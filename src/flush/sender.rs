@@ -266,7 +266,6 @@ impl Sender {
         let acknowledged = store.acknowledge(claim, series, settings.lease).await;
         let attributes = || {
             vec![
-                ("eds.minute", claim.minute.into()),
                 ("eds.partition", number(claim.partition.index())),
                 ("eds.output", self.destination.name.as_str().into()),
                 ("eds.series", number(series.len())),

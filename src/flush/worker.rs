@@ -268,11 +268,7 @@ impl Worker {
     fn traced(&self, claim: &Claim, start: i64, series: u64, error: Option<String>) {
         let Node { spans, clock, .. } = &*self.shared.node;
         let attributes = || {
-            vec![
-                ("eds.minute", claim.minute.into()),
-                ("eds.partition", number(claim.partition.index())),
-                ("eds.series", number(series)),
-            ]
+            vec![("eds.partition", number(claim.partition.index())), ("eds.series", number(series))]
         };
         spans.add_step("seal", claim.minute, [start, clock.now_nanos()], attributes, error);
     }

@@ -97,7 +97,7 @@ impl Spans {
         }
     }
 
-    /// Adds a step of a minute that ends at `end_nanos`.
+    /// Adds a step of a minute, which is also its first attribute.
     pub(crate) fn add_step(
         &self,
         name: &'static str,
@@ -107,7 +107,9 @@ impl Spans {
         error: Option<String>,
     ) {
         if let Some(trace) = self.of_minute(minute) {
-            let (parent, attributes) = (None, attributes());
+            let mut all = vec![("eds.minute", minute.into())];
+            all.extend(attributes());
+            let (parent, attributes) = (None, all);
             self.add(Span { name, trace, parent, start_nanos, end_nanos, attributes, error });
         }
     }
