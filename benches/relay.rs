@@ -16,8 +16,12 @@ const ROUNDS: usize = 3;
 /// The rates at which a relay is tested for losses.
 const RATES: [u32; 7] = [100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000];
 const POLL: Duration = Duration::from_millis(100);
-const KEYS: [(&str, &str); 3] =
-    [("flush.grace", "1h"), ("flush.max_hold", "1h"), ("log.level", "warn")];
+const KEYS: [(&str, &str); 4] = [
+    ("flush.grace", "1h"),
+    ("flush.max_hold", "1h"),
+    ("flush.interval", "1s"),
+    ("log.level", "warn"),
+];
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let server = RedisServer::start(&[]);
@@ -79,7 +83,7 @@ fn two_nodes(
     let nodes = ["one", "two"].map(|name| Node::start(name, &keys));
     let to = nodes.each_ref().map(|node| node.udp().to_string());
     let relay = relayed.then(|| {
-        let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[2..]);
+        let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[3..]);
         relay.run();
         relay
     });
@@ -115,7 +119,7 @@ fn two_nodes(
 fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
     let sinks = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     let to = [sinks[0].local_addr()?.to_string(), sinks[1].local_addr()?.to_string()];
-    let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[2..]);
+    let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[3..]);
     relay.run();
     let events = rate * 4;
     let began = Instant::now();
