@@ -137,12 +137,12 @@ impl Relay {
     fn start_readers(&mut self, config: &RelayConfig, opened: Opened, routes: &Arc<Routes>) {
         for (index, receiver) in opened.receivers.into_iter().enumerate() {
             let sorter = Sorter::new(&config.rules, config.relay.events.clone());
-            let (datagram_max, linger) = (config.relay.datagram_max, config.relay.linger);
-            let forwarder = Forwarder::new(Arc::clone(routes), sorter, datagram_max);
+            let forwarder = Forwarder::new(Arc::clone(routes), sorter, config.relay.datagram_max);
+            let receiver = receiver.resting_at_most(config.relay.linger);
             let heartbeat = routes.progress.watch(format!("reader {index}"));
             let stop = self.parts.intake.stop.clone();
             (self.parts.intake.tasks)
-                .spawn_blocking(move || forwarder.run(receiver, linger, &heartbeat, &stop));
+                .spawn_blocking(move || forwarder.run(receiver, &heartbeat, &stop));
         }
     }
 }

@@ -130,6 +130,14 @@ impl Receiver {
         }
     }
 
+    /// Limits the sleep of [`gather`](Self::gather).
+    #[must_use]
+    pub(crate) fn resting_at_most(mut self, rest_max: Duration) -> Self {
+        self.rest_max = self.rest_max.min(rest_max);
+        self.rest = self.rest.min(self.rest_max);
+        self
+    }
+
     /// Makes this receiver read only one datagram per system call.
     #[must_use]
     pub const fn without_batches(mut self) -> Self {
@@ -162,7 +170,7 @@ impl Receiver {
     /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that the next read returns several at once.
     pub fn gather(&mut self) -> io::Result<bool> {
         // There is no sleep if each read returns one datagram, or after a full batch, when more are probably waiting.
-        let may_rest = self.batch > 1 && self.messages.len() < self.batch;
+        let may_rest = self.batch > 1 && !self.is_full();
         if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
         }
@@ -176,6 +184,11 @@ impl Receiver {
             };
         }
         Ok(read)
+    }
+
+    /// Returns whether the last read returned as many messages as fit, so that more are probably waiting.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.messages.len() >= self.batch
     }
 
     /// Reads datagrams without waiting. Returns false if there are none.

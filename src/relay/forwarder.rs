@@ -1,6 +1,5 @@
-//! [`Forwarder`]: the thread that reads a socket and forwards each line to the destination for its kind. While the open
-//! [`Pack`] has events, the thread reads the waiting datagrams and then sleeps until the linger time has passed, so that the
-//! next read returns many datagrams at once. Datagrams that contain only passthrough lines are forwarded unchanged.
+//! [`Forwarder`]: the thread that reads a socket and forwards each line to the destination for its kind. Events of datagrams
+//! that are read together are packed together. Datagrams that contain only passthrough lines are forwarded unchanged.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -86,48 +85,31 @@ impl Forwarder {
         }
     }
 
-    /// Forwards lines from a socket until `stop` is cancelled. Events wait at most `linger` for others to share a datagram.
+    /// Forwards lines from a socket until `stop` is cancelled.
     pub(crate) fn run(
         mut self,
         mut receiver: Receiver,
-        linger: Duration,
         heartbeat: &Heartbeat,
         stop: &CancellationToken,
     ) {
         let mut now = Instant::now();
         let mut reported = now;
-        // When the first event in the open pack arrived; `None` while the pack is empty.
-        let mut since = None;
         while !stop.is_cancelled() {
-            let mut arrived = Some(false);
-            if !receiver.is_resting(now) {
-                let read = if since.is_none() { receiver.wait() } else { receiver.poll() };
+            if receiver.is_resting(now) {
+                std::thread::sleep(READ_TIMEOUT);
                 now = Instant::now();
-                arrived = receiver.note(read, &self.routes.listeners_failing, now);
-            }
-            if arrived.is_some() {
-                heartbeat.beat();
-            }
-            if arrived == Some(true) {
-                self.add_all(&receiver);
-                // If a full pack has just been sent, the new pack's events are younger, so they are sent too early at worst.
-                since = (!self.pack.is_empty()).then(|| since.unwrap_or(now));
-            }
-            let due = since.map(|since| since + linger);
-            match due {
-                Some(due) if now >= due => {
+            } else {
+                let read = if self.pack.is_empty() { receiver.gather() } else { receiver.poll() };
+                now = Instant::now();
+                if let Some(arrived) = receiver.note(read, &self.routes.listeners_failing, now) {
+                    heartbeat.beat();
+                    if arrived {
+                        self.add_all(&receiver);
+                    }
+                }
+                if !receiver.is_full() {
                     self.flush();
-                    since = None;
                 }
-                Some(due) if arrived != Some(true) => {
-                    std::thread::sleep(due - now);
-                    now = Instant::now();
-                }
-                None if receiver.is_resting(now) => {
-                    std::thread::sleep(READ_TIMEOUT);
-                    now = Instant::now();
-                }
-                _ => {}
             }
             if now - reported >= REPORT_INTERVAL {
                 reported = now;

@@ -74,6 +74,27 @@ fn every_node_receives_the_same_events_and_passthrough_all_other_lines() {
 }
 
 #[test]
+fn waiting_datagrams_are_packed_together_and_sent_without_further_ones() {
+    let node = socket();
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+    let to = from.local_addr().unwrap();
+    let receiver = Receiver::new(from.into(), 100);
+    for line in ["a=b value=u 5", "a=b value=v 5", "a=b value=w 5"] {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(line.as_bytes(), to).unwrap();
+    }
+    let forwarder = forwarder(vec![outlet(&node)], Passthrough::Nowhere);
+    let heartbeat = forwarder.routes.progress.watch("reader");
+    let stop = CancellationToken::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| forwarder.run(receiver, &heartbeat, &stop));
+        let expected = "#eds-relay 1\na=b value=u 5\na=b value=v 5\na=b value=w 5";
+        assert_eq!(received(&node), expected);
+        stop.cancel();
+    });
+}
+
+#[test]
 fn server_receives_only_lines_that_end_where_it_ends_them() {
     let queue = Arc::new(Queue::new(1000));
     let mut forwarder = forwarder(Vec::new(), Passthrough::Server(Arc::clone(&queue)));
