@@ -15,7 +15,6 @@ pub mod node;
 pub mod output;
 pub(crate) mod quarantine;
 pub mod relay;
-pub mod secret;
 pub mod spool;
 pub(crate) mod status;
 pub mod store;

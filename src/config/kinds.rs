@@ -20,8 +20,8 @@ use crate::http::Tokens;
 use crate::ingest::ListenAddress;
 use crate::output::server;
 use crate::relay::EventRule;
-use crate::secret::Secret;
 use crate::store::OutputName;
+use redis_link::Secret;
 
 /// Maximum size of a secret or PEM file. These files are small, so a larger file is probably the wrong file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -12,7 +12,7 @@ use super::kinds::{certificates, host_and_port, items, pem, secret, secret_file,
 use super::values::Effective;
 use crate::output::server::{Api, Login, Settings};
 use crate::relay::{PassthroughHttp, PassthroughSettings};
-use crate::secret::Secret;
+use redis_link::Secret;
 
 type UrlLogin = (Option<String>, Option<Secret>);
 
@@ -137,7 +137,7 @@ pub(super) fn redis(
     timeouts: Timeouts,
 ) -> Option<redis_link::Settings> {
     let url = url?;
-    let in_url = (url.credentials.username, url.credentials.password.as_deref().map(Secret::new));
+    let in_url = (url.credentials.username, url.credentials.password);
     let (username, password) = login(values, "store", in_url, false);
     let [ca, certificate, key] =
         ["store.ca_file", "store.cert_file", "store.key_file"].map(|path| {
@@ -154,10 +154,7 @@ pub(super) fn redis(
     );
     Some(redis_link::Settings {
         tls: url.tls.map(|_| Tls { ca, client: certificate.zip(key) }),
-        credentials: Credentials {
-            username,
-            password: password.map(|password| password.expose().to_string()),
-        },
+        credentials: Credentials { username, password },
         timeouts,
         ..url
     })

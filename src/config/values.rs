@@ -11,7 +11,7 @@ use redis_link::without_secrets;
 use reqwest::Url;
 
 use super::kinds::items;
-use crate::secret::HIDDEN;
+use redis_link::HIDDEN;
 
 /// A program that reads a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,8 @@ pub(super) const HTTP_FILES: [&str; 6] = [
 /// The other keys whose values take effect when a running process reloads its configuration.
 const RELOADED: [&str; 2] = ["log.level", "http.public"];
 /// The files with secrets that a running process replaces, but cannot add or remove.
-const SECRET_FILES: [&str; 5] = [
+const SECRET_FILES: [&str; 6] = [
+    "store.password_file",
     "output.token_file",
     "telemetry.token_file",
     "output.password_file",

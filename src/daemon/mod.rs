@@ -30,7 +30,7 @@ use self::run::run_until_stopped;
 use self::service::Service;
 pub(crate) use self::status::status;
 use crate::config::{
-    Config, ConfigErrors, Effective, Http, RelayConfig, Requests, Target, Telemetry,
+    Config, ConfigErrors, Effective, Http, RelayConfig, Requests, Store, Target, Telemetry,
 };
 use crate::http::Access;
 use crate::node::lock;
@@ -45,15 +45,19 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct Misused(pub(crate) String);
 
 /// Runs a node until a signal stops it. On SIGHUP, the node reloads the configuration, but changes only its log level, the
-/// tokens and certificates of `http` and `input.http`, and the tokens and passwords of outputs.
+/// tokens and certificates of `http` and `input.http`, and the tokens and passwords of outputs and of Redis.
 pub(crate) fn run(
     load: impl Fn() -> Result<(Config, Effective), ConfigErrors> + Send + 'static,
 ) -> anyhow::Result<()> {
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
     let (outputs, telemetry) = (config.outputs.clone(), config.telemetry.clone());
+    let store = config.store.clone();
     let reload = move || {
         let (config, read) = load()?;
+        if let (Store::Redis(store), Store::Redis(read)) = (&store, &config.store) {
+            store.redis.replace_password(&read.redis);
+        }
         replace_token(telemetry.as_ref(), config.telemetry.as_ref());
         for output in &outputs {
             let same = config.outputs.iter().find(|read| read.name == output.name);
@@ -77,8 +81,12 @@ pub(crate) fn relay(
     let (config, started_with) = load()?;
     let running = guarded(&config.http, &config.access, config.requests.as_ref());
     let (passthrough, telemetry) = (config.passthrough.clone(), config.telemetry.clone());
+    let store = config.store.clone();
     let reload = move || {
         let (config, read) = load()?;
+        if let (Some((store, _)), Some((read, _))) = (&store, &config.store) {
+            store.replace_password(read);
+        }
         replace_token(telemetry.as_ref(), config.telemetry.as_ref());
         if let (PassthroughSettings::Http(http), PassthroughSettings::Http(read)) =
             (&passthrough, &config.passthrough)

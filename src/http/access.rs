@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::ingest::SeriesQuota;
 use crate::node::lock;
-use crate::secret::Secret;
+use redis_link::Secret;
 
 /// How much of its rate a token may use at once, expressed as the time in which the rate permits it.
 const BURST: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use event_data_service::config::{self, Flags};
 use event_data_service::event::Partitions;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
-use redis_link::{Address, Credentials, Endpoint, Timeouts, Tls};
+use redis_link::{Address, Credentials, Endpoint, Secret, Timeouts, Tls};
 use testing::influxdb::{ADMIN, ADMIN_PASSWORD};
 
 use crate::prelude::*;
@@ -187,6 +187,30 @@ fn a_new_password_of_an_output_is_used_after_a_reload() {
 }
 
 #[test]
+fn a_new_password_of_redis_is_used_after_a_reload() {
+    let redis = redis();
+    let directory = tempfile::tempdir().unwrap();
+    let password_file = directory.path().join("password");
+    fs::write(&password_file, secret("redis")).unwrap();
+    let keys = [
+        ("store.url", &*redis.url()),
+        ("store.username", "eds"),
+        ("store.password_file", &password_file.display().to_string()),
+        ("log.level", "info"),
+    ];
+    let node = Node::start("one", &keys);
+    through_a_minute(&node);
+
+    redis.query::<()>(&["ACL", "SETUSER", "eds", "resetpass", ">second"]);
+    redis.query::<()>(&["CLIENT", "KILL", "USER", "eds"]);
+    node.wait_log("Redis rejected the credentials");
+    fs::write(&password_file, "second").unwrap();
+    node.signal("HUP");
+    through_a_minute(&node);
+    assert!(!node.log().contains("only after a restart"), "{}", node.log());
+}
+
+#[test]
 fn no_secret_is_printed_while_all_fails() {
     let redis = redis();
     let nobody = format!("127.0.0.1:{}", free_port());
@@ -307,8 +331,10 @@ fn debug_output_hides_secrets() {
     flags.store = Some(format!("redis://u:{}@h", secret("flag")));
     let refused = config::load(&flags, []).unwrap_err();
 
-    let credentials =
-        Credentials { username: Some("u".to_owned()), password: Some(secret("store")) };
+    let credentials = Credentials {
+        username: Some("u".to_owned()),
+        password: Some(Secret::new(&secret("store"))),
+    };
     let pem = |name| fs::read(path(name)).unwrap();
     let settings = Settings {
         redis: redis_link::Settings {

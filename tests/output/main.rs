@@ -22,7 +22,7 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::server::{Api, Settings};
 use event_data_service::output::{SealedCounts, WriteError};
-use event_data_service::secret::Secret;
+use redis_link::Secret;
 
 /// A password or token that must not appear in any text that might be logged.
 const SECRET: &str = "hunter2";

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use redis_link::{Credentials, Endpoint};
+use redis_link::{Credentials, Endpoint, Secret};
 
 use crate::store_redis::prelude::*;
 
@@ -34,7 +34,7 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
     server.query::<()>(&command);
     let mut settings = tcp(server);
     settings.redis.credentials =
-        Credentials { username: Some(name.to_owned()), password: Some("change-me".to_owned()) };
+        Credentials { username: Some(name.to_owned()), password: Some(Secret::new("change-me")) };
     settings
 }
 

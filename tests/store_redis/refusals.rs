@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use event_data_service::event::Partitions;
-use redis_link::{Credentials, Endpoint, Tls};
+use redis_link::{Credentials, Endpoint, Secret, Tls};
 
 use crate::store_redis::prelude::*;
 
@@ -25,7 +25,7 @@ fn with_password(server: &RedisServer, username: Option<&str>, password: &str) -
     let mut settings = tcp(server);
     settings.redis.credentials = Credentials {
         username: username.map(ToOwned::to_owned),
-        password: Some(password.to_owned()),
+        password: Some(Secret::new(password)),
     };
     settings
 }

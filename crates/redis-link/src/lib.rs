@@ -3,6 +3,7 @@
 mod fault;
 mod flight;
 mod link;
+mod secret;
 mod server;
 mod settings;
 mod topology;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
 pub use self::link::Connection;
+pub use self::secret::{HIDDEN, Secret};
 pub use self::server::Server;
 pub use self::settings::{
     Address, Credentials, Dial, Endpoint, Settings, SettingsError, Timeouts, Tls,
@@ -219,7 +221,8 @@ impl Redis {
         let any = self.server(0).await?;
         let servers = self.servers();
         let server = servers.get(number % servers.len().max(1)).unwrap_or(&any);
-        Ok(server.client().clone())
+        let client = self.settings.client(server.endpoint());
+        client.map_err(|error| Fault::unavailable(error.to_string()).at(server))
     }
 
     /// Runs an idempotent command on the server that owns this slot. Retries until the timeout if the slot may have moved.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Arg, Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
+use redis::{Arg, Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::time::Instant;
 
 use crate::fault::ends_connection;
@@ -24,10 +24,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
-    client: Client,
+    endpoint: Endpoint,
     settings: Arc<Settings>,
     check: Check,
-    server: String,
     flight: Flight,
     /// The number of connections lost so far. After a loss, the server may be a different one.
     losses: AtomicU64,
@@ -45,19 +44,13 @@ struct State {
 }
 
 impl Link {
-    pub(crate) fn new(
-        client: &Client,
-        endpoint: &Endpoint,
-        settings: &Arc<Settings>,
-        check: &Check,
-    ) -> Self {
+    pub(crate) fn new(endpoint: &Endpoint, settings: &Arc<Settings>, check: &Check) -> Self {
         let (fault, now) = (Fault::unavailable("not connected yet"), Instant::now());
         let state = State { connection: None, fault, attempts: 0, next: now, next_look: now };
         Self {
-            client: client.clone(),
+            endpoint: endpoint.clone(),
             settings: Arc::clone(settings),
             check: Arc::clone(check),
-            server: format!("Redis at {endpoint}"),
             flight: Flight::new(settings.timeouts.response),
             losses: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -67,10 +60,6 @@ impl Link {
 
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
-    }
-
-    pub(crate) const fn client(&self) -> &Client {
-        &self.client
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -132,17 +121,23 @@ impl Link {
         connected.map(|connection| Connection { is_new: true, ..connection })
     }
 
+    fn at(&self, fault: Fault) -> Fault {
+        fault.at(&format_args!("Redis at {}", self.endpoint))
+    }
+
     async fn connect(&self) -> Result<Connection, Fault> {
+        // A new client, because the password may have been replaced.
+        let client = self.settings.client(&self.endpoint);
+        let client = client.map_err(|error| self.at(Fault::unavailable(error.to_string())))?;
         let greeted = async {
-            let mut connection = self.settings.connect(&self.client).await?;
+            let mut connection = self.settings.connect(&client).await?;
             let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
             Ok((connection, info))
         };
-        let (inner, info) = greeted
-            .await
-            .map_err(|error| Fault::of_greeting(&error, &self.client).at(&self.server))?;
+        let (inner, info) =
+            greeted.await.map_err(|error| self.at(Fault::of_greeting(&error, &client)))?;
         let checked = crate::check_loaded(&info).and_then(|()| (self.check)(&info));
-        checked.map_err(|fault| fault.at(&self.server))?;
+        checked.map_err(|fault| self.at(fault))?;
         let flight = Arc::new(self.flight.next());
         Ok(Connection { inner, flight, is_new: false, repeats_by: None })
     }
@@ -158,7 +153,7 @@ impl Link {
 
     /// Returns the fault for a failed command, after dropping the connection if it is no longer usable.
     pub(crate) fn failed(&self, connection: &Connection, error: &RedisError) -> Fault {
-        let fault = Fault::of(error).at(&self.server);
+        let fault = self.at(Fault::of(error));
         if !ends_connection(error) {
             return fault;
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redis::{Client, RedisError};
+use redis::RedisError;
 
 use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings, SettingsError};
@@ -30,8 +30,9 @@ impl Server {
         lanes: Lanes,
         check: &Check,
     ) -> Result<Self, SettingsError> {
-        let client = settings.client(&endpoint)?;
-        let link = |_| Arc::new(Link::new(&client, &endpoint, settings, check));
+        // Only to report an invalid certificate now.
+        settings.client(&endpoint)?;
+        let link = |_| Arc::new(Link::new(&endpoint, settings, check));
         let links = (0..(lanes.watched + lanes.others).max(1)).map(link).collect();
         Ok(Self {
             number,
@@ -52,10 +53,6 @@ impl Server {
 
     pub(crate) fn link(&self, lane: Lane) -> &Arc<Link> {
         &self.links[lane.0.min(self.links.len() - 1)]
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        self.links[0].client()
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -15,6 +15,8 @@ use redis::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::Secret;
+
 /// How long a connection is idle before the first TCP keepalive probe, and the time between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
@@ -132,8 +134,8 @@ impl Default for Timeouts {
 pub struct Credentials {
     /// The user name; `None` for Redis's default user.
     pub username: Option<String>,
-    /// The password; `None` if the user has no password.
-    pub password: Option<String>,
+    /// The password; `None` if the user has no password. After it is replaced, new connections use the new one.
+    pub password: Option<Secret>,
 }
 
 /// PEM certificates for TLS. The server's certificate is always verified.
@@ -164,6 +166,18 @@ impl Settings {
         }
     }
 
+    /// Replaces the password in all clones of these settings, if both settings have the same address and user. Existing
+    /// connections stay logged in; new ones use the new password.
+    pub fn replace_password(&self, read: &Self) {
+        if self.address == read.address
+            && self.credentials.username == read.credentials.username
+            && let (Some(password), Some(read)) =
+                (&self.credentials.password, &read.credentials.password)
+        {
+            password.replace(read);
+        }
+    }
+
     pub(crate) async fn connect(&self, client: &Client) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
@@ -185,7 +199,7 @@ impl Settings {
             server = server.set_username(username);
         }
         if let Some(password) = &self.credentials.password {
-            server = server.set_password(password);
+            server = server.set_password(password.expose());
         }
         self.client_as(endpoint, server)
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+use crate::secret::Secret;
 use crate::settings::{Address, Credentials, Endpoint, Settings, Tls};
 
 /// The supported forms of a Redis URL, for use in error messages.
@@ -60,8 +61,10 @@ impl FromStr for Settings {
             )),
         };
         let (username, password) = login.split_once(':').unwrap_or((login, ""));
-        let credentials =
-            Credentials { username: decoded(username)?, password: decoded(password)? };
+        let credentials = Credentials {
+            username: decoded(username)?,
+            password: decoded(password)?.as_deref().map(Secret::new),
+        };
         let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
         let mut nodes = Vec::new();
         for host in hosts.split(',').filter(|_| hint != SOCKET) {

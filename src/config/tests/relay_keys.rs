@@ -1,5 +1,7 @@
 //! Configuration of a relay.
 
+use redis_link::Secret;
+
 use super::*;
 use crate::relay::{EventRule, PassthroughSettings};
 
@@ -129,8 +131,7 @@ fn relay_reports_under_its_configured_name_and_store() {
     ];
     let (redis, prefix) = load_relay_with(RELAY, &variables).unwrap().store.unwrap();
     assert_eq!(prefix, "other");
-    let password = redis.credentials.password;
-    assert_eq!(password.as_deref(), Some("geheim"));
+    assert_eq!(redis.credentials.password, Some(Secret::new("geheim")));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use redis_link::{Address, Endpoint, URL_FORMS};
 
 use super::*;
 use crate::output::server::{self, Api};
-use crate::secret::Secret;
+use redis_link::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
@@ -39,7 +39,7 @@ fn redis_url_and_keys_form_one_address() {
     assert_eq!((&redis.address, redis.database, redis.tls.is_some()), (&address, 3, true));
     let (credentials, timeouts) = (&redis.credentials, redis.timeouts);
     assert_eq!(credentials.username.as_deref(), Some("u"));
-    assert_eq!(credentials.password.as_deref(), Some("p"));
+    assert_eq!(credentials.password, Some(Secret::new("p")));
     assert_eq!(timeouts.connect, Duration::from_secs(1));
     assert_eq!(timeouts.response, Duration::from_secs(4));
 }
@@ -235,7 +235,7 @@ fn files_are_read_once_and_validated() {
         ("EDS_STORE__CERT_FILE", &pem),
         ("EDS_STORE__KEY_FILE", &pem),
     ]);
-    assert_eq!(redis.credentials.password.as_deref(), Some("sesame"));
+    assert_eq!(redis.credentials.password, Some(Secret::new("sesame")));
     let shown = format!("{redis:?}");
     assert!(!shown.contains("sesame") && !shown.contains("65, 65"), "{shown}");
     let tls = redis.tls.unwrap();

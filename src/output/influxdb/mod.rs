@@ -17,8 +17,8 @@ use super::server::{
 };
 use super::{Output, SealedCounts, WriteError};
 use crate::event::Minute;
-use crate::secret::Secret;
 use crate::text::chain;
+use redis_link::Secret;
 
 /// An output that writes to one bucket or database.
 pub struct InfluxDb {

@@ -14,7 +14,7 @@ pub(super) use self::client::{credentials, failure};
 pub(crate) use self::client::{http_client, install_crypto};
 use super::WriteError;
 use crate::diagnosis::{Cause, Diagnosis};
-use crate::secret::Secret;
+use redis_link::Secret;
 
 /// Timeout for connecting, unless the timeout for the whole request is shorter.
 pub(super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);

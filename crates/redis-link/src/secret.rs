@@ -23,7 +23,7 @@ impl Secret {
     }
 
     /// Replaces the text by that of another secret.
-    pub(crate) fn replace(&self, by: &Self) {
+    pub fn replace(&self, by: &Self) {
         let text = by.expose();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = text;
     }
@@ -43,4 +43,5 @@ impl fmt::Debug for Secret {
     }
 }
 
-pub(crate) const HIDDEN: &str = "[hidden]";
+/// What is shown in place of a secret.
+pub const HIDDEN: &str = "[hidden]";
