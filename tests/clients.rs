@@ -1,7 +1,9 @@
 //! Checks that the events of real clients are counted as documented. The test data is the table in `docs/clients.md`.
 
+use std::fs;
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
+use std::path::Path;
 use std::process::Command;
 
 use event_data_service::event::{LineRules, Partitions, Window};
@@ -63,6 +65,25 @@ fn documented_client_datagrams_are_counted() {
     assert!(rows > 30, "only {rows} rows");
 }
 
+/// Compiles a C# program with Mono, which has no top-level statements. Returns `None` if Mono is not installed.
+fn compiled(program: &str, directory: &Path) -> Option<String> {
+    let (usings, rest): (Vec<_>, Vec<_>) =
+        program.lines().partition(|line| line.starts_with("using "));
+    let (functions, statements): (Vec<_>, Vec<_>) =
+        rest.into_iter().partition(|line| line.starts_with("string "));
+    let source = format!(
+        "{}\nclass Program {{\nstatic {}\nstatic void Main() {{\n{}\n}}\n}}\n",
+        usings.join("\n"),
+        functions.join("\nstatic "),
+        statements.join("\n"),
+    );
+    let [source_path, binary] = ["program.cs", "program.exe"].map(|name| directory.join(name));
+    fs::write(&source_path, source).unwrap();
+    let status = Command::new("mcs").arg(&source_path).status().ok()?;
+    assert!(status.success());
+    Some(binary.display().to_string())
+}
+
 #[test]
 fn documented_programs_without_a_library_send_an_event() {
     let programs = DOCUMENT.split_once("### Without a library").unwrap().1;
@@ -76,6 +97,7 @@ fn documented_programs_without_a_library_send_an_event() {
         ("js", "node", "-e"),
         ("ruby", "ruby", "-e"),
         ("php", "php", "-r"),
+        ("csharp", "mono", ""),
     ] {
         let (_, program) = programs.split_once(&format!("```{language}\n")).unwrap();
         let (program, _) = program.split_once("```").unwrap();
@@ -84,6 +106,14 @@ fn documented_programs_without_a_library_send_an_event() {
         let program =
             program.replace("\"eds\"", "\"127.0.0.1\"").replace("udp://eds", "udp://127.0.0.1");
         let program = program.replace("/dev/udp/eds", "/dev/udp/127.0.0.1");
+        let directory = tempfile::tempdir().unwrap();
+        let (option, program) = match language {
+            "csharp" => match compiled(&program, directory.path()) {
+                Some(binary) => ("--", binary),
+                None => continue,
+            },
+            _ => (option, program),
+        };
         let Ok(status) = Command::new(interpreter).args([option, &program]).status() else {
             continue;
         };
