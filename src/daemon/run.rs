@@ -293,7 +293,12 @@ fn handle_signals(
         let mut is_repeated = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
+                // For Type=notify-reload, which waits until the service is ready again.
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    notify(&[NotifyState::Reloading, now]);
+                }
                 reload();
+                notify(&[NotifyState::Ready]);
                 continue;
             }
             ends_process.store(is_repeated, Ordering::SeqCst);
