@@ -89,7 +89,10 @@ fn every_cause_is_documented() {
         let alerts = alerts.get(id).filter(|_| is_first).into_iter().flatten();
         let alerts = alerts.map(String::as_str).collect::<Vec<_>>().join(", ");
         let word = causes[0].severity().word();
-        let name = if is_first { format!("`{id}` | {word}") } else { "|".to_owned() };
+        let name = match is_first {
+            true => format!("<a id=\"{id}\"></a>`{id}` | {word}"),
+            false => "|".to_owned(),
+        };
         let remedies: Vec<_> = causes.iter().map(|cause| cause.remedy()).collect();
         let remedies = remedies.join("<br>");
         writeln!(table, "| {name} | {what} | {remedies} | {alerts} |").unwrap();
@@ -127,6 +130,9 @@ fn every_alert_has_a_finding_and_its_remedy() {
         for finding in text("finding").split(", ") {
             assert!(known.iter().any(|(id, _)| *id == finding), "{name}: no finding {finding}");
         }
+        let (first, url) = (text("finding").split(", ").next().unwrap(), text("runbook_url"));
+        let section = format!("{{{{ $externalLabels.eds_docs }}}}/monitoring.md#{first}");
+        assert_eq!(url, section, "{name}");
         let is_remedy = |id: &str| known.contains(&(id, action.as_str()));
         let mut findings = text("finding").split(", ");
         assert!(findings.any(is_remedy), "{name}: this remedy is not in the catalogue: {action}");
