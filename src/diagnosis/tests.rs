@@ -131,7 +131,7 @@ fn every_alert_has_a_finding_and_its_remedy() {
             assert!(known.iter().any(|(id, _)| *id == finding), "{name}: no finding {finding}");
         }
         let (first, url) = (text("finding").split(", ").next().unwrap(), text("runbook_url"));
-        let section = format!("{{{{ $externalLabels.eds_docs }}}}/monitoring.md#{first}");
+        let section = format!("{{{{ $externalLabels.docs_of_eds }}}}/monitoring.md#{first}");
         assert_eq!(url, section, "{name}");
         let is_remedy = |id: &str| known.contains(&(id, action.as_str()));
         let mut findings = text("finding").split(", ");
