@@ -104,6 +104,8 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     answer(&node, &["drop", "--all"]);
     look(&site.redis, &node);
     assert!(node.terminate().success());
+    node.set("input.max_series_per_minute", "90000");
+    assert_eq!(node.command_text(&["settings", "apply"]).0, Some(0));
 
     let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);
     assert!(refused.is_empty(), "denied by Redis: {refused:?}");

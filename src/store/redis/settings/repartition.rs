@@ -98,13 +98,13 @@ impl RedisStore {
         if current.is_none() {
             let format = FORMATS.end().to_string();
             fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
-            return Ok(self.gateway.operate(key, Cmd::hset_multiple(key, &fields)).await?);
+            return Ok(self.gateway.operate(key, set(key, &fields)).await?);
         }
         let rollups = settings.iter().find(|(key, _)| *key == ROLLUPS);
         let from = rollups.map_or_else(Vec::new, |(_, wanted)| rollups_from(&shared, wanted));
         fields.extend(from.iter().map(|(field, minute)| (&**field, &**minute)));
         if !fields.is_empty() {
-            self.gateway.operate::<()>(key, Cmd::hset_multiple(key, &fields)).await?;
+            self.gateway.operate::<()>(key, set(key, &fields)).await?;
         }
         self.gateway.operate::<()>(key, Cmd::hdel(key, DIVIDING)).await?;
         Ok(())
@@ -375,6 +375,11 @@ impl RedisStore {
         }
         Ok(())
     }
+}
+
+/// Returns a command that sets these fields. [`Cmd::hset_multiple`] would send HMSET, which needs a further permission.
+fn set(key: &str, fields: &[(&str, &str)]) -> Cmd {
+    cmd("HSET").arg(key).arg(fields).take()
 }
 
 fn described(all: &BTreeMap<String, Left>) -> Option<String> {
