@@ -12,8 +12,8 @@ use crate::quarantine::{self, Action};
 use crate::status::bytes;
 use crate::store::redis::{FORMATS, Layout, RedisStore};
 use crate::store::{
-    Draining as _, Dropped, OutputBacklog, OutputName, Store as _, Survey as _, WindowCost,
-    window_cost,
+    Draining as _, Dropped, OutputBacklog, OutputName, Store as _, StoreError, Survey as _,
+    WindowCost, window_cost,
 };
 
 /// Prints the version of this program.
@@ -53,8 +53,7 @@ pub(crate) fn quarantine(
         .into());
     };
     operate(config, async |store, partitions| {
-        // Fails if the number of partitions differs, because the command would miss counts in the other partitions.
-        store.check().await?;
+        agree(&store).await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         let (out, notes) = (&mut out, &mut notes);
         let mut command = quarantine::Command { store: &store, partitions, output, out, notes };
@@ -70,7 +69,7 @@ pub(crate) fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<
     let configured: BTreeMap<_, _> =
         configured.chain(rollup).map(|name| (name, OutputBacklog::default())).collect();
     operate(config, async |store, partitions| {
-        store.check().await?;
+        agree(&store).await?;
         let mut backlogs = configured.clone();
         for partition in partitions.all() {
             for (name, backlog) in store.backlog(partition).await?.outputs {
@@ -159,7 +158,7 @@ pub(crate) fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         let width = width.unwrap_or_default().max("process".len());
         writeln!(out, "{:14}  {:width$}  {:18}  {:>12}", "minute", "process", "cause", "lost")?;
         for loss in &left {
-            let minute = loss.minute.map_or("earlier".to_owned(), |minute| minute.to_string());
+            let minute = loss.minute.map_or("earlier".to_owned(), Minute::shown);
             let (process, cause, left) = (&loss.process, &loss.cause, loss.left());
             writeln!(out, "{minute:14}  {process:width$}  {cause:18}  {left:>12}")?;
         }
@@ -182,7 +181,7 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
         let settings = &config.alike;
         let shared = store.shared(settings.iter().map(|(key, _)| *key)).await?;
         let (mut out, mut notes) = (io::stdout(), io::stderr());
-        let mut changes = Vec::new();
+        let (mut changes, mut changed) = (Vec::new(), Vec::new());
         for ((key, value), shared) in settings.iter().zip(&shared) {
             let differs = shared.as_ref() != Some(value);
             let shown = shared.as_ref().map_or("not set".to_owned(), |text| quoted(text));
@@ -191,13 +190,14 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
                 (false, false) => writeln!(out, "{key} = {shown}")?,
                 (true, true) => {
                     changes.push((*key, value.as_str()));
-                    writeln!(out, "{key}: {shown} → {}", quoted(value))?;
+                    changed.push(format!("{key}: {shown} → {}", quoted(value)));
                 }
                 (true, false) => {}
             }
         }
         if apply {
             store.share(&changes, config.input.max_future).await?;
+            changed.iter().try_for_each(|change| writeln!(out, "{change}"))?;
             let note = if changes.is_empty() {
                 "all settings already match"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
@@ -216,6 +216,12 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Fails if the settings differ, because the command would miss counts, for example in other partitions. Succeeds if Redis is
+/// full, when an operator needs these commands.
+async fn agree(store: &RedisStore) -> Result<(), StoreError> {
+    store.difference().await?.map_or(Ok(()), |found| Err(StoreError::Refused(found)))
 }
 
 fn quoted(value: &str) -> String {

@@ -58,6 +58,10 @@ fn full_redis_loses_no_event_and_is_drained() {
         assert!(metrics.count("eds_partitions_lagging") > 0);
     }
     site.wait_exact(&first_minute, Duration::ZERO);
+    for arguments in [["outputs", "list"], ["quarantine", "list"]] {
+        let (code, text) = nodes[0].command_text(&arguments);
+        assert_eq!(code, Some(0), "{text}");
+    }
 
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     idle.wait_ready();
