@@ -78,7 +78,7 @@ fn compiled(program: &str, directory: &Path) -> Option<String> {
         statements.join("\n"),
     );
     let [source_path, binary] = ["program.cs", "program.exe"].map(|name| directory.join(name));
-    fs::write(&source_path, source).unwrap();
+    assert!(fs::write(&source_path, source).is_ok());
     let status = Command::new("mcs").arg(&source_path).status().ok()?;
     assert!(status.success());
     Some(binary.display().to_string())

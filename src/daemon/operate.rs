@@ -181,7 +181,7 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
         let settings = &config.alike;
         let shared = store.shared(settings.iter().map(|(key, _)| *key)).await?;
         let (mut out, mut notes) = (io::stdout(), io::stderr());
-        let (mut changes, mut changed) = (Vec::new(), Vec::new());
+        let (mut changes, mut shown_changes) = (Vec::new(), Vec::new());
         for ((key, value), shared) in settings.iter().zip(&shared) {
             let differs = shared.as_ref() != Some(value);
             let shown = shared.as_ref().map_or("not set".to_owned(), |text| quoted(text));
@@ -190,14 +190,14 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
                 (false, false) => writeln!(out, "{key} = {shown}")?,
                 (true, true) => {
                     changes.push((*key, value.as_str()));
-                    changed.push(format!("{key}: {shown} → {}", quoted(value)));
+                    shown_changes.push(format!("{key}: {shown} → {}", quoted(value)));
                 }
                 (true, false) => {}
             }
         }
         if apply {
             store.share(&changes, config.input.max_future).await?;
-            changed.iter().try_for_each(|change| writeln!(out, "{change}"))?;
+            shown_changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
             let note = if changes.is_empty() {
                 "all settings already match"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {

@@ -89,10 +89,8 @@ fn every_cause_is_documented() {
         let alerts = alerts.get(id).filter(|_| is_first).into_iter().flatten();
         let alerts = alerts.map(String::as_str).collect::<Vec<_>>().join(", ");
         let word = causes[0].severity().word();
-        let name = match is_first {
-            true => format!("<a id=\"{id}\"></a>`{id}` | {word}"),
-            false => "|".to_owned(),
-        };
+        let name = format!("<a id=\"{id}\"></a>`{id}` | {word}");
+        let name = if is_first { &name } else { "|" };
         let remedies: Vec<_> = causes.iter().map(|cause| cause.remedy()).collect();
         let remedies = remedies.join("<br>");
         writeln!(table, "| {name} | {what} | {remedies} | {alerts} |").unwrap();
