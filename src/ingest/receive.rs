@@ -244,6 +244,7 @@ impl Receiver {
                 Ok(false)
             }
             Ok(()) if !self.is_unix && self.is_shut_down() => {
+                self.messages.clear();
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
             }
             Ok(()) => Ok(!self.messages.is_empty()),

@@ -25,6 +25,8 @@ use crate::node::{Example, Heartbeat, lock};
 /// The timeout for reading from the socket. Also the pause between failing reads.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time between flushes while all reads are full.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(16);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Number of distinct relay numbers, and the spacing of a relay's timestamps in ns, to leave room for other relays.
 const NUMBERS: i64 = 1000;
@@ -93,9 +95,10 @@ impl Forwarder {
         stop: &CancellationToken,
     ) {
         let mut now = Instant::now();
-        let mut reported = now;
+        let (mut reported, mut flushed) = (now, now);
         while !stop.is_cancelled() {
             if receiver.is_resting(now) {
+                heartbeat.beat();
                 std::thread::sleep(READ_TIMEOUT);
                 now = Instant::now();
             } else {
@@ -107,7 +110,9 @@ impl Forwarder {
                         self.add_all(&receiver);
                     }
                 }
-                if !receiver.is_full() {
+                // After a full read, more datagrams are probably waiting; but they may be no events.
+                if !receiver.is_full() || now - flushed >= FLUSH_INTERVAL {
+                    flushed = now;
                     self.flush();
                 }
             }
