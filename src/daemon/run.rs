@@ -1,5 +1,5 @@
 //! Runs a node or a relay until a signal stops it. SIGTERM and SIGINT drain the process; a second signal cuts draining
-//! short, and a third ends the process immediately. SIGHUP reloads the log level, tokens and certificates. systemd is notified of startup, shutdown
+//! short, and a third ends the process immediately. SIGHUP reloads the log level, secrets and certificates. systemd is notified of startup, shutdown
 //! and the current status, and its watchdog is fed as long as no worker has stalled.
 
 use std::collections::BTreeSet;
@@ -230,7 +230,7 @@ pub(super) fn run_until_stopped<R: Running>(
     // Take inherited sockets before anything else is opened, so that no other descriptor is mistaken for one of them.
     let inherited = ingest::inherited()?;
     let log = log::start(log)?;
-    let reload = move || match reload() {
+    let apply = move || match reload() {
         Ok((level, need_restart)) => {
             log.set_level(level);
             tracing::info!(%level, "reloaded the log level, tokens, passwords and certificates");
@@ -248,6 +248,17 @@ pub(super) fn run_until_stopped<R: Running>(
             tracing::error!(errors, "the configuration is invalid; nothing is reloaded");
         }
     };
+    let is_ready = Arc::<AtomicBool>::default();
+    let is_up = Arc::clone(&is_ready);
+    let reload = move || match NotifyState::monotonic_usec_now() {
+        // With Type=notify-reload, systemd waits until the service is ready again.
+        Ok(now) if is_up.load(Ordering::SeqCst) => {
+            notify(&[NotifyState::Reloading, now]);
+            apply();
+            notify(&[NotifyState::Ready]);
+        }
+        _ => apply(),
+    };
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     handle_signals(stop.clone(), at_once.clone(), reload)
         .context("cannot install the signal handlers")?;
@@ -256,6 +267,7 @@ pub(super) fn run_until_stopped<R: Running>(
         let mut running = start(inherited, &stop).await?;
         tokio::spawn(feed_watchdog(running.parts().progress.clone()));
         notify(&[NotifyState::Ready]);
+        is_ready.store(true, Ordering::SeqCst);
         let status = tokio::spawn(report_status(running.status_line()));
         let failure = tokio::select! {
             biased;
@@ -265,6 +277,7 @@ pub(super) fn run_until_stopped<R: Running>(
         // Cancel the token after a failure as well, so that the next signal cuts draining short.
         stop.cancel();
         status.abort();
+        is_ready.store(false, Ordering::SeqCst);
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
         tracing::info!("draining");
         let lost = running.drain(drain_timeout, &at_once).await;
@@ -293,12 +306,7 @@ fn handle_signals(
         let mut is_repeated = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
-                // For Type=notify-reload, which waits until the service is ready again.
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    notify(&[NotifyState::Reloading, now]);
-                }
                 reload();
-                notify(&[NotifyState::Ready]);
                 continue;
             }
             ends_process.store(is_repeated, Ordering::SeqCst);

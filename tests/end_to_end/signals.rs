@@ -79,6 +79,9 @@ fn node_and_relay_report_their_status_to_systemd() {
     wait("READY=1", None);
     wait("STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 unsent to ", None);
     wait("; 1 open", Some(node.udp()));
+    node.signal("HUP");
+    wait("RELOADING=1\nMONOTONIC_USEC=", None);
+    wait("READY=1", None);
     node.terminate();
     wait("STATUS=draining", None);
 
