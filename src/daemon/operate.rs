@@ -197,7 +197,6 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
         }
         if apply {
             store.share(&changes, config.input.max_future).await?;
-            shown_changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
             let note = if changes.is_empty() {
                 "all settings already match"
             } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
@@ -208,6 +207,7 @@ pub(crate) fn settings(config: &Config, apply: bool) -> anyhow::Result<()> {
                  but does not close minutes or send counts"
             };
             writeln!(notes, "{note}")?;
+            shown_changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
         } else if let Some((format, by)) = store.format().await? {
             writeln!(out, "# format {format}, written by {by}")?;
         }
