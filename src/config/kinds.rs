@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use chrono::DateTime;
 use chrono_tz::Tz;
+use redis_link::Secret;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing::Level;
@@ -21,7 +22,6 @@ use crate::ingest::ListenAddress;
 use crate::output::server;
 use crate::relay::EventRule;
 use crate::store::OutputName;
-use redis_link::Secret;
 
 /// Maximum size of a secret or PEM file. These files are small, so a larger file is probably the wrong file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use redis_link::{Credentials, Timeouts, Tls, UrlError, without_secrets};
+use redis_link::{Credentials, Secret, Timeouts, Tls, UrlError, without_secrets};
 use reqwest::Url;
 
 use super::kinds::{certificates, host_and_port, items, pem, secret, secret_file, text};
 use super::values::Effective;
 use crate::output::server::{Api, Login, Settings};
 use crate::relay::{PassthroughHttp, PassthroughSettings};
-use redis_link::Secret;
 
 type UrlLogin = (Option<String>, Option<Secret>);
 

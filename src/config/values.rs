@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use redis_link::without_secrets;
+use redis_link::{HIDDEN, without_secrets};
 use reqwest::Url;
 
 use super::kinds::items;
-use redis_link::HIDDEN;
 
 /// A program that reads a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

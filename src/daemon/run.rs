@@ -1,6 +1,6 @@
 //! Runs a node or a relay until a signal stops it. SIGTERM and SIGINT drain the process; a second signal cuts draining
-//! short, and a third ends the process immediately. SIGHUP reloads the log level, secrets and certificates. systemd is notified of startup, shutdown
-//! and the current status, and its watchdog is fed as long as no worker has stalled.
+//! short, and a third ends the process immediately. SIGHUP reloads the log level, secrets and certificates. systemd is
+//! notified of startup, reloads, shutdown and the current status, and its watchdog is fed as long as no worker has stalled.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use redis_link::Secret;
 use rustls::ServerConfig;
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
 use crate::ingest::SeriesQuota;
 use crate::node::lock;
-use redis_link::Secret;
 
 /// How much of its rate a token may use at once, expressed as the time in which the rate permits it.
 const BURST: Duration = Duration::from_secs(1);

@@ -141,7 +141,6 @@ impl Forwarder {
         for datagram in receiver.datagrams() {
             self.add(datagram, now_nanos);
         }
-        self.commit();
     }
 
     fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {

@@ -73,6 +73,9 @@ impl Redis {
     /// Returns connections to the address in `settings`, to be established on first use. Fails if a certificate is invalid.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
         let endpoint = settings.address.server().cloned();
+        // Reports an invalid certificate now, because a client is made for each connection.
+        let any = Endpoint::Tcp("localhost".to_owned(), 1);
+        settings.client(endpoint.as_ref().unwrap_or(&any))?;
         let redis = Self {
             settings: Arc::new(settings),
             lanes,
@@ -83,18 +86,14 @@ impl Redis {
             asked: Mutex::default(),
         };
         if let Some(endpoint) = endpoint {
-            let server = redis.make_server(endpoint)?;
-            redis.set_map(vec![(0..=LAST_SLOT, server)]);
-        } else {
-            // The servers are not known yet. This client only serves to report invalid certificates at startup.
-            redis.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
+            redis.set_map(vec![(0..=LAST_SLOT, redis.make_server(endpoint))]);
         }
         Ok(redis)
     }
 
-    fn make_server(&self, endpoint: Endpoint) -> Result<Arc<Server>, SettingsError> {
+    fn make_server(&self, endpoint: Endpoint) -> Arc<Server> {
         let number = 1 + self.servers.fetch_add(1, Ordering::Relaxed);
-        Server::new(number, endpoint, &self.settings, self.lanes, &self.check).map(Arc::new)
+        Arc::new(Server::new(number, endpoint, &self.settings, self.lanes, &self.check))
     }
 
     fn map(&self) -> Arc<Slots<Arc<Server>>> {
@@ -161,9 +160,7 @@ impl Redis {
             let server = if let Some(known) = known {
                 Arc::clone(known)
             } else {
-                let made = self
-                    .make_server(endpoint)
-                    .map_err(|error| Fault::unavailable(format!("cannot use a server: {error}")))?;
+                let made = self.make_server(endpoint);
                 servers.push(Arc::clone(&made));
                 made
             };

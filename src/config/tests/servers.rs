@@ -1,10 +1,9 @@
 //! `[store]` and `[output]`: addresses, users, secrets and certificates.
 
-use redis_link::{Address, Endpoint, URL_FORMS};
+use redis_link::{Address, Endpoint, Secret, URL_FORMS};
 
 use super::*;
 use crate::output::server::{self, Api};
-use redis_link::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 

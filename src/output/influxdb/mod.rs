@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use influxdb2::api::write::TimestampPrecision;
 use influxdb2::{ClientBuilder, RequestError};
+use redis_link::Secret;
 
 pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
+
 use super::line_protocol::body;
 use super::server::{
     Api, CONNECT_TIMEOUT_MAX, Dialect, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT, Writer,
@@ -18,7 +20,6 @@ use super::server::{
 use super::{Output, SealedCounts, WriteError};
 use crate::event::Minute;
 use crate::text::chain;
-use redis_link::Secret;
 
 /// An output that writes to one bucket or database.
 pub struct InfluxDb {

@@ -6,6 +6,7 @@ mod client;
 
 use std::time::Duration;
 
+use redis_link::Secret;
 use reqwest::Url;
 
 pub(super) use self::answer::{Dialect, judge, unanswered};
@@ -14,7 +15,6 @@ pub(super) use self::client::{credentials, failure};
 pub(crate) use self::client::{http_client, install_crypto};
 use super::WriteError;
 use crate::diagnosis::{Cause, Diagnosis};
-use redis_link::Secret;
 
 /// Timeout for connecting, unless the timeout for the whole request is shorter.
 pub(super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
