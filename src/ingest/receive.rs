@@ -46,7 +46,7 @@ const SK_MEMINFO_VARS: usize = 9;
 /// The shortest and the longest time for which datagrams wait in the kernel so that several are read together.
 const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(16)];
 /// The wait is doubled after a read that returned fewer messages.
-const FEW: usize = BATCH / 4;
+const FEW: usize = BATCH / 2;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
