@@ -11,6 +11,8 @@ use super::{Minute, Partition, Partitions};
 const GROUP_BYTES: usize = 128;
 /// Size of an event in bytes, excluding the user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
+/// The maximum size of each buffer of a new batch, in bytes. If events queue up, batches become much larger than usual.
+const ROOM_BYTES_MAX: usize = 256 * 1024;
 /// Multiplier for the minute number. It spreads consecutive minutes over all bits of the hash of a series.
 const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -204,6 +206,18 @@ impl Default for OpenBatch {
 }
 
 impl OpenBatch {
+    /// Takes the batch, and leaves an empty one with room for as many events, unless there were exceptionally many.
+    pub(crate) fn take(&mut self) -> Self {
+        let next = Self {
+            users: Vec::with_capacity(self.users.len().min(ROOM_BYTES_MAX)),
+            arrived: Vec::with_capacity(
+                self.arrived.len().min(ROOM_BYTES_MAX / size_of::<Arrived>()),
+            ),
+            ..Self::default()
+        };
+        std::mem::replace(self, next)
+    }
+
     /// Adds an event and updates its series' hint. `user` must be UTF-8. Returns false, adding nothing, if there is no room.
     pub fn push(
         &mut self,
@@ -316,6 +330,19 @@ mod tests {
     }
 
     #[test]
+    fn a_new_batch_has_the_room_that_the_last_one_needed_up_to_a_limit() {
+        let mut open = OpenBatch::default();
+        for (events, room) in [(100, 100), (20_000, 16_384), (0, 0)] {
+            for _ in 0..events {
+                let series = ("a=1", &mut Hint::default());
+                assert!(open.push(minute(0), series, b"0123456789abcdef", 0));
+            }
+            assert_eq!(open.take().events(), events);
+            assert_eq!((open.arrived.capacity(), open.users.capacity()), (room, 16 * room));
+        }
+    }
+
+    #[test]
     fn groups_are_spread_over_the_index() {
         let mut batch = Batch::default();
         for number in 0..1000 {
@@ -358,7 +385,7 @@ mod tests {
                 prop_assert!(open[batch].push(minute, (name, hint), user.as_bytes(), at));
                 prop_assert!(expected[batch].push(minute, name, &user, at));
                 if action == 11 {
-                    let closed = std::mem::take(&mut open[batch]).close();
+                    let closed = open[batch].take().close();
                     prop_assert_eq!(seen(&closed), seen(&expected[batch]));
                     expected[batch] = Batch::default();
                 }

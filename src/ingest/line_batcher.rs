@@ -95,7 +95,7 @@ impl Open {
 
     fn take(&mut self) -> OpenBatch {
         self.since = None;
-        std::mem::take(&mut self.batch)
+        self.batch.take()
     }
 }
 
