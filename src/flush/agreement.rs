@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::{Instant, timeout};
 
 use crate::diagnosis::{Cause, Diagnosis};
@@ -33,10 +34,12 @@ impl Default for Agreement {
 
 impl Agreement {
     pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
-        if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
+        // At the same time, so that the node waits for the store only once. A server that hangs must not hide a difference.
+        let difference = timeout(LOOK_WITHIN, store.difference());
+        let (difference, checked) = join(difference, timeout(LOOK_WITHIN, store.check())).await;
+        if let Ok(Ok(difference)) = difference {
             self.compared(difference, metrics);
         }
-        let checked = timeout(LOOK_WITHIN, store.check()).await;
         self.has_room = !matches!(checked, Ok(Err(StoreError::Full(_))));
     }
 
@@ -154,14 +157,14 @@ mod tests {
     use crate::event::Partition;
     use crate::node::Node;
 
-    /// A store whose settings differ from this node's, and an output that accepts everything.
+    /// A store whose settings differ from this node's, and with a server that hangs, and an output that accepts everything.
     #[derive(Debug)]
     struct Other;
 
     #[async_trait]
     impl Store for Other {
         async fn check(&self) -> Result<(), StoreError> {
-            Ok(())
+            std::future::pending().await
         }
 
         async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
@@ -201,6 +204,13 @@ mod tests {
         for result in [target.write(&Vec::new()).await, target.probe().await.unwrap()] {
             assert!(matches!(result, Err(WriteError::Unavailable { .. })), "{result:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn difference_is_found_although_a_server_hangs() {
+        let mut agreement = Agreement::default();
+        agreement.look(&Other, &Metrics::new(Arc::<Node>::default())).await;
+        assert!(!agreement.agrees);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use futures_util::future::join;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -271,11 +272,12 @@ impl NodeReporter {
     }
 
     async fn report(&self, memory: &mut Memory) -> NodeReport {
-        let checks = async { (self.store.difference().await, self.store.check().await) };
-        let checked = timeout(REPORTED_WITHIN, checks).await;
-        let (difference, checked) = checked.unwrap_or((Ok(None), Ok(())));
-        let settings_error = difference.ok().flatten().map(|found: Diagnosis| found.reason());
-        let store_error = checked.err().filter(|_| settings_error.is_none());
+        let difference = timeout(REPORTED_WITHIN, self.store.difference());
+        let (difference, checked) =
+            join(difference, timeout(REPORTED_WITHIN, self.store.check())).await;
+        let difference = difference.ok().and_then(Result::ok).flatten();
+        let settings_error = difference.map(|found: Diagnosis| found.reason());
+        let store_error = checked.unwrap_or(Ok(())).err().filter(|_| settings_error.is_none());
 
         let (node, now) = (&self.node, Instant::now());
         let ledger = node.ledger.totals();

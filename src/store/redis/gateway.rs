@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, cmd};
 use redis_link::{Connection, Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
@@ -241,14 +242,21 @@ impl Gateway {
     /// Checks that this node agrees with the cluster-wide settings, and that all servers respond and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
-        if let Some(found) = self.difference().await? {
+        let has_room = async |server: Arc<Server>| {
+            // Redis rejects a PING while it rejects all writes because it cannot save.
+            let ping = self.ask_server::<()>(&server, RECORDING, ANY, cmd("PING"));
+            let (ping, memory) = join(ping, self.memory(&server, DRAINING)).await;
+            ping?;
+            fault::check_room(&memory?).map_err(|fault| StoreError::from(fault.at(&server)))
+        };
+        // All at once, because waiting for each reply in turn is most of what an idle node costs. No request is abandoned after
+        // an error, because each may be the one that finds that a server has lost its data.
+        let rooms = join_all(self.redis.servers().into_iter().map(has_room));
+        let (difference, rooms) = join(self.difference(), rooms).await;
+        if let Some(found) = difference? {
             return Err(StoreError::Refused(found));
         }
-        for server in self.redis.servers() {
-            self.ask_server::<()>(&server, RECORDING, ANY, cmd("PING")).await?;
-            fault::check_room(&self.memory(&server, DRAINING).await?)
-                .map_err(|fault| fault.at(&server))?;
-        }
+        rooms.into_iter().collect::<Result<()>>()?;
         // A server below its limit may still have rejected a write, because a large batch itself takes memory.
         match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),

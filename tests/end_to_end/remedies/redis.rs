@@ -117,6 +117,10 @@ fn redis_that_cannot_save_gets_its_disk_back() {
     Remedy::of(&node, "redis-cannot-save", &[]).says(&["the disk and the Redis log"]);
     stops("yes");
     wait_first(&node, "redis-read-only", &["cannot write to its disk", "Redis log"]);
+    eventually("the node is not ready", SOON, || {
+        let answer = node.get("/readyz").unwrap();
+        when(answer.status == 503, answer.body)
+    });
     let remedy = Remedy::of(&node, "redis-read-only", &["cannot write to its disk"]);
     std::fs::create_dir(directory).unwrap();
     // The working directory of Redis was deleted, so it must be set again.
