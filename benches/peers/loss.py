@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
-"""Sends events to statsd, collectd, Telegraf and eds, each on two hosts, and prints what they publish after duplicates, a kill and
-an outage of the database, as a table in Markdown.
+"""Sends events to statsd, collectd, gostatsd, Telegraf, vmagent and eds, each on two hosts, and prints what they publish after
+duplicates, a kill and an outage of the database, as a table in Markdown.
 
-Each program gets 100 events (`ev:1|c`) of 10 users (`us:<user>|s`), or for eds, the same as lines. statsd, collectd and Telegraf
-publish every 3 s. A program that is not installed is left out.
+Each program gets 100 events (`ev:1|c`) of 10 users (`us:<user>|s`), or for vmagent and eds, the same as lines. All but eds publish
+every 3 s. A program that is not installed is left out.
 
-    npm install --prefix target/bench/peers statsd@0.9.0
-    python3 benches/peers/loss.py target/release/eds [TELEGRAF]
+    export GOBIN=$PWD/target/bench/peers
+    npm install --prefix $GOBIN statsd@0.9.0
+    go install github.com/atlassian/gostatsd/cmd/gostatsd@e5cc67e82525
+    go install -tags custom,inputs.statsd,outputs.influxdb_v2 github.com/influxdata/telegraf/cmd/telegraf@b27263146617
+    git clone --depth 1 --branch v1.150.0 https://github.com/VictoriaMetrics/VictoriaMetrics target/bench/vm
+    go -C target/bench/vm build -o $GOBIN/ ./app/vmagent ./app/victoria-metrics
+    python3 benches/peers/loss.py target/release/eds [SECONDS OF THE OUTAGE]
 """
 
+import concurrent.futures
 import glob
 import gzip
 import http.server
+import json
 import os
 import pathlib
 import re
@@ -23,8 +30,10 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
-EVENTS, USERS, INTERVAL_S, OUTAGE_S = 100, 10, 3, 11
+EDS = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else sys.exit(__doc__)
+EVENTS, USERS, INTERVAL_S, OUTAGE_S = 100, 10, 3, int(sys.argv[2]) if len(sys.argv) > 2 else 11
 
 
 def free_port():
@@ -36,7 +45,7 @@ def free_port():
 class Database:
     """Accepts points in line protocol by HTTP and in the text format of graphite by TCP, unless it is down."""
 
-    def __init__(self):
+    def __init__(self, _):
         self.port, self.lines, self.lock, self.servers = free_port(), [], threading.Lock(), []
         self.graphite = free_port()
         self.start()
@@ -100,60 +109,81 @@ class Database:
         return [round(float(match[1])) for match in found if match]
 
 
+class VictoriaMetrics:
+    """Stores what vmagents write, unless it is down. Of the samples that several write at a time, it keeps the highest."""
+
+    def __init__(self, root):
+        self.port, self.root = free_port(), root
+        self.start()
+
+    def start(self):
+        flags = [f"-httpListenAddr=127.0.0.1:{self.port}", f"-storageDataPath={self.root}/vm", "-dedup.minScrapeInterval=1ms"]
+        with open(self.root / "vm.log", "ab") as log:
+            self.process = subprocess.Popen(["victoria-metrics", *flags], stdout=log, stderr=log)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+    def values(self, pattern):
+        url = f"http://127.0.0.1:{self.port}/api/v1/export?match[]={{db=''}}"
+        series = [json.loads(line) for line in urllib.request.urlopen(url)]
+        return [round(value) for one in series if re.search(pattern, str(one["metric"])) for value in one["values"]]
+
+
 class Program:
     """A program on one host."""
 
+    # Whether every event is sent to both hosts, which publish the same counts.
+    is_pair, has_outage, database, starts_in_s = False, True, Database, 2
+
     def __init__(self, database, directory, shared):
         self.database, self.directory, self.shared = database, directory, shared
-        self.port = free_port()
-        self.configure()
+        self.port, self.file = free_port(), directory / "config.toml"
+        self.file.write_text(self.config())
         self.run()
 
     def run(self):
-        log = open(self.directory / "log", "ab")
-        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self.directory)
-        time.sleep(1.5)
+        with open(self.directory / "log", "ab") as log:
+            command = [shutil.which(self.executable), *self.arguments()]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory)
+        time.sleep(self.starts_in_s)
 
     def end(self, number=signal.SIGKILL):
         self.process.send_signal(number)
         self.process.wait()
 
-    def send(self):
+    def send(self, numbers=range(EVENTS)):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for line in self.lines():
-                sender.sendto(line.encode(), ("127.0.0.1", self.port))
+            for number in numbers:
+                sender.sendto(self.event(number, f"u{number % USERS}").encode(), ("127.0.0.1", self.port))
 
-    def lines(self):
-        for number in range(EVENTS):
-            yield "ev:1|c"
-            yield f"us:u{number % USERS}|s"
+    def event(self, _, user):
+        return f"ev:1|c\nus:{user}|s"
 
+    def counts(self):
+        events, users = (self.database.values(pattern.replace("PORT", str(self.port))) for pattern in self.published)
+        return sum(events), users
 
 
 class Statsd(Program):
-    title, has_outage = "statsd (npm)", True
+    title, executable = "statsd 0.9.0 (npm, `graphite`)", "statsd"
+    published = r"^hPORT\.counters\.ev\.count (\S+)", r"^hPORT\.sets\.us\.count (\S+)"
 
-    def configure(self):
-        (self.directory / "config.js").write_text(
-            f"""{{ port: {self.port}, address: "127.0.0.1", mgmt_port: {free_port()}, flushInterval: {INTERVAL_S * 1000},
+    def config(self):
+        return f"""{{ port: {self.port}, address: "127.0.0.1", mgmt_port: {free_port()}, flushInterval: {INTERVAL_S * 1000},
             graphiteHost: "127.0.0.1", graphitePort: {self.database.graphite}, backends: ["./backends/graphite"],
             deleteIdleStats: true, graphite: {{ legacyNamespace: false, globalPrefix: "h{self.port}" }} }}"""
-        )
 
-    def command(self):
-        return ["node", STATSD, str(self.directory / "config.js")]
-
-    def counts(self):
-        events = self.database.values(rf"^h{self.port}\.counters\.ev\.count (\S+)")
-        return sum(events), self.database.values(rf"^h{self.port}\.sets\.us\.count (\S+)")
+    def arguments(self):
+        return [self.file]
 
 
 class Collectd(Program):
-    title, has_outage = "collectd (csv)", False
+    title, executable, has_outage = "collectd 5.12.0 (Debian 12, `csv`)", "collectd", False
 
-    def configure(self):
-        (self.directory / "collectd.conf").write_text(
-            f"""Hostname "h"
+    def config(self):
+        return f"""Hostname "h"
             BaseDir "{self.directory}"
             PIDFile "{self.directory}/pid"
             Interval {INTERVAL_S}
@@ -169,10 +199,9 @@ class Collectd(Program):
               CounterSum true
             </Plugin>
             """
-        )
 
-    def command(self):
-        return [shutil.which("collectd"), "-f", "-C", str(self.directory / "collectd.conf")]
+    def arguments(self):
+        return ["-f", "-C", self.file]
 
     def values(self, kind):
         files = glob.glob(f"{self.directory}/csv/h/statsd/{kind}*")
@@ -183,15 +212,35 @@ class Collectd(Program):
         return sum(self.values("count-ev")), self.values("objects-us")
 
 
-class Telegraf(Program):
-    title, has_outage = "Telegraf (influxdb_v2)", True
+class Gostatsd(Program):
+    title, executable = "gostatsd 41.1.5 (`influxdb`)", "gostatsd"
+    published = r"^ev,\S*host=hPORT\S* count=([^,]+)", r"^us,\S*host=hPORT\S* count=(\S+)"
 
-    def configure(self):
-        (self.directory / "telegraf.conf").write_text(
-            f"""[agent]
+    def config(self):
+        return f"""metrics-addr = "127.0.0.1:{self.port}"
+            flush-interval = "{INTERVAL_S}s"
+            default-tags = "host:h{self.port}"
+            backends = "influxdb"
+            [influxdb]
+            api-endpoint = "http://127.0.0.1:{self.database.port}"
+            org = "o"
+            bucket = "b"
+            """
+
+    def arguments(self):
+        return ["--config-path", self.file]
+
+
+class Telegraf(Program):
+    title, executable, agent = "Telegraf 1.40.0-b2726314 (`influxdb_v2`)", "telegraf", ""
+    published = r"^ev,host=hPORT\S* value=(\d+)", r"^us,host=hPORT\S* value=(\d+)"
+
+    def config(self):
+        return f"""[agent]
             interval = "{INTERVAL_S}s"
             flush_interval = "{INTERVAL_S}s"
             hostname = "h{self.port}"
+            {self.agent}
             [[inputs.statsd]]
             service_address = "127.0.0.1:{self.port}"
             [[outputs.influxdb_v2]]
@@ -200,22 +249,49 @@ class Telegraf(Program):
             organization = "o"
             bucket = "b"
             """
-        )
 
-    def command(self):
-        return [TELEGRAF, "--config", str(self.directory / "telegraf.conf")]
+    def arguments(self):
+        return ["--config", self.file]
 
-    def counts(self):
-        tags = rf"host=h{self.port}\S* value=(\d+)"
-        return sum(self.database.values(rf"^ev,{tags}")), self.database.values(rf"^us,{tags}")
+
+class TelegrafWithDisk(Telegraf):
+    title, agent = 'Telegraf, `buffer_strategy = "disk"`', 'buffer_strategy = "disk"\nbuffer_directory = "buffer"'
+
+
+class Vmagent(Program):
+    title, executable, database = "vmagent 1.150.0 (`-streamAggr.config`)", "vmagent", VictoriaMetrics
+    # Counts of the interval in which vmagent starts are not published.
+    starts_in_s = 2 + INTERVAL_S
+    published = r"ev_value.*'hPORT'", r"us_value.*'hPORT'"
+
+    def config(self):
+        return f"""[{{ match: ev_value, interval: {INTERVAL_S}s, outputs: [count_samples] }},
+            {{ match: us_value, interval: {INTERVAL_S}s, without: [user], outputs: [count_series] }}]"""
+
+    def arguments(self):
+        return [
+            f"-httpListenAddr=127.0.0.1:{free_port()}",
+            f"-influxListenAddr=127.0.0.1:{self.port}",
+            f"-streamAggr.config={self.file}",
+            f"-remoteWrite.url=http://127.0.0.1:{self.database.port}/api/v1/write",
+            *([] if self.is_pair else [f"-remoteWrite.label=host=h{self.port}"]),
+        ]
+
+    def event(self, _, user):
+        return f"ev value=1\nus,user={user} value=1"
+
+
+class VmagentPair(Vmagent):
+    title, is_pair = "two vmagents, one series (`-dedup.minScrapeInterval`)", True
+    published = "ev_value", "us_value"
 
 
 class Eds(Program):
-    title, has_outage = "eds", True
+    title, executable, is_pair = "`eds`", EDS, True
+    published = r"^cumulative_user_event,.* value=(\d+)", r"^unique_user_event,.* value=(\d+)"
 
-    def configure(self):
-        (self.directory / "eds.toml").write_text(
-            f"""node = "n{self.port}"
+    def config(self):
+        return f"""node = "n{self.port}"
             [input]
             listen = ["127.0.0.1:{self.port}"]
             [http]
@@ -231,20 +307,13 @@ class Eds(Program):
             org = "o"
             bucket = "b"
             """
-        )
 
-    def command(self):
-        return [EDS, "run", "--config", str(self.directory / "eds.toml")]
+    def arguments(self):
+        return ["run", "--config", self.file]
 
-    def lines(self):
+    def event(self, number, user):
         # The events are the same on every host, and in a minute that has ended.
-        minute = self.shared["minute"]
-        for number in range(EVENTS):
-            yield f"event_type=ev,product=p value=u{number % USERS} {minute + number}"
-
-    def counts(self):
-        values = self.database.values
-        return sum(values(r"^cumulative_user_event,.* value=(\d+)")), values(r"^unique_user_event,.* value=(\d+)")
+        return f"event_type=ev,product=p value={user} {self.shared['minute'] + number}"
 
 
 def with_two(program, steps):
@@ -252,7 +321,7 @@ def with_two(program, steps):
     with tempfile.TemporaryDirectory() as root:
         root = pathlib.Path(root)
         shared = {"redis": free_port(), "minute": (time.time_ns() // 60_000_000_000 - 2) * 60_000_000_000}
-        database, hosts, redis = Database(), [], None
+        database, hosts, redis = program.database(root), [], None
         try:
             if program is Eds:
                 redis = subprocess.Popen(
@@ -264,7 +333,7 @@ def with_two(program, steps):
                 hosts.append(program(database, root / name, shared))
             steps(database, hosts)
             time.sleep(2 * INTERVAL_S + 3)
-            found = [host.counts() for host in (hosts[:1] if program is Eds else hosts)]
+            found = [host.counts() for host in (hosts[:1] if program.is_pair else hosts)]
             return sum(events for events, _ in found), [max(users) for _, users in found if users]
         finally:
             for host in hosts:
@@ -279,61 +348,75 @@ def to_both(_, hosts):
         host.send()
 
 
-def kill(_, hosts):
-    # A relay sends every event to both nodes of eds. The other programs have one host for an event.
-    for host in hosts if isinstance(hosts[0], Eds) else hosts[:1]:
+def to_both_later(_, hosts):
+    hosts[0].send()
+    time.sleep(INTERVAL_S)
+    hosts[1].send()
+
+
+def to_one_of_both(_, hosts):
+    for first, host in enumerate(hosts):
+        host.send(range(first, EVENTS, 2))
+
+
+def send(hosts):
+    for host in hosts if hosts[0].is_pair else hosts[:1]:
         host.send()
+
+
+def kill(_, hosts):
+    send(hosts)
     time.sleep(0.2)
     hosts[0].end()
 
 
 def outage(database, hosts):
     database.stop()
-    hosts[0].send()
+    send(hosts)
     time.sleep(OUTAGE_S)
     database.start()
-    time.sleep(INTERVAL_S)
+    # The pause before the next retry may be as long as the outage.
+    time.sleep(OUTAGE_S)
 
 
 def outage_and_kill(database, hosts):
     database.stop()
-    hosts[0].send()
+    send(hosts)
     time.sleep(OUTAGE_S)
     hosts[0].end()
     database.start()
     hosts[0].run()
 
 
+def row(program):
+    both, users = with_two(program, to_both)
+    split, later = (with_two(program, steps)[0] for steps in (to_one_of_both, to_both_later))
+    # A kill may come just after an interval has ended, so it is repeated, and the lowest number counts.
+    killed = min(with_two(program, kill)[0] for _ in range(3))
+    outages = [with_two(program, steps)[0] if program.has_outage else "not tested" for steps in (outage, outage_and_kill)]
+    cells = [program.title, split, both, " + ".join(map(str, users)), later, killed, *outages]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
 def main():
-    programs = [
-        (os.path.exists(STATSD), Statsd),
-        (shutil.which("collectd"), Collectd),
-        (TELEGRAF, Telegraf),
-        (True, Eds),
+    peers = os.path.abspath("target/bench/peers")
+    os.environ["PATH"] = f"{peers}:{peers}/node_modules/.bin:{os.environ['PATH']}:/usr/sbin"
+    programs = [Statsd, Collectd, Gostatsd, Telegraf, TelegrafWithDisk, Vmagent, VmagentPair, Eds]
+    programs = [program for program in programs if shutil.which(program.executable)]
+    titles = [
+        f"{EVENTS} events of {USERS} users",
+        "each sent to one of two hosts",
+        "each to both",
+        "users of these",
+        f"to the second {INTERVAL_S} s later",
+        "`kill -9` within the interval",
+        f"database unreachable for {OUTAGE_S} s",
+        "and then `kill -9`",
     ]
-    programs = [program for is_there, program in programs if is_there]
-    print(f"| {EVENTS} events | " + " | ".join(program.title for program in programs) + " |")
-    print("| --- |" + " --- |" * len(programs))
-    for title, steps, shows_users in [
-        ("each sent to two hosts", to_both, False),
-        (f"the {USERS} users of these events", to_both, True),
-        ("`kill -9` within the interval", kill, False),
-        (f"database unreachable for {OUTAGE_S} s", outage, False),
-        ("database unreachable, and the process is killed", outage_and_kill, False),
-    ]:
-        cells = []
-        for program in programs:
-            if steps in (outage, outage_and_kill) and not program.has_outage:
-                cells.append("not tested")
-                continue
-            # A kill may come just after an interval has ended, so it is repeated, and the lowest numbers count.
-            events, users = min(with_two(program, steps) for _ in range(3 if steps is kill else 1))
-            cells.append(" + ".join(map(str, users)) if shows_users else str(events))
-        print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
+    print("| " + " | ".join(titles) + " |\n|" + " --- |" * len(titles))
+    with concurrent.futures.ThreadPoolExecutor(len(programs)) as pool:
+        for line in pool.map(row, programs):
+            print(line, flush=True)
 
 
-EDS = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else sys.exit(__doc__)
-TELEGRAF = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
-STATSD = os.path.abspath("target/bench/peers/node_modules/statsd/stats.js")
-os.environ["PATH"] += ":/usr/sbin"
 main()
