@@ -167,7 +167,14 @@ fn image_without_docker_is_that_of_the_dockerfile_and_reproducible() {
         untar(&first, Some(&format!("blobs/{digest}")))
     };
     let json = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
-    let manifest = json(blob(&json(untar(&first, Some("index.json")))["manifests"][0]));
+    // containerd and podman read the first name, and Docker the second.
+    let index = json(untar(&first, Some("index.json")));
+    let descriptor = &index["manifests"][0];
+    let name = "event-data-service:1.2.3";
+    let long = &descriptor["annotations"]["io.containerd.image.name"];
+    assert_eq!(long, &format!("docker.io/library/{name}"));
+    assert_eq!(json(untar(&first, Some("manifest.json")))[0]["RepoTags"][0], name);
+    let manifest = json(blob(descriptor));
     let config = &json(blob(&manifest["config"]))["config"];
     assert_eq!(config["Labels"]["org.opencontainers.image.version"], "1.2.3");
     let dockerfile = read("Dockerfile");
