@@ -26,11 +26,11 @@ COPY --from=build /image /
 COPY --from=build --chown=10001:10001 /state /var/lib/eds
 COPY config/eds.toml config/relay.toml LICENSE-* /usr/share/doc/eds/
 USER 10001
-# Loopback is not reachable from outside a container; publish the ports only to trusted networks.
+# Loopback is not reachable from outside a container; publish the ports only to trusted networks. These override the configuration file.
 ENV EDS_INPUT__LISTEN=0.0.0.0:8094 \
     EDS_HTTP__LISTEN=0.0.0.0:8095 \
     EDS_HTTP__PUBLIC=true
 EXPOSE 8094/udp 8095/tcp
-# For a node; for a relay, use `eds healthy 127.0.0.1:8093`, and with http.cert_file, `eds healthy https://127.0.0.1:8095`.
+# For a node with this http.listen; for a relay, use `eds healthy 127.0.0.1:8093`, and with http.cert_file, `eds healthy https://127.0.0.1:8095`.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=5s --retries=5 CMD ["/usr/bin/eds", "healthy"]
 ENTRYPOINT ["/usr/bin/eds"]
