@@ -212,10 +212,11 @@ sections! {
     Http "http." {
         each listen: Text Option<SocketAddr> = kinds::address, "127.0.0.1:8095", "TCP address of the HTTP server (status page, health, metrics, queries); if empty, HTTP is disabled";
         each hosts: List Vec<String> = kinds::host_names, "", "host names accepted in HTTP requests, besides IP addresses, localhost and the name of this host";
-        each public: Switch bool = kinds::switch("true or false"), "false", "whether other hosts may use HTTP without a token";
+        each public: Switch bool = kinds::switch("true or false"), "false", "whether other hosts may use HTTP without a token or client certificate";
         each tokens_file: SecretFile Option<Tokens> = kinds::tokens, "", "file with the tokens of HTTP clients; if empty, they need none";
         each cert_file: Path, "", "PEM file with the HTTP server's certificate chain; if empty, there is no TLS";
         each key_file: Path, "", "PEM file with the HTTP server's private key";
+        each client_ca_file: Path, "", "PEM file with CA certificates; clients must then present a certificate signed by one of them";
     }
     #[derive(Debug)]
     Telemetry "telemetry." {

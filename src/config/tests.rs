@@ -178,7 +178,7 @@ interval = "20h"
 => FILE:2: flush.interval: "20h" is out of range; use 10ms to 1m
 [http]
 listen = "0.0.0.0:8095"
-=> FILE:2: http.listen: accepts requests from other hosts, but http.tokens_file is not set; set it, use 127.0.0.1 or [::1], or set http.public = true if a firewall or proxy protects this address
+=> FILE:2: http.listen: accepts requests from other hosts, but neither http.tokens_file nor http.client_ca_file is set; set one of them, use 127.0.0.1 or [::1], or set http.public = true if a firewall or proxy protects this address
 [input]
 measurement_tag = "eds_overflow"
 => FILE:2: input.measurement_tag: is a reserved tag key; choose a different key
@@ -190,6 +190,50 @@ max_datagram = "1KiB"
 => input.max_line: is 8192 bytes, which exceeds input.max_datagram (1024 bytes); lower it or raise input.max_datagram
 "#,
     );
+}
+
+#[test]
+fn client_certificates_protect_http() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).unwrap();
+        directory.path().join(name).display().to_string()
+    };
+    let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+    let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let (certificate, key) = (write("cert.pem", &pem), write("key.pem", &key));
+    let tls = format!("cert_file = \"{certificate}\"\nkey_file = \"{key}\"");
+    let clients = |file: &str| format!("[http]\nclient_ca_file = \"{file}\"");
+    let open = "listen = \"0.0.0.0:8095\"";
+    let valid = clients(&certificate);
+    let config = load_file(&format!("{valid}\n{tls}\n{open}")).unwrap();
+    assert!(config.access.lock().unwrap().requires_certificate);
+
+    let (empty, none) =
+        (write("empty.pem", ""), directory.path().join("none").display().to_string());
+    let damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+    let damaged = write("damaged.pem", damaged);
+    let at = "=> FILE:2: http.client_ca_file:";
+    check_refused(&format!(
+        "
+{valid}
+{at} is set, but http.cert_file is not, and clients present certificates only with TLS; set http.cert_file and http.key_file, or remove this key
+{}
+{tls}
+{open}
+{at} {none} cannot be read: No such file or directory (os error 2); use a file that the service's user can read
+{}
+{tls}
+{at} {empty} is not a PEM file, because it has no -----BEGIN …----- line; use a different file
+{}
+{tls}
+{at} {key} cannot be used: the file contains no certificates; use a file with PEM certificates
+{}
+{tls}
+{at} {damaged} cannot be used: invalid peer certificate: BadEncoding; use a file with PEM certificates
+",
+        clients(&none), clients(&empty), clients(&key), clients(&damaged),
+    ));
 }
 
 #[test]

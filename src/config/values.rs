@@ -83,10 +83,11 @@ pub const LOG_VARIABLE: &str = "EDS_LOG";
 
 /// The files of the HTTP servers, which a running process reads again when it reloads its configuration, and which operator
 /// commands ignore.
-pub(super) const HTTP_FILES: [&str; 6] = [
+pub(super) const HTTP_FILES: [&str; 7] = [
     "http.tokens_file",
     "http.cert_file",
     "http.key_file",
+    "http.client_ca_file",
     "input.http.tokens_file",
     "input.http.cert_file",
     "input.http.key_file",

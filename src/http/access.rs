@@ -1,5 +1,5 @@
-//! Who may use a server: the tokens, with their quotas for writes, and the TLS certificate. Both can be replaced while the
-//! server runs.
+//! Who may use a server: the tokens, with their quotas for writes, and TLS, which may require client certificates. All can be
+//! replaced while the server runs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -123,13 +123,15 @@ impl Tokens {
     }
 }
 
-/// The tokens and the certificate in use.
+/// The tokens and certificates in use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     /// `None` if clients need no token.
     pub(crate) tokens: Option<Tokens>,
     /// `None` without TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Whether clients must present a certificate, which `tls` verifies.
+    pub(crate) requires_certificate: bool,
 }
 
 impl Access {
@@ -191,7 +193,8 @@ mod tests {
 
     #[test]
     fn a_token_is_found_in_every_form_that_clients_use() {
-        let access = Access { tokens: Some(Tokens::read("shop 0123456789").unwrap()), tls: None };
+        let tokens = Some(Tokens::read("shop 0123456789").unwrap());
+        let access = Access { tokens, ..Access::default() };
         let basic = format!("Basic {}", BASE64_STANDARD.encode("any:0123456789"));
         for value in ["Token 0123456789", "Bearer 0123456789", "bearer  0123456789", &basic] {
             let headers = [(header::AUTHORIZATION, value.parse().unwrap())].into_iter().collect();

@@ -84,14 +84,18 @@ struct Waiting {
     has_request: bool,
 }
 
-/// The client of a request whose body has not arrived yet.
+/// The client of a request.
 #[derive(Debug, Clone)]
-pub(super) struct Client(Arc<watch::Sender<Waiting>>);
+pub(super) struct Client {
+    waiting: Arc<watch::Sender<Waiting>>,
+    /// Whether the client has presented a certificate, which is then valid.
+    pub(super) has_certificate: bool,
+}
 
 impl Client {
     /// Marks the body as complete, so that the connection no longer waits for its client.
     pub(super) fn has_sent(&self) {
-        self.0.send_modify(|waiting| waiting.since = None);
+        self.waiting.send_modify(|waiting| waiting.since = None);
     }
 }
 
@@ -212,10 +216,13 @@ async fn serve_one(
     stop: CancellationToken,
     patience: Patience,
 ) {
-    let stream: Box<dyn Io> = match tls {
-        None => Box::new(stream),
+    let (stream, has_certificate): (Box<dyn Io>, bool) = match tls {
+        None => (Box::new(stream), false),
         Some(tls) => match timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(tls).accept(stream)).await {
-            Ok(Ok(stream)) => Box::new(stream),
+            Ok(Ok(stream)) => {
+                let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+                (Box::new(stream), has_certificate)
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a TLS handshake failed");
                 return;
@@ -225,15 +232,15 @@ async fn serve_one(
     };
     let router = TowerToHyperService::new(router);
     let mut changed = waiting.subscribe();
-    let client = Client(Arc::new(waiting));
+    let client = Client { waiting: Arc::new(waiting), has_certificate };
     let answer = service_fn(|mut request: hyper::Request<Incoming>| {
         let since = (!request.body().is_end_stream()).then(Instant::now);
-        client.0.send_replace(Waiting { since, has_request: true });
+        client.waiting.send_replace(Waiting { since, has_request: true });
         request.extensions_mut().insert(client.clone());
         let answer = router.call(request);
         async {
             let answer = answer.await;
-            client.0.send_replace(idle());
+            client.waiting.send_replace(idle());
             answer
         }
     });

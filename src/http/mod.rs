@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::access::{Access, Tokens};
 pub(crate) use self::api::{Queries, QuerySources};
 pub(crate) use self::connections::listen;
-use self::connections::{BRIEF, Tls};
+use self::connections::{BRIEF, Client, Tls};
 use self::hosts::Hosts;
 use self::problem::Problem;
 pub(crate) use self::write::{Forward, NodeSink, WriteServer};
@@ -165,12 +165,10 @@ async fn admitted(
     if let Err(problem) = hosts.check(&request) {
         return problem.into_response();
     }
-    // Orchestrators and load balancers that check the health have no token.
+    // Orchestrators and load balancers that check the health have neither a token nor a certificate.
     let is_open = ["/healthz", "/readyz"].contains(&request.uri().path());
-    if !is_open && lock(&access).check(request.headers(), None).is_err() {
-        let detail = "send a token of http.tokens_file as `Authorization: Bearer TOKEN`, or as the password of any user";
-        let response = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
-        return ([(header::WWW_AUTHENTICATE, "Basic realm=\"eds\"")], response).into_response();
+    if !is_open && let Some(response) = refusal(&lock(&access), &request) {
+        return response;
     }
     let uri = request.uri();
     let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
@@ -181,6 +179,21 @@ async fn admitted(
         return Problem::new(StatusCode::URI_TOO_LONG, detail).into_response();
     }
     next.run(request).await
+}
+
+/// Returns the response to a client without a required certificate or a valid token.
+fn refusal(access: &Access, request: &Request) -> Option<Response> {
+    let client = request.extensions().get::<Client>();
+    if access.requires_certificate && !client.is_some_and(|client| client.has_certificate) {
+        let detail = "present a client certificate that is signed by a CA certificate in http.client_ca_file";
+        let response = Problem::new(StatusCode::FORBIDDEN, detail).into_response();
+        // The client can present a certificate only on a new connection.
+        return Some(([(header::CONNECTION, "close")], response).into_response());
+    }
+    access.check(request.headers(), None).err()?;
+    let detail = "send a token of http.tokens_file as `Authorization: Bearer TOKEN`, or as the password of any user";
+    let response = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
+    Some(([(header::WWW_AUTHENTICATE, "Basic realm=\"eds\"")], response).into_response())
 }
 
 #[async_trait]

@@ -5,13 +5,13 @@ use testing::tls::TlsForwarder;
 
 use crate::prelude::*;
 
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     directory: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         // Needs a name of its own: a certificate with the same subject and issuer would look self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
@@ -28,11 +28,11 @@ impl Authority {
         path.display().to_string()
     }
 
-    fn ca(&self) -> String {
+    pub(crate) fn ca(&self) -> String {
         self.file("ca.pem")
     }
 
-    fn issue(&self, name: &str) -> (String, String) {
+    pub(crate) fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
