@@ -225,7 +225,8 @@ impl Service {
             let exporter = Exporter::new(telemetry, "eds", config.node.clone())?;
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
             let text = move || metrics.encode(Format::Classic).ok();
-            side.tasks.spawn(exporter.run(Some(node), text, side.stop.clone()));
+            let spans = Some((node, self.metrics.spans_dropped.clone()));
+            side.tasks.spawn(exporter.run(spans, text, side.stop.clone()));
         }
         for writer in build::self_metrics(config)? {
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));

@@ -12,7 +12,7 @@ use crate::event::Minute;
 
 /// Maximum number of spans kept until the next export. Further spans are dropped.
 const SPANS_MAX: usize = 10_000;
-/// Maximum number of minutes whose recording is kept as one span.
+/// Maximum number of minutes whose recording is kept as one span. Each batch of a further minute is a dropped span.
 const MINUTES_MAX: usize = 1000;
 /// How long nothing must have been recorded for a minute before its span is complete.
 const COMPLETE_AFTER_NANOS: i64 = 15_000_000_000;
@@ -117,8 +117,9 @@ impl Spans {
     /// Adds a batch to the recording of a minute, which is one span.
     pub(crate) fn recorded(&self, minute: Minute, [start, end]: [i64; 2], events: usize) {
         let Some((_, kept)) = self.0.get() else { return };
-        let recording = &mut lock(kept).recording;
+        let Kept { recording, dropped, .. } = &mut *lock(kept);
         if recording.len() >= MINUTES_MAX && !recording.contains_key(&minute) {
+            *dropped += 1;
             return;
         }
         let recorded = recording.entry(minute).or_insert(Recorded {
@@ -241,6 +242,12 @@ mod tests {
         }
         let (kept, dropped) = spans.take(0, false);
         assert_eq!((kept.len(), dropped), (SPANS_MAX, 3));
+        for minute in 0..=MINUTES_MAX {
+            let minute = Minute::from_epoch_minutes(minute.try_into().unwrap()).unwrap();
+            spans.recorded(minute, [0, 1], 1);
+        }
+        let (kept, dropped) = spans.take(0, true);
+        assert_eq!((kept.len(), dropped), (MINUTES_MAX, 1));
     }
 
     #[test]

@@ -137,6 +137,7 @@ metrics! {
         old_seals: Counter, "Minutes that this node sealed more than flush.grace plus five minutes after they ended, counted per partition";
         events_late: Counter, "Events that arrived after the counts for their minute and series had been sealed";
         self_metrics_dropped: Counters, "Points with this node's own metrics (`output.self_metrics`) that were not sent to the output or not accepted by it";
+        spans_dropped: Counter, "Spans dropped because too many were waiting (each batch of a further minute counts as one), or in requests that the collector did not accept completely";
         backlog_pending: Known,
             "Minutes not yet claimed, including open ones, counted per partition. Like the other backlog metrics, this one is absent while the store is not responding";
         backlog_claimed: Known, "Minutes that any node has claimed for sealing, counted per partition";

@@ -115,6 +115,8 @@ fn unavailable_collector_changes_no_count() {
     sender.send_all(load(0..1, 500, 5, 20).datagrams());
     site.wait_exact(&sender.expected.points(), SOON);
     node.wait_log("does not accept metrics or traces, which are dropped; counts are not affected");
+    node.wait_log("spans_dropped=");
+    node.wait_count("eds_spans_dropped_total", |dropped| dropped > 0);
     node.says(&["check", "--connect"], 0, "do: check telemetry.otlp_url");
     assert!(node.terminate().success());
 }
