@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bytesize::ByteSize;
 use chrono::Utc;
+use rustix::fs::Access;
 
 use super::status::observer_of;
 use super::{build, runtime};
@@ -142,17 +143,18 @@ fn unix(path: &Path) -> io::Result<()> {
     if parent.metadata()?.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// Checks whether the disk has room for the whole spool. Returns `None` if there is no spool.
+/// Checks whether the spool's directory is writable, and whether its disk has room for it. Returns `None` if there is no spool.
 fn spool(config: &Config) -> Option<Tested> {
     let spool = config.spool.as_ref()?;
     let place = format!("input.spool_dir: {}", spool.directory.display());
     // If the directory does not exist yet, it will be created on the disk of its parent.
     let existing = spool.directory.ancestors().find(|path| path.is_dir())?;
-    let free = match rustix::fs::statvfs(existing) {
+    let writable = rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK);
+    let free = match writable.and_then(|()| rustix::fs::statvfs(existing)) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
         Err(error) => {
-            let found = Diagnosis::new(Cause::SpoolDirectory, error.to_string());
-            return Some(Err(found.at(place)));
+            let why = format!("{}: {error}", existing.display());
+            return Some(Err(Diagnosis::new(Cause::SpoolDirectory, why).at(place)));
         }
     };
     let [has, most] = [free, spool.bytes_max].map(|bytes| ByteSize(bytes).display().iec());

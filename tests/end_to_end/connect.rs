@@ -1,5 +1,7 @@
 //! `eds check --connect` tests every resource that a node uses and reports each result, without changing anything.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use crate::prelude::*;
 
 fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
@@ -112,4 +114,24 @@ fn check_prints_each_problem_with_its_remedy() {
     assert_eq!(output.status.code(), Some(1));
     assert!(line(&stdout, "Redis at").contains("start Redis"), "{stdout}");
     assert!(line(&stdout, "output default").contains("start the server"), "{stdout}");
+}
+
+#[test]
+fn check_finds_that_the_spool_directory_cannot_be_created() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let spool = parent.path().join("spool");
+    let node = Node::new("one", &[("input.spool_dir", spool.to_str().unwrap())]);
+    node.write_config();
+    let eds = env!("CARGO_BIN_EXE_eds");
+    // Root may write to any directory, unless it gives up this capability.
+    let is_root = tempfile::tempfile_in(&parent).is_ok();
+    let mut check = Command::new(if is_root { "setpriv" } else { eds });
+    if is_root {
+        check.args(["--bounding-set", "-dac_override", eds]);
+    }
+    let checked = check.args(["check", "--connect", "--config"]).arg(node.config_path()).output();
+    let stdout = String::from_utf8(checked.unwrap().stdout).unwrap();
+    let line = line(&stdout, "input.spool_dir");
+    assert!(line.contains("PROBLEM") && line.contains("user can write to"), "{stdout}");
 }
