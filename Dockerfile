@@ -31,6 +31,6 @@ ENV EDS_INPUT__LISTEN=0.0.0.0:8094 \
     EDS_HTTP__LISTEN=0.0.0.0:8095 \
     EDS_HTTP__PUBLIC=true
 EXPOSE 8094/udp 8095/tcp
-# For a node with this http.listen; for a relay, use `eds healthy 127.0.0.1:8093`, and with http.cert_file, `eds healthy https://127.0.0.1:8095`.
+# Asks the address in EDS_HTTP__LISTEN. With http.cert_file, use `eds healthy https://127.0.0.1:8095`.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=5s --retries=5 CMD ["/usr/bin/eds", "healthy"]
 ENTRYPOINT ["/usr/bin/eds"]

@@ -90,7 +90,12 @@ enum Command {
     Healthy {
         /// HTTP address of the node or relay (http.listen), with https:// before it if the server uses TLS. The certificate is
         /// not verified
-        #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8095")]
+        #[arg(
+            value_name = "HOST:PORT",
+            env = "EDS_HTTP__LISTEN",
+            hide_env_values = true,
+            default_value = "127.0.0.1:8095"
+        )]
         address: String,
     },
     /// Print a script that completes commands and flags in a shell; packages install those for bash, zsh and fish

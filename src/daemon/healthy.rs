@@ -17,6 +17,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Prints the response of a node or relay to `/readyz`. Returns an error if it is not ready or does not respond.
 pub(crate) fn healthy(address: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(!address.is_empty(), "http.listen is empty, so HTTP is disabled");
     let scheme = if address.contains("://") { "" } else { "http://" };
     let url = format!("{scheme}{}/readyz", address.trim_end_matches('/'));
     let (status, body) =
