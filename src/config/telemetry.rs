@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kinds::certificates;
 use super::sections;
-use super::servers::{exposed_host, token_of};
+use super::servers::{exposed_host, refuse_keys, token_of};
 use super::values::Effective;
 use crate::output::server::{Api, Login, Settings};
 
@@ -22,7 +22,11 @@ pub(crate) struct Telemetry {
 /// Reads `[telemetry]`. Returns `None` without a collector.
 pub(super) fn read(values: &mut Effective) -> Option<Telemetry> {
     let sections::Telemetry { otlp_url, interval } = sections::Telemetry::read(values);
-    let url = otlp_url?;
+    let Some(url) = otlp_url else {
+        let text = "is set, but telemetry.otlp_url is not; set it, or remove this key";
+        refuse_keys(values, "telemetry.otlp_url", &["token", "token_file", "ca_file"], text);
+        return None;
+    };
     let token = token_of(values, ["telemetry.token", "telemetry.token_file"]);
     let ca: Option<Vec<u8>> = values.read("telemetry.ca_file", certificates);
     let text =

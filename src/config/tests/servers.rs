@@ -170,6 +170,8 @@ EDS_OUTPUT__SELF_METRICS=1m
 => environment EDS_OUTPUT__BUCKET: output.bucket: requires output.api = "v2", but it is "remote-write-v1"; remove this key, or set output.api to "v2"
 => environment EDS_OUTPUT__SELF_METRICS: output.self_metrics: requires output.api = "v1" or "v2"; remove this key, and use telemetry.otlp_url, or let Prometheus read /metrics
 => environment EDS_OUTPUT__TOKEN: output.token: is set, but output.username or a user in output.url is also set; remove one of them
+EDS_TELEMETRY__TOKEN_FILE=/nowhere
+=> environment EDS_TELEMETRY__TOKEN_FILE: telemetry.token_file: is set, but telemetry.otlp_url is not; set it, or remove this key
 "#,
     );
     // An empty value, as in a file that lists all keys, is not rejected.
