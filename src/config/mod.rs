@@ -3,6 +3,7 @@
 //! To add a key, add a row to **the table of keys** in `sections.rs`, use the key where the setting is built, and document
 //! it in `config/eds.toml`. `output`, `sections`, `servers` and `values` import `kinds`, never the reverse.
 
+mod access;
 mod kinds;
 mod migrate;
 mod node;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use humantime::format_duration;
 use redis_link::{Address, Endpoint, Timeouts};
 
+use super::access::read_access;
 use super::output::{self, Output, Target};
 use super::requests::{self, Requests};
 use super::rollup;
@@ -117,7 +118,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
     let alike_rollups: Vec<_> = rollups.iter().map(ToString::to_string).collect();
     let (store, partitions) = build_store(values, store, rollups, &node, retention);
     http.hosts.extend(host_name());
-    let access = requests::read_access(values, &mut http);
+    let access = read_access(values, &mut http);
     let limits = LineLimits {
         line: input.max_line,
         series: input.max_series,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use redis_link::Timeouts;
 
+use super::access::read_access;
 use super::kinds::certificates;
 use super::node::line_rules;
 use super::requests::{self, Requests};
@@ -83,7 +84,7 @@ pub(super) fn build(values: &mut Effective) -> RelayConfig {
     let Store { url, prefix, connect_timeout, response_timeout, .. } = Store::read(values);
     let timeouts = Timeouts { connect: connect_timeout, response: response_timeout };
     http.hosts.extend(host_name());
-    let access = requests::read_access(values, &mut http);
+    let access = read_access(values, &mut http);
     let requests = requests::read(values);
     values.together(
         &["input.http.listen", "relay.http_to"],
