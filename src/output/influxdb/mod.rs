@@ -11,7 +11,6 @@ use influxdb2::{ClientBuilder, RequestError};
 use redis_link::Secret;
 
 pub(crate) use self::query::{FoundPoint, PointReader, ReadError};
-
 use super::line_protocol::body;
 use super::server::{
     Api, CONNECT_TIMEOUT_MAX, Dialect, IDLE_TIMEOUT, Settings, SettingsError, USER_AGENT, Writer,
