@@ -17,8 +17,9 @@ const TURN_WITHIN: Duration = Duration::from_secs(4);
 const SCAN_WITHIN: Duration = Duration::from_secs(10);
 /// How long to pause after a reply, as a multiple of the time it took, so that queries use at most a quarter of Redis's CPU.
 const RESTS: u64 = 3;
-/// Maximum pause after a reply, in microseconds. A reply that would call for a longer pause was delayed by the network.
-const REST_MAX_US: u64 = 2000;
+/// Maximum pause after a reply, in microseconds. A page takes Redis about 1 ms on a slow machine, so a reply that would call
+/// for a longer pause was delayed by the network.
+const REST_MAX_US: u64 = 5000;
 /// Pauses are accumulated until they add up to this many microseconds, because shorter sleeps take longer than requested.
 const SLEEP_MIN_US: u64 = 20_000;
 
