@@ -23,7 +23,7 @@ use crate::store::{
 };
 use crate::telemetry::{Format, Metrics};
 use coordination::memory::MemoryArbiter;
-use coordination::{Arbiter, Locking, Name};
+use coordination::{Arbiter, Locking, Name, Place};
 use testing::lua_redis::LuaRedis;
 use testing::lua_redis::keyspace::Hash;
 
@@ -502,7 +502,7 @@ async fn one_node_at_a_time_probes_a_failing_output() {
     let site = Site::new(Duration::from_secs(3));
     // This claim belongs to a dead node, so it is not renewed.
     let turn = coordination::Claim::new(Name::of_mutex("probe-default").unwrap(), 10 * LEASE);
-    let took = site.arbiter.lock(&turn, None).await;
+    let took = site.arbiter.lock(&turn, Place::None).await;
     assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
     record(&site.store("nobody"), site.partition()).await;
     for name in ["a", "b", "c"] {

@@ -30,16 +30,15 @@ fn look(redis: &RedisServer, node: &Node) {
         assert!([200, 410].contains(&answer.status), "{}", answer.body);
     }
     let mut connection = redis.connection();
-    let mut run = |command: &str| {
-        let words: Vec<_> = command.split(' ').collect();
+    let mut run = |words: &[&str]| {
         let command = redis::Cmd::new().arg(words).to_owned();
         command.exec(&mut connection).expect("the command succeeds");
     };
-    run("SELECT 1");
-    run("HSET {eds:mutex:look}:lock token 1 holder another until 9000000000000000");
+    run(&["SELECT", "1"]);
+    run(&["RPUSH", "{eds:mutex:look}:holders", "1 9000000000000000 9000000000000000 another "]);
     let answer = node.get("/api/v1/series").expect("the node responds");
     assert_eq!(answer.status, 503, "{}", answer.body);
-    run("DEL {eds:mutex:look}:lock");
+    run(&["DEL", "{eds:mutex:look}:holders"]);
     wait_for("the node waits its turn", || carried_out(redis), |done| done.contains("psubscribe"));
 }
 

@@ -1,17 +1,24 @@
 //! [`Arbiter`]: the store that all processes share, and the names, claims and tokens that its operations use.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use super::token::Token;
 use super::wakes::Listener;
 
 /// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 /// The maximum number of waiters per lock. Further callers get [`Error::Crowded`].
-pub const WAITING_MAX: usize = 10_000;
+pub const WAITING_MAX: usize = 1000;
+/// The lease of a waiter to which a lock is handed over, which the waiter renews when it learns of it. It is longer than the
+/// time between two requests of a waiter, so that a waiter that missed the wake-up gets the lock by its next request.
+pub(super) const HANDED_OVER: Duration = Duration::from_secs(2);
+
+/// Identifies this process among the holders of a lock.
+static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
 
 /// The name of a lock, a value or a list. It starts with its kind, so that names of different kinds never collide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,6 +52,11 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn is_mutex(&self) -> bool {
+        self.0.starts_with("mutex:")
+    }
 }
 
 /// A request for a lock, or for the lease to compute a value. It is safe to repeat.
@@ -52,7 +64,8 @@ impl Name {
 pub struct Claim {
     /// The lock or value being claimed.
     pub name: Name,
-    /// A random identifier of the claim's holder, by which the store recognizes a repeated request.
+    /// The identifiers of the holder's process and of the holder, with a hyphen between them and without spaces. The store
+    /// recognizes a repeated request by them.
     pub holder: String,
     /// How long the lease lasts after it is granted or renewed.
     pub ttl: Duration,
@@ -62,19 +75,25 @@ impl Claim {
     /// Returns a claim by a new holder with a random identifier.
     #[must_use]
     pub fn new(name: Name, ttl: Duration) -> Self {
-        Self { name, holder: format!("{:032x}", rand::random::<u128>()), ttl }
+        let holder = format!("{:016x}-{:016x}", *PROCESS, rand::random::<u64>());
+        Self { name, holder, ttl }
     }
 }
 
-/// The fencing token of a lease, which is greater than the token of every earlier lease with the same name. It is the time
-/// in microseconds by the store's clock or the last token plus one, whichever is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+/// Returns the process of a holder.
+pub(super) fn process(holder: &str) -> &str {
+    holder.split_once('-').map_or(holder, |(process, _)| process)
+}
 
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+/// What a request does if the lock is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It returns without a place in the queue.
+    None,
+    /// It joins the queue. Only for the first request of a holder.
+    Join,
+    /// It keeps its place in the queue, or joins the queue if it has none.
+    Keep,
 }
 
 /// The reply from [`Arbiter::lock`].
@@ -82,8 +101,11 @@ impl fmt::Display for Token {
 pub enum Locking {
     /// The lock was granted to this holder.
     Granted(Token),
-    /// Another holder has the lock, or another waiter is ahead in the queue. Retry after this time, or when woken.
-    Busy(Duration),
+    /// The holder joined the queue behind other waiters. Wait until the lock is handed over, and ask again every second.
+    Queued,
+    /// Another holder has the lock. Contains the remaining time of its lease, after which to ask again, and its token. Ignore
+    /// hand-overs with this token or a smaller one, which are past.
+    Busy(Duration, Token),
     /// The queue already has [`WAITING_MAX`] waiters.
     Crowded,
 }
@@ -154,8 +176,9 @@ pub type Answer<T> = Result<T, Error>;
 /// further effect and returns the same reply, unless another caller has acted in the meantime.
 #[async_trait]
 pub trait Arbiter: Send + Sync + fmt::Debug {
-    /// Acquires a lock or, if it is busy and `presence` is given, a place in the queue, which is kept for that long.
-    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking>;
+    /// Acquires a lock, which is free if no lease is held and no one waits, or a place in the queue. If a lease has lapsed,
+    /// hands the lock over to the first waiter, and removes the waiters of the process that let it lapse from the queue.
+    async fn lock(&self, claim: &Claim, place: Place) -> Answer<Locking>;
 
     /// Reads a value or, if it does not exist or has the token `outdated`, acquires the lease to compute it.
     async fn begin(&self, claim: &Claim, outdated: Option<Token>) -> Answer<Beginning>;
@@ -163,8 +186,9 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
     /// Extends a lease to its full duration from now. Returns false if the holder no longer has the lease.
     async fn renew(&self, claim: &Claim) -> Answer<bool>;
 
-    /// Releases this holder's lease and its place in the queue, and wakes the next waiter. Returns whether the holder still
-    /// had the lease. A repeated request returns the same, even if the next holder has the lease by then.
+    /// Releases this holder's lease and hands the lock over to the first waiter for 2 s, or gives up this holder's place in the
+    /// queue. Returns false if another lease was granted before. A repeated request returns the same until the next holder
+    /// releases its lease.
     async fn release(&self, claim: &Claim) -> Answer<bool>;
 
     /// Stores the output of a computation for `ttl`, ends the lease and wakes all waiters. The output is a value and the
@@ -180,7 +204,7 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
     /// Reads a value; None if it does not exist. Never creates a key, so this works even if the store is full.
     async fn peek(&self, name: &Name) -> Answer<Option<Entry>>;
 
-    /// Removes the value or error and ends the lease for computing the value. Returns whether any of the three existed.
+    /// Removes a value or error and ends the lease for computing the value. Returns whether any of the three existed.
     async fn invalidate(&self, name: &Name) -> Answer<bool>;
 
     /// Replaces a list and its time to live. Readers see either the whole old list or the whole new one. Returns false and
@@ -196,8 +220,8 @@ pub trait Arbiter: Send + Sync + fmt::Debug {
     /// Reads a list. Returns an empty list if it does not exist.
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>>;
 
-    /// Returns a listener for a name. With a `holder`, it is woken when this holder is next in the queue for the lock;
-    /// without one, whenever all waiters for the value are woken.
+    /// Returns a listener for a name. With a `holder`, it is woken when the lock is handed over to this holder; without one,
+    /// whenever all waiters for the value are woken.
     fn listen(&self, name: &Name, holder: Option<&str>) -> Listener;
 
     /// Returns whether a test controls the time. If not, [`renew`](Self::renew) is called by a dedicated thread, which no

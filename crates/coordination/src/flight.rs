@@ -174,7 +174,9 @@ impl Flight {
         let asked = Instant::now();
         let begun = match arbiter.begin(&attempt.claim, self.outdated).await? {
             Beginning::Granted(token) => {
-                let granted = attempt.granted(token, asked).map(Begun::Granted);
+                let granted = attempt
+                    .granted(token, asked, self.flights.settings.lock_ttl)
+                    .map(Begun::Granted);
                 return Ok(granted.unwrap_or(Begun::Busy(Duration::ZERO)));
             }
             Beginning::Value(entry) => Ok(Begun::Value(entry)),
@@ -197,7 +199,7 @@ impl Flight {
         // One more millisecond, to be sure that the lease has lapsed by the next request.
         let wait = wait.min(ASKED_AGAIN) + Duration::from_millis(1);
         tokio::select! {
-            () = listener.woken() => None,
+            _ = listener.woken() => None,
             () = sleep(wait) => None,
             () = self.news.closed() => None,
             permit = Arc::clone(&self.flights.permits).acquire_owned(), if !had_permit => permit.ok(),

@@ -6,16 +6,18 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::arbiter::{Answer, Arbiter, Claim, Name, Token};
+use super::arbiter::{Answer, Arbiter, Claim, Error, Name, Token};
 
 /// The maximum time before a waiter asks again without having been woken, in case it missed a wake-up.
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// How long to pause before retrying when the arbiter is unavailable.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
+/// For how long to retry to leave the queue.
+const RELEASED_WITHIN: Duration = Duration::from_secs(60);
 const RENEWALS_PER_TTL: u32 = 3;
 const TRIES_PER_RENEWAL: u32 = 4;
 
@@ -53,22 +55,29 @@ pub(super) struct Attempt {
     pub(super) claim: Claim,
     /// Whether the arbiter holds no state for this attempt, so that nothing has to be released.
     pub(super) is_settled: bool,
+    /// Whether the attempt may have a place in the queue, which does not lapse.
+    pub(super) may_have_place: bool,
 }
 
 impl Attempt {
     pub(super) fn new(arbiter: &Arc<dyn Arbiter>, name: &Name, ttl: Duration) -> Self {
         let claim = Claim::new(name.clone(), ttl);
-        Self { arbiter: Arc::clone(arbiter), claim, is_settled: false }
+        Self { arbiter: Arc::clone(arbiter), claim, is_settled: false, may_have_place: false }
     }
 
-    /// Returns the lease granted in reply to a request sent at `asked`, or the attempt if the reply came too late.
-    pub(super) fn granted(self, token: Token, asked: Instant) -> Result<Lease, Self> {
-        if Instant::now() >= asked + relied_on(self.claim.ttl) {
+    /// Returns the lease that was granted for `ttl` after `asked`, or the attempt if that is too long ago.
+    pub(super) fn granted(
+        self,
+        token: Token,
+        asked: Instant,
+        ttl: Duration,
+    ) -> Result<Lease, Self> {
+        if Instant::now() >= asked + relied_on(ttl) {
             return Err(self);
         }
         let lost = CancellationToken::new();
         let arbiter = Arc::clone(&self.arbiter);
-        let renewing = renew_until_lost(arbiter, self.claim.clone(), asked, lost.clone());
+        let renewing = renew_until_lost(arbiter, self.claim.clone(), asked, ttl, lost.clone());
         let renewing = AbortOnDropHandle::new(match &*KEEPER {
             Some(keeper) if !self.arbiter.is_simulated() => keeper.spawn(renewing),
             _ => tokio::spawn(renewing),
@@ -84,13 +93,24 @@ impl Drop for Attempt {
             && let Ok(runtime) = Handle::try_current()
         {
             let (arbiter, claim) = (Arc::clone(&self.arbiter), self.claim.clone());
-            runtime.spawn(async move {
-                if let Err(error) = arbiter.release(&claim).await {
-                    let name = claim.name.as_str();
-                    tracing::debug!(name, %error, "cannot release a lease; it will lapse");
-                }
-            });
+            runtime.spawn(release(arbiter, claim, self.may_have_place));
         }
+    }
+}
+
+/// Releases a lease, which lapses if this fails, or a place in the queue, for which the request is repeated.
+async fn release(arbiter: Arc<dyn Arbiter>, claim: Claim, may_have_place: bool) {
+    let deadline = Instant::now() + RELEASED_WITHIN;
+    let mut pause = PAUSE;
+    while let Err(error) = arbiter.release(&claim).await {
+        let is_repeated = may_have_place && matches!(error, Error::Unavailable(_));
+        if !is_repeated || Instant::now() + pause > deadline {
+            let name = claim.name.as_str();
+            tracing::debug!(name, %error, "cannot release a lease or a place in the queue");
+            break;
+        }
+        sleep(pause).await;
+        pause = ASKED_AGAIN.min(pause * 2);
     }
 }
 
@@ -105,6 +125,9 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) async fn renew(&self) -> Answer<bool> {
+        if self.lost.is_cancelled() {
+            return Ok(false);
+        }
         let is_held = self.attempt.arbiter.renew(&self.attempt.claim).await?;
         if !is_held {
             self.lost.cancel();
@@ -125,19 +148,22 @@ async fn renew_until_lost(
     arbiter: Arc<dyn Arbiter>,
     claim: Claim,
     asked: Instant,
+    mut ttl: Duration,
     lost: CancellationToken,
 ) {
     let name = claim.name.as_str();
-    let (relied_on, interval) = (relied_on(claim.ttl), claim.ttl / RENEWALS_PER_TTL);
-    let (mut lapses, mut next) = (asked + relied_on, asked + interval);
+    let (mut lapses, mut next) = (asked + relied_on(ttl), asked + ttl / RENEWALS_PER_TTL);
     loop {
         sleep_until(next.min(lapses)).await;
         let asked = Instant::now();
         match timeout_at(lapses, arbiter.renew(&claim)).await {
-            Ok(Ok(true)) => (lapses, next) = (asked + relied_on, asked + interval),
+            Ok(Ok(true)) => {
+                ttl = claim.ttl;
+                (lapses, next) = (asked + relied_on(ttl), asked + ttl / RENEWALS_PER_TTL);
+            }
             Ok(Err(error)) if Instant::now() < lapses => {
                 tracing::debug!(name, %error, "cannot renew a lease; retrying");
-                next = Instant::now() + interval / TRIES_PER_RENEWAL;
+                next = Instant::now() + ttl / RENEWALS_PER_TTL / TRIES_PER_RENEWAL;
             }
             Ok(Ok(false) | Err(_)) | Err(_) => break,
         }

@@ -11,11 +11,12 @@ mod mutex;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod settings;
+mod token;
 mod wakes;
 mod xfetch;
 
 pub use self::arbiter::{
-    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, NAME_BYTES_MAX, Name, Token,
+    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, NAME_BYTES_MAX, Name, Place, Token,
     WAITING_MAX,
 };
 pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX};

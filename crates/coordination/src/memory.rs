@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use async_trait::async_trait;
 
 use super::arbiter::{
-    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, Name, Token, WAITING_MAX, micros,
+    Answer, Arbiter, Beginning, Claim, Entry, Error, HANDED_OVER, Locking, Name, Place, Token,
+    WAITING_MAX, micros, process,
 };
 use super::wakes::{Listener, Wakes};
 
@@ -64,8 +65,8 @@ struct State {
     /// When the lease lapses; 0 if it was released.
     until_us: u64,
     released: Option<String>,
-    /// The waiters, each with the time until which it keeps its place.
-    queue: VecDeque<(String, u64)>,
+    /// The holders that wait, in order of arrival.
+    queue: VecDeque<String>,
     value: Option<Entry>,
     failure: Option<(String, u64)>,
     list: Option<(Vec<Vec<u8>>, u64)>,
@@ -75,7 +76,6 @@ struct State {
 
 impl State {
     fn expire(&mut self, now: u64) {
-        self.queue.retain(|(_, until)| *until > now);
         self.value.take_if(|value| value.expires_us <= now);
         self.failure.take_if(|(_, until)| *until <= now);
         self.list.take_if(|(_, until)| *until <= now);
@@ -84,7 +84,6 @@ impl State {
 
     fn is_unused(&self, now: u64) -> bool {
         self.token.max(self.until_us) + KEPT_US <= now
-            && self.queue.is_empty()
             && self.value.is_none()
             && self.failure.is_none()
             && self.list.is_none()
@@ -108,22 +107,28 @@ impl State {
     }
 
     /// Extends the holder's lease, or grants a lease with a new token. Returns the token.
-    fn grant(&mut self, claim: &Claim, now: u64) -> Token {
-        if !self.is_held_by(&claim.holder, now) {
+    fn grant(&mut self, holder: &str, ttl: Duration, now: u64) -> Token {
+        if !self.is_held_by(holder, now) {
             self.token = now.max(self.token + 1);
-            self.holder = Some(claim.holder.clone());
+            self.holder = Some(holder.to_owned());
         }
-        self.until_us = now + micros(claim.ttl);
+        self.until_us = now + micros(ttl);
         Token(self.token)
+    }
+
+    /// Adds a waiter. Returns false if there are too many.
+    fn join(&mut self, waiter: &str) -> bool {
+        let is_waiting = self.queue.iter().any(|other| other == waiter);
+        let has_room = is_waiting || self.queue.len() < WAITING_MAX;
+        if has_room && !is_waiting {
+            self.queue.push_back(waiter.to_owned());
+        }
+        has_room
     }
 
     fn release(&mut self) {
         self.until_us = 0;
         self.released = self.holder.take();
-    }
-
-    fn first(&self) -> Option<&str> {
-        self.queue.front().map(|(waiter, _)| waiter.as_str())
     }
 }
 
@@ -159,9 +164,11 @@ impl MemoryArbiter {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes `first`, the first waiter in the queue, or all waiters that have no place in the queue if `first` is None.
-    fn wake(&self, name: &Name, first: Option<&str>) {
-        self.wakes.wake(&channel(name, first));
+    /// Grants the free lock to the first waiter, and wakes it. Without waiters, wakes the listeners that wait for no lock.
+    fn hand_over(&self, name: &Name, state: &mut State, now: u64) {
+        let first = state.queue.pop_front();
+        let token = first.as_ref().map(|first| state.grant(first, HANDED_OVER, now));
+        self.wakes.wake(&channel(name, first.as_deref()), token);
     }
 
     /// Runs an operation on the state of a name. Fails if the operation `needs_room` but the memory limit is exceeded.
@@ -215,33 +222,31 @@ impl Names {
 
 #[async_trait]
 impl Arbiter for MemoryArbiter {
-    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+    async fn lock(&self, claim: &Claim, place: Place) -> Answer<Locking> {
         let Claim { name, holder, .. } = claim;
         self.with(name, true, |state, now| {
+            if place == Place::Join && !state.queue.is_empty() && state.join(holder) {
+                return Locking::Queued;
+            }
             if state.is_held_by(holder, now) {
-                return Locking::Granted(state.grant(claim, now));
+                return Locking::Granted(state.grant(&claim.holder, claim.ttl, now));
             }
-            if !state.is_held(now) && state.first().is_none_or(|first| first == holder) {
-                state.queue.retain(|(waiter, _)| waiter != holder);
-                return Locking::Granted(state.grant(claim, now));
-            }
-            if let Some(presence) = presence {
-                let until = now + micros(presence);
-                if let Some(place) = state.queue.iter_mut().find(|(waiter, _)| waiter == holder) {
-                    place.1 = until;
-                } else if state.queue.len() >= WAITING_MAX {
-                    return Locking::Crowded;
-                } else {
-                    state.queue.push_back((holder.clone(), until));
-                }
-            }
-            let mut until_us = state.until_us;
             if !state.is_held(now) {
-                // It is the turn of another waiter, which may have missed its wake-up.
-                self.wake(name, state.first());
-                until_us = state.queue.front().map_or(now, |(_, until)| *until);
+                if let Some(lapsed) = state.holder.as_deref().map(process)
+                    && lapsed != process(holder)
+                {
+                    state.queue.retain(|waiter| process(waiter) != lapsed);
+                }
+                if state.queue.front().is_none_or(|first| first == holder) {
+                    state.queue.pop_front();
+                    return Locking::Granted(state.grant(&claim.holder, claim.ttl, now));
+                }
+                self.hand_over(name, state, now);
             }
-            Locking::Busy(Duration::from_micros(until_us - now))
+            if place != Place::None && !state.join(holder) {
+                return Locking::Crowded;
+            }
+            Locking::Busy(Duration::from_micros(state.until_us - now), Token(state.token))
         })
     }
 
@@ -255,7 +260,7 @@ impl Arbiter for MemoryArbiter {
             } else if state.is_held(now) && !state.is_held_by(&claim.holder, now) {
                 Beginning::Busy(Duration::from_micros(state.until_us - now))
             } else {
-                Beginning::Granted(state.grant(claim, now))
+                Beginning::Granted(state.grant(&claim.holder, claim.ttl, now))
             }
         })
     }
@@ -273,12 +278,11 @@ impl Arbiter for MemoryArbiter {
     async fn release(&self, claim: &Claim) -> Answer<bool> {
         let Claim { name, holder, .. } = claim;
         self.with(name, false, |state, now| {
-            state.queue.retain(|(waiter, _)| waiter != holder);
-            if state.is_held_by(holder, now) {
+            if state.holder.as_ref() == Some(holder) {
                 state.release();
-            }
-            if !state.is_held(now) {
-                self.wake(name, state.first());
+                self.hand_over(name, state, now);
+            } else {
+                state.queue.retain(|waiter| waiter != holder);
             }
             state.released.as_ref() == Some(holder)
         })
@@ -306,7 +310,7 @@ impl Arbiter for MemoryArbiter {
                 Err(message) => state.failure = Some((message.to_owned(), expires_us)),
             }
             state.release();
-            self.wake(name, None);
+            self.wakes.wake(&channel(name, None), None);
             true
         })
     }
@@ -328,7 +332,7 @@ impl Arbiter for MemoryArbiter {
                 state.released = None;
             }
             if was_kept || was_computed {
-                self.wake(name, None);
+                self.wakes.wake(&channel(name, None), None);
             }
             was_kept || was_computed
         })
@@ -406,7 +410,7 @@ mod tests {
         assert!(keep(1).await.unwrap());
         assert!(keep(2).await.unwrap());
         assert!(matches!(keep(3).await, Err(Error::Full(_))));
-        let locked = arbiter.lock(&Claim::new(name(3), ttl), None).await;
+        let locked = arbiter.lock(&Claim::new(name(3), ttl), Place::None).await;
         assert!(matches!(locked, Err(Error::Full(_))));
         assert!(arbiter.peek(&name(2)).await.unwrap().is_some());
         clock.fetch_add(micros(ttl), Ordering::SeqCst);

@@ -1,5 +1,5 @@
 //! A named lock with at most one holder among all processes. It is held until it is released or lapses. Waiters queue in
-//! order of arrival, and each release wakes the first of them. A waiter that dies loses its place after [`PRESENCE`].
+//! order of arrival, and a release hands the lock over to the first of them for a short time, in which it renews its lease.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,11 +8,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::arbiter::{Answer, Arbiter, Error, Locking, Name, Token, micros};
+use super::arbiter::{Answer, Arbiter, Error, HANDED_OVER, Locking, Name, Place, Token, micros};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::settings::{InvalidSetting, check_lock_ttl};
-
-const PRESENCE: Duration = Duration::from_secs(3);
 
 /// A named lock with at most one holder among all processes.
 #[derive(Debug, Clone)]
@@ -23,7 +21,8 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Returns the lock with this name, without acquiring it. A dead holder blocks others for at most `ttl` (10 ms to 24 h).
+    /// Returns the lock with this name, without acquiring it. A dead holder blocks others for at most `ttl` (10 ms to 24 h), but
+    /// for 2 s if it died before its first renewal, and one more second until the first waiter notices.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
         name: &str,
@@ -38,8 +37,8 @@ impl Mutex {
     pub async fn try_acquire(&self) -> Answer<Option<Guard>> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
         let asked = Instant::now();
-        if let Locking::Granted(token) = self.arbiter.lock(&attempt.claim, None).await? {
-            let granted = attempt.granted(token, asked);
+        if let Locking::Granted(token) = self.arbiter.lock(&attempt.claim, Place::None).await? {
+            let granted = attempt.granted(token, asked, self.ttl);
             return Ok(granted.ok().map(|lease| Guard { lease, tries: 0 }));
         }
         attempt.is_settled = true;
@@ -61,20 +60,34 @@ impl Mutex {
     async fn wait(&self, deadline: Instant) -> Answer<Guard> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name, self.ttl);
         let mut listener = self.arbiter.listen(&self.name, Some(&attempt.claim.holder));
-        let mut tries = 0;
+        attempt.may_have_place = true;
+        // A caller that asks only once has to learn whether a lease has lapsed.
+        let is_only_request = Instant::now() >= deadline;
+        let (mut place, mut tries) = (if is_only_request { Place::Keep } else { Place::Join }, 0);
         loop {
             listener.forget();
             let asked = Instant::now();
-            let wait = match self.arbiter.lock(&attempt.claim, Some(PRESENCE)).await {
-                Ok(Locking::Granted(token)) => match attempt.granted(token, asked) {
+            let answer = self.arbiter.lock(&attempt.claim, place).await;
+            place = Place::Keep;
+            // Leases with tokens up to this one were granted before the request was carried out.
+            let mut past = Token(0);
+            let wait = match answer {
+                Ok(Locking::Granted(token)) => match attempt.granted(token, asked, self.ttl) {
                     Ok(lease) => return Ok(Guard { lease, tries }),
                     Err(late) => {
                         attempt = late;
                         Duration::ZERO
                     }
                 },
-                Ok(Locking::Crowded) => return Err(Error::Crowded),
-                Ok(Locking::Busy(wait)) => wait,
+                Ok(Locking::Queued) => ASKED_AGAIN,
+                Ok(Locking::Busy(wait, token)) => {
+                    past = token;
+                    wait
+                }
+                Ok(Locking::Crowded) => {
+                    attempt.is_settled = true;
+                    return Err(Error::Crowded);
+                }
                 Err(error) => {
                     let next = Instant::now() + PAUSE;
                     if next >= deadline || !matches!(error, Error::Unavailable(_)) {
@@ -90,7 +103,19 @@ impl Mutex {
             }
             // One more millisecond, to be sure that the lock has lapsed by the next request.
             let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
-            let _ = timeout_at(again.min(deadline), listener.woken()).await;
+            let woken = timeout_at(again.min(deadline), listener.woken()).await;
+            // The lock was handed over after the request, so the lease is counted from the request. If little of it is left,
+            // the next request extends it.
+            let ttl = HANDED_OVER.min(self.ttl);
+            if let Ok(Some(token)) = woken
+                && token > past
+                && asked.elapsed() < ttl * 2 / 3
+            {
+                match attempt.granted(token, asked, ttl) {
+                    Ok(lease) => return Ok(Guard { lease, tries }),
+                    Err(late) => attempt = late,
+                }
+            }
         }
     }
 }
@@ -135,7 +160,8 @@ impl Guard {
         self.lease.renew().await
     }
 
-    /// Releases the lock. Returns false if it had already been lost. After an error, retries once in the background.
+    /// Releases the lock. Returns false if it had already been lost, or if the reply was lost and another holder has released
+    /// the lock since. After an error, continues in the background.
     pub async fn release(self) -> Answer<bool> {
         self.lease.release().await
     }

@@ -1,18 +1,20 @@
-//! Wakes the listeners on a channel in this process. A wake-up is a hint to ask the arbiter again. A listener is also woken
-//! when the subscription to its channel begins and after each interruption of the subscription. A caller that first listens,
-//! then asks, and asks again when woken therefore misses nothing.
+//! Wakes the listeners on a channel in this process. A wake-up is a hint to ask the arbiter again, or tells a listener that it
+//! has got the lock. A listener is also woken when the subscription to its channel begins and after each interruption of the
+//! subscription. A caller that first listens, then asks, and asks again when woken therefore misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use super::token::Token;
+
 #[derive(Debug, Default)]
 pub(super) struct Wakes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    channels: HashMap<String, watch::Sender<()>>,
+    channels: HashMap<String, watch::Sender<Option<Token>>>,
     is_heard: bool,
 }
 
@@ -32,9 +34,9 @@ impl Wakes {
         Listener { receiver, ending: Some((Arc::clone(self), channel)) }
     }
 
-    pub(super) fn wake(&self, channel: &str) {
+    pub(super) fn wake(&self, channel: &str, token: Option<Token>) {
         if let Some(sender) = self.state().channels.get(channel) {
-            sender.send_replace(());
+            sender.send_replace(token);
         }
     }
 
@@ -43,7 +45,7 @@ impl Wakes {
         let mut state = self.state();
         state.is_heard = true;
         for sender in state.channels.values() {
-            sender.send_replace(());
+            sender.send_replace(None);
         }
     }
 
@@ -57,12 +59,12 @@ impl Wakes {
 /// Wakes a caller when it should ask the [`Arbiter`](super::Arbiter) again. Can be created from a [`watch::Receiver`].
 #[derive(Debug)]
 pub struct Listener {
-    receiver: watch::Receiver<()>,
+    receiver: watch::Receiver<Option<Token>>,
     ending: Option<(Arc<Wakes>, String)>,
 }
 
-impl From<watch::Receiver<()>> for Listener {
-    fn from(receiver: watch::Receiver<()>) -> Self {
+impl From<watch::Receiver<Option<Token>>> for Listener {
+    fn from(receiver: watch::Receiver<Option<Token>>) -> Self {
         Self { receiver, ending: None }
     }
 }
@@ -73,12 +75,14 @@ impl Listener {
         self.receiver.mark_unchanged();
     }
 
-    /// Waits for the next wake-up. Wake-ups may be spurious and, in rare cases, missed, so limit the wait.
-    pub async fn woken(&mut self) {
+    /// Waits for the next wake-up. Returns the token of the new lease if the lock was handed over. Wake-ups may be spurious and, in rare cases,
+    /// late or missed, so limit the wait.
+    pub async fn woken(&mut self) -> Option<Token> {
         if self.receiver.changed().await.is_err() {
             // The sender has been dropped, so there will be no wake-ups.
             std::future::pending::<()>().await;
         }
+        *self.receiver.borrow_and_update()
     }
 }
 
@@ -87,7 +91,7 @@ impl Drop for Listener {
         if let Some((wakes, channel)) = &self.ending {
             let mut state = wakes.state();
             // Replace this listener's receiver, which drops it, so that it is not counted below.
-            self.receiver = watch::Sender::new(()).subscribe();
+            self.receiver = watch::Sender::new(None).subscribe();
             if state.channels.get(channel).is_some_and(|sender| sender.receiver_count() == 0) {
                 state.channels.remove(channel);
             }
@@ -115,9 +119,9 @@ mod tests {
         // A listener that joins while wake-ups are received is woken immediately.
         let mut second = wakes.listen("a".to_owned());
         assert!(second.woken().now_or_never().is_some());
-        wakes.wake("b");
+        wakes.wake("b", None);
         assert!(second.woken().now_or_never().is_none());
-        wakes.wake("a");
+        wakes.wake("a", None);
         assert!(listener.woken().now_or_never().is_some());
         assert!(second.woken().now_or_never().is_some());
     }

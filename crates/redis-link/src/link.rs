@@ -181,6 +181,13 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Returns whether the command failed on another connection first, and may have been carried out there. Only for lanes
+    /// that are not watched.
+    #[must_use]
+    pub fn was_replaced(&self) -> bool {
+        self.repeats_by.is_none()
+    }
+
     /// Replaces the connection after this error, and returns whether to resend the command that failed. Returns false if the
     /// connection is not lost or cannot be replaced, or if the command has been resent already or must not be.
     async fn is_replaced(&mut self, error: &RedisError) -> bool {

@@ -14,8 +14,10 @@ const TRIED: &str = "
     zcard zset; zcount zset 0 1; zpopmin zset; zrem zset x; hset hash x 1; hsetnx hash x 1;
     hget hash x; hmget hash x; hlen hash; hexists hash x; hstrlen hash x; hincrby hash x 1;
     hgetall hash; hscan hash 0; hdel hash x; hkeys hash; rpush list x; rpushx list x;
-    ltrim list 0 -2; llen list; rename list; setbit string 0 1; getbit string 0; lrange list 0 0; set string x; get string; pexpire string 1000;
-    pttl string; persist string; exists string; unlink set; unlink zset; unlink hash;
+    ltrim list 0 -2; llen list; rename list; setbit string 0 1; getbit string 0;
+    lpush list y; lset list 0 x; lindex list 0;
+    lrange list 0 0; lpos list x; lrem list 0 x; lpop list; set string x; get string;
+    pexpire string 1000; pttl string; persist string; exists string; unlink set; unlink zset; unlink hash;
     unlink list; unlink string; time -; scan - 0 COUNT 1";
 
 impl RedisStore {

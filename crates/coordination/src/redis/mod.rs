@@ -3,6 +3,7 @@
 
 mod wake_ups;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use redis_link::{Connection, Fault, FaultKind, Lane, Lanes, Redis, Settings};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{
-    Answer, Arbiter, Beginning, Claim, Entry, Error, Locking, Name, Token, WAITING_MAX, micros,
+    Answer, Arbiter, Beginning, Claim, Entry, Error, HANDED_OVER, Locking, Name, Place, Token,
+    WAITING_MAX, micros,
 };
 use super::lease::is_keeper;
 use super::settings::InvalidSetting;
@@ -39,11 +41,13 @@ macro_rules! scripts {
     )*};
 }
 
-// The operations in ENDS, which end or extend a lease, add no keys. They run even if Redis is out of memory.
+// The operations in UNLOCKS and ENDS, which end or extend a lease, add no keys. They run even if Redis is out of memory.
 scripts! {
-    BEGINS = "" "name.lua";
-    ENDS = " flags=allow-oom" "name.lua";
-    READS = " flags=no-writes" "name.lua";
+    LOCKS = "" "mutex.lua";
+    UNLOCKS = " flags=allow-oom" "mutex.lua";
+    BEGINS = "" "value.lua";
+    ENDS = " flags=allow-oom" "value.lua";
+    READS = " flags=no-writes" "value.lua";
     WRITES_LIST = "" "list.lua";
 }
 
@@ -96,8 +100,20 @@ impl RedisArbiter {
         operation: &str,
         arguments: impl ToRedisArgs + Send,
     ) -> Answer<T> {
+        Ok(self.run_counted(script, name, operation, arguments).await?.0)
+    }
+
+    /// Returns the reply, and whether the script may have run more than once.
+    async fn run_counted<T: FromRedisValue>(
+        &self,
+        script: &'static Script,
+        name: &Name,
+        operation: &str,
+        arguments: impl ToRedisArgs + Send,
+    ) -> Answer<(T, bool)> {
         let mut invocation = script.prepare_invoke();
-        for key in ["lock", "queue", "present", "entry"] {
+        let keys: &[_] = if name.is_mutex() { &["holders"] } else { &["lock", "entry"] };
+        for key in keys {
             invocation.key(self.key(name, key));
         }
         invocation.arg(operation).arg(self.key(name, "wake")).arg(arguments);
@@ -116,7 +132,7 @@ impl RedisArbiter {
             invocation.key(self.key(name, &format!("{writer}:{key}")));
         }
         invocation.arg(arguments);
-        match self.send(self.slot(name), Request::Script(invocation)).await? {
+        match self.send(self.slot(name), Request::Script(invocation)).await?.0 {
             -1 => Err(Error::Unavailable(
                 "a part of the new list was lost, because writing it took too long or the master changed"
                     .to_owned(),
@@ -129,17 +145,28 @@ impl RedisArbiter {
         redis_link::slot(self.key(name, "").as_bytes())
     }
 
-    /// Runs a script or a command on the server that owns this slot. A script is sent only if it is not cached there.
-    async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<T> {
-        let request = Arc::new(request);
+    /// Runs a script or a command on the server that owns this slot. A script is sent only if it is not cached there. Returns
+    /// the reply, and whether the request was sent more than once.
+    async fn send<T: FromRedisValue>(&self, slot: u16, request: Request) -> Answer<(T, bool)> {
+        let shared = Arc::new((request, AtomicBool::new(false)));
         let send = || {
-            let request = Arc::clone(&request);
-            async move |connection: &mut Connection| match &*request {
-                Request::Script(script) => script.invoke_async(connection).await,
-                Request::Command(command) => command.query_async(connection).await,
+            let shared = Arc::clone(&shared);
+            async move |connection: &mut Connection| {
+                let (request, was_sent) = &*shared;
+                let is_repeated = was_sent.swap(true, Ordering::Relaxed);
+                let reply = match request {
+                    Request::Script(script) => script.invoke_async(connection).await,
+                    Request::Command(command) => command.query_async(connection).await,
+                };
+                reply.map(|reply| (reply, is_repeated || connection.was_replaced()))
             }
         };
         Ok(self.redis.run(slot, Lane(usize::from(is_keeper())), send).await?)
+    }
+
+    /// Returns the script for operations that need no room.
+    fn ends(name: &Name) -> &'static Script {
+        if name.is_mutex() { &UNLOCKS } else { &ENDS }
     }
 }
 
@@ -150,15 +177,27 @@ enum Request {
 
 #[async_trait]
 impl Arbiter for RedisArbiter {
-    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+    async fn lock(&self, claim: &Claim, place: Place) -> Answer<Locking> {
         let Claim { name, holder, ttl } = claim;
-        let arguments = (holder, micros(*ttl), presence.map_or(0, micros), WAITING_MAX);
-        let reply: Reply = self.run(&BEGINS, name, "lock", arguments).await?;
-        match (reply.0.as_str(), &reply.2[..]) {
+        let lock = async |place| {
+            let arguments = (holder, micros(*ttl), place, WAITING_MAX, micros(HANDED_OVER));
+            self.run_counted(&LOCKS, name, "lock", arguments).await
+        };
+        let (mut reply, was_repeated): ((String, Vec<u64>), _) = match place {
+            Place::None => lock("none").await?,
+            Place::Join => lock("join").await?,
+            Place::Keep => lock("keep").await?,
+        };
+        if was_repeated && place == Place::Join {
+            // The holder may have joined twice.
+            reply = lock("keep").await?.0;
+        }
+        match (reply.0.as_str(), &reply.1[..]) {
             ("granted", [token]) => Ok(Locking::Granted(Token(*token))),
-            ("busy", [wait_us]) => Ok(Locking::Busy(Duration::from_micros(*wait_us))),
+            ("queued", _) => Ok(Locking::Queued),
+            ("busy", [us, token]) => Ok(Locking::Busy(Duration::from_micros(*us), Token(*token))),
             ("crowded", _) => Ok(Locking::Crowded),
-            _ => Err(malformed(&reply)),
+            _ => Err(malformed(&reply.0, &reply.1)),
         }
     }
 
@@ -171,16 +210,18 @@ impl Arbiter for RedisArbiter {
             ("failed", _) => Ok(Beginning::Failed(String::from_utf8_lossy(&reply.1).into_owned())),
             ("granted", [token]) => Ok(Beginning::Granted(Token(*token))),
             ("busy", [wait_us]) => Ok(Beginning::Busy(Duration::from_micros(*wait_us))),
-            _ => Err(malformed(&reply)),
+            _ => Err(malformed(&reply.0, &reply.2)),
         }
     }
 
     async fn renew(&self, claim: &Claim) -> Answer<bool> {
-        self.run(&ENDS, &claim.name, "renew", (&claim.holder, micros(claim.ttl))).await
+        let Claim { name, holder, ttl } = claim;
+        self.run(Self::ends(name), name, "renew", (holder, micros(*ttl))).await
     }
 
     async fn release(&self, claim: &Claim) -> Answer<bool> {
-        self.run(&ENDS, &claim.name, "release", &claim.holder).await
+        let Claim { name, holder, .. } = claim;
+        self.run(Self::ends(name), name, "release", (holder, micros(HANDED_OVER))).await
     }
 
     async fn publish(
@@ -231,7 +272,7 @@ impl Arbiter for RedisArbiter {
 
     async fn list(&self, name: &Name) -> Answer<Vec<Vec<u8>>> {
         let read = Cmd::lrange(self.key(name, "list"), 0, -1);
-        self.send(self.slot(name), Request::Command(read)).await
+        Ok(self.send(self.slot(name), Request::Command(read)).await?.0)
     }
 
     fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {
@@ -268,19 +309,19 @@ fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {
     pieces
 }
 
-/// A reply from `name.lua`: its kind, a value or message, and numbers.
+/// A reply from `value.lua`: its kind, a value or message, and numbers.
 type Reply = (String, Vec<u8>, Vec<u64>);
 
 fn entry(reply: Reply) -> Answer<Entry> {
     let [token, cost_us, written_us, expires_us, now_us] = reply.2[..] else {
-        return Err(malformed(&reply));
+        return Err(malformed(&reply.0, &reply.2));
     };
     let (token, cost) = (Token(token), Duration::from_micros(cost_us));
     Ok(Entry { value: reply.1.into(), token, cost, written_us, expires_us, now_us })
 }
 
-fn malformed(reply: &Reply) -> Error {
-    Error::Unavailable(format!("malformed script reply: {:?} {:?}", reply.0, reply.2))
+fn malformed(kind: &str, numbers: &[u64]) -> Error {
+    Error::Unavailable(format!("malformed script reply: {kind:?} {numbers:?}"))
 }
 
 impl From<Fault> for Error {

@@ -11,6 +11,7 @@ use redis::Value;
 use redis_link::{Redis, Timeouts};
 use tokio::time::{sleep, timeout};
 
+use crate::arbiter::Token;
 use crate::wakes::Wakes;
 
 const PAUSE: Duration = Duration::from_millis(250);
@@ -51,7 +52,10 @@ async fn hear_server(
     loop {
         tokio::select! {
             message = messages.next() => {
-                wakes.wake(message.ok_or("the server closed the connection")?.get_channel_name());
+                let message = message.ok_or("the server closed the connection")?;
+                // The token of a lock that was handed over. Other messages are empty.
+                let token = std::str::from_utf8(message.get_payload_bytes())?.parse().ok();
+                wakes.wake(message.get_channel_name(), token.map(Token));
             }
             () = sleep(SILENCE_MAX) => {
                 timeout(timeouts.response, sink.ping::<Value>()).await??;

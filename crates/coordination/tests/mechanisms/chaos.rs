@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use coordination::memory::{Clock, MemoryArbiter};
 use coordination::{
-    Arbiter, Claim, ComputeOnce, ComputeSettings, Error, Guard, Mutex, Name, Token,
+    Arbiter, Claim, ComputeOnce, ComputeSettings, Error, Guard, Mutex, Name, Place, Token,
 };
 use futures_util::future::join_all;
 use rand::rngs::SmallRng;
@@ -132,7 +132,9 @@ impl Schedule {
     }
 
     async fn lock(self, arbiter: Arc<Faulty>) {
-        let mutex = Mutex::new(arbiter, "a", LOCK_TTL).unwrap();
+        // The nodes need not agree on the time of a lease.
+        let ttl = if self.chance(0.5) { LOCK_TTL } else { LOCK_TTL * 3 };
+        let mutex = Mutex::new(arbiter, "a", ttl).unwrap();
         for _ in 0..3 {
             sleep(self.span(1.0)).await;
             let acquiring = mutex.acquire(self.span(6.0));
@@ -158,7 +160,7 @@ impl Schedule {
     async fn die(self, arbiter: Arc<Faulty>) {
         sleep(self.span(6.0)).await;
         let claim = |name| Claim::new(name, LOCK_TTL);
-        let _ = arbiter.lock(&claim(Name::of_mutex("a").unwrap()), Some(LOCK_TTL)).await;
+        let _ = arbiter.lock(&claim(Name::of_mutex("a").unwrap()), Place::Join).await;
         let _ = arbiter.begin(&claim(Name::of_value("a").unwrap()), None).await;
     }
 

@@ -8,11 +8,11 @@ use coordination::{AtomicReplace, Name};
 use redis::Commands;
 use testing::redis::RedisServer;
 
-use crate::site::{Place, Site, begin, lock};
+use crate::site::{Backend, Site, begin, lock};
 
 fn server(site: &Site) -> &RedisServer {
-    match &site.place {
-        Place::Redis(server) => server,
+    match &site.backend {
+        Backend::Redis(server) => server,
         _ => panic!("not a single Redis server"),
     }
 }

@@ -1,52 +1,42 @@
-//! Tests that a lock can be acquired again after Redis has evicted any one of its keys.
+//! Tests that a lock can be acquired again after Redis has evicted its key.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::redis::RedisArbiter;
-use coordination::{Arbiter, Claim, Error, Locking, Mutex, Name};
+use coordination::{Arbiter, Error, Mutex, Name};
 use testing::redis::RedisServer;
 
-use crate::site::{PATIENCE, Place, Site, TIMEOUTS};
+use crate::faulty::Faulty;
+use crate::site::{PATIENCE, Site, TIMEOUTS};
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn evict(site: &Site, key: &str) {
-    let server = match &site.place {
-        Place::Memory(_) => panic!("memory does not evict"),
-        Place::Redis(server) => server,
-        Place::Cluster(cluster) => cluster.master_of(key),
+/// The key of the lock is evicted while one client holds the lock and another waits.
+async fn a_lock_outlives_the_eviction_of_its_key(site: Site) {
+    let mutex = || Mutex::new(site.arbiter(), "a", LONG).unwrap();
+    let former = mutex().acquire(PATIENCE).await.unwrap();
+    let waiter = Faulty::counting(site.arbiter());
+    let waiting = Mutex::new(Arc::clone(&waiter) as _, "a", LONG).unwrap();
+    let evicting = async {
+        waiter.answered("lock", 1).await;
+        site.revoke("a").await;
     };
-    let evicted: u32 = server.query(&["DEL", key]);
-    assert_eq!(evicted, 1, "{key}");
-}
-
-/// A key of the lock is evicted while one client holds the lock and a dead client has a place in the queue.
-async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
-    for key in ["lock", "queue", "present"] {
-        let arbiter = site.arbiter();
-        let name = Name::of_mutex(key).unwrap();
-        let mutex = || Mutex::new(site.arbiter(), key, LONG).unwrap();
-        let guard = mutex().acquire(PATIENCE).await.unwrap();
-        // The dead client's place in the queue is kept only for a moment.
-        let presence = Some(Duration::from_millis(1));
-        let dead = arbiter.lock(&Claim::new(name, LONG), presence).await.unwrap();
-        assert!(matches!(dead, Locking::Busy(_)));
-        evict(&site, &format!("{{{}:mutex:{key}}}:{key}", site.prefix));
-        guard.release().await.unwrap();
-        let next = mutex().acquire(PATIENCE).await.unwrap();
-        assert!(next.release().await.unwrap());
-    }
+    let (guard, ()) = tokio::join!(waiting.acquire(PATIENCE), evicting);
+    let guard = guard.unwrap();
+    assert!(guard.token() > former.token());
+    assert!(!former.release().await.unwrap());
+    assert!(guard.release().await.unwrap());
 }
 
 #[tokio::test]
-async fn lock_on_redis_survives_eviction_of_any_key() {
-    a_lock_outlives_the_eviction_of_any_of_its_keys(Site::redis()).await;
+async fn lock_on_redis_survives_eviction() {
+    a_lock_outlives_the_eviction_of_its_key(Site::redis()).await;
 }
 
 #[tokio::test]
-async fn lock_on_a_cluster_survives_eviction_of_any_key() {
-    a_lock_outlives_the_eviction_of_any_of_its_keys(Site::cluster()).await;
+async fn lock_on_a_cluster_survives_eviction() {
+    a_lock_outlives_the_eviction_of_its_key(Site::cluster()).await;
 }
 
 #[tokio::test]

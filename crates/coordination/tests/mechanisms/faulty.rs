@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::{Arbiter, Beginning, Claim, Entry, Error, Listener, Locking, Name, Token};
+use coordination::{
+    Arbiter, Beginning, Claim, Entry, Error, Listener, Locking, Name, Place, Token,
+};
 use tokio::sync::watch;
 
 /// What happens to an operation.
@@ -27,7 +29,7 @@ impl Fate {
     pub(crate) const LOST: Self = Self { times: 0, ..Self::FINE };
 }
 
-type Fates = Box<dyn Fn(&'static str) -> Fate + Send + Sync>;
+type Fates = Arc<dyn Fn(&'static str) -> Fate + Send + Sync>;
 
 /// An arbiter with a function that determines the fate of each operation from its name.
 pub(crate) struct Faulty {
@@ -41,7 +43,7 @@ impl Faulty {
         inner: Arc<dyn Arbiter>,
         fates: impl Fn(&'static str) -> Fate + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { inner, fates: Box::new(fates), answered: watch::Sender::default() })
+        Arc::new(Self { inner, fates: Arc::new(fates), answered: watch::Sender::default() })
     }
 
     /// Returns an arbiter that only counts calls.
@@ -93,8 +95,29 @@ macro_rules! operations {
                 Err(Error::Unavailable("no reply".to_owned()))
             })*
 
+            /// Delays each wake-up by the delay of a reply, or loses it.
             fn listen(&self, name: &Name, holder: Option<&str>) -> Listener {
-                self.inner.listen(name, holder)
+                let mut inner = self.inner.listen(name, holder);
+                if !self.is_simulated() {
+                    return inner;
+                }
+                let (sender, receiver) = watch::channel(None);
+                let fates = Arc::clone(&self.fates);
+                tokio::spawn(async move {
+                    loop {
+                        let handed = tokio::select! {
+                            biased;
+                            handed = inner.woken() => handed,
+                            () = sender.closed() => return,
+                        };
+                        let fate = fates("listen");
+                        pass(fate.back).await;
+                        if fate.is_answered {
+                            sender.send_replace(handed);
+                        }
+                    }
+                });
+                receiver.into()
             }
 
             fn is_simulated(&self) -> bool {
@@ -105,7 +128,7 @@ macro_rules! operations {
 }
 
 operations! {
-    lock(claim: &Claim, presence: Option<Duration>) -> Locking;
+    lock(claim: &Claim, place: Place) -> Locking;
     begin(claim: &Claim, outdated: Option<Token>) -> Beginning;
     renew(claim: &Claim) -> bool;
     release(claim: &Claim) -> bool;

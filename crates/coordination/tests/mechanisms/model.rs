@@ -1,14 +1,14 @@
 //! Runs random operations with a controlled clock in memory, on a Redis server, on a Redis Cluster, and behind Sentinel. The
-//! replies must be identical to those of the model. Leases, places and values expire, and keys are evicted.
+//! replies must be identical to those of the model. Leases and values expire, and keys are evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use coordination::memory::MemoryArbiter;
-use coordination::{Arbiter, Beginning, Claim, Locking, Name, Token};
+use coordination::{Arbiter, Beginning, Claim, Locking, Name, Place, Token};
 use rand::rngs::SmallRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedMutRandom, IndexedRandom};
 use rand::{RngExt, SeedableRng};
 use testing::load::seed;
 
@@ -23,6 +23,8 @@ const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 /// The number of steps in a schedule.
 const STEPS: usize = 60;
+/// The operation by which a new holder joins the queue.
+const JOIN: u32 = 1;
 
 /// An operation that is run on all arbiters.
 #[derive(Debug)]
@@ -39,14 +41,30 @@ fn even_ms(random: &mut SmallRng) -> Duration {
 }
 
 impl Step {
-    fn random(random: &mut SmallRng, names: &[Name], holders: &[String], tokens: &[Token]) -> Self {
+    fn random(
+        random: &mut SmallRng,
+        [value, lock]: &[Name; 2],
+        holders: &mut [String],
+        tokens: &[Token],
+    ) -> Self {
         // Prefer tokens that were granted recently.
         let recent = &tokens[tokens.len().saturating_sub(4)..];
+        let operation = random.random_range(0..14);
+        let is_on_lock = match operation {
+            0..4 => true,
+            // The operations that locks and values have in common.
+            6 | 7 => random.random_bool(0.5),
+            _ => false,
+        };
+        let holder = holders.choose_mut(random).unwrap();
+        if operation == JOIN {
+            *holder = format!("{}-{}", &holder[..1], random.random::<u64>());
+        }
         Self {
-            operation: random.random_range(0..14),
+            operation,
             claim: Claim {
-                name: names.choose(random).unwrap().clone(),
-                holder: holders.choose(random).unwrap().clone(),
+                name: if is_on_lock { lock.clone() } else { value.clone() },
+                holder: holder.clone(),
                 ttl: even_ms(random),
             },
             token: recent.choose(random).copied(),
@@ -60,9 +78,8 @@ impl Step {
         let Claim { name, ttl, .. } = claim;
         let reply = match self.operation {
             operation @ 0..4 => {
-                // Request a place in the queue that is kept for some time, or no place.
-                let presence = (operation > 0).then_some(*ttl * operation / 2);
-                let answer = arbiter.lock(claim, presence).await.unwrap();
+                let place = [Place::None, Place::Join, Place::Keep][operation.min(2) as usize];
+                let answer = arbiter.lock(claim, place).await.unwrap();
                 if let Locking::Granted(token) = answer {
                     return (format!("locked by {token}"), Some(token));
                 }
@@ -114,11 +131,10 @@ async fn agree(seed: u64, begin_us: u64, compared: Compared<'_>) -> Result<usize
         Compared::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
     };
     let mut now_us = begin_us;
-    let names = ["a", "b"].map(|name| {
-        let unique = rand::random::<u64>();
-        Name::of_value(&format!("{name}{unique}")).unwrap()
-    });
-    let holders = ["h0", "h1", "h2", "h3"].map(str::to_owned);
+    let unique = rand::random::<u64>().to_string();
+    let names = [Name::of_value(&unique).unwrap(), Name::of_mutex(&unique).unwrap()];
+    // The holders of two processes.
+    let mut holders = ["a-0", "a-1", "b-0", "b-1"].map(str::to_owned);
     let (mut tokens, mut log) = (Vec::new(), Vec::new());
     for _ in 0..STEPS {
         let span =
@@ -129,15 +145,14 @@ async fn agree(seed: u64, begin_us: u64, compared: Compared<'_>) -> Result<usize
         if let Compared::Redis(clocked) = &compared {
             clocked.set(now_us);
             if random.random_bool(0.05) {
-                let key = *[Key::Lock, Key::Queue, Key::Present, Key::Entry, Key::List]
-                    .choose(&mut random)
-                    .unwrap();
-                clocked.evict(&names[0], key);
-                model.evict(&names[0], key);
+                let key = *[Key::Holders, Key::Lock, Key::Entry].choose(&mut random).unwrap();
+                let name = &names[usize::from(matches!(key, Key::Holders))];
+                clocked.evict(name, key);
+                model.evict(name, key);
                 log.push(format!("evicted {key:?}"));
             }
         }
-        let step = Step::random(&mut random, &names, &holders, &tokens);
+        let step = Step::random(&mut random, &names, &mut holders, &tokens);
         let (expected, token) = step.ask(&model).await;
         let (found, _) = step.ask(&*real).await;
         log.push(format!("at {now_us} {step:?}: {expected}"));

@@ -7,7 +7,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::{Answer, Arbiter, Beginning, Claim, Entry, Listener, Locking, Name, Token};
+use coordination::{
+    Answer, Arbiter, Beginning, Claim, Entry, Listener, Locking, Name, Place, Token,
+};
 use tokio::sync::watch;
 
 /// A time or a duration in microseconds.
@@ -28,8 +30,8 @@ struct State {
     grant: Option<Grant>,
     /// The last holder that released the lease.
     released: Option<String>,
-    /// The waiting callers in the order of arrival, each with the time until which its place is kept.
-    queue: Vec<(String, Micros)>,
+    /// The waiting callers in the order of arrival.
+    queue: Vec<String>,
     value: Option<Entry>,
     failure: Option<(String, Micros)>,
     list: Option<(Vec<Vec<u8>>, Micros)>,
@@ -48,12 +50,13 @@ struct Grant {
 /// The keys of a name, each of which Redis may evict separately.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Key {
+    Holders,
     Lock,
-    Queue,
-    Present,
     Entry,
-    List,
 }
+
+/// How long a lock is handed over.
+const HANDED_OVER: Duration = Duration::from_secs(2);
 
 fn micros(span: Duration) -> Micros {
     u64::try_from(span.as_micros()).unwrap()
@@ -70,19 +73,30 @@ impl State {
     }
 
     /// Grants a lease, and returns its new token, or the current token if the caller already holds the lease.
-    fn granted(&mut self, now: Micros, claim: &Claim) -> Token {
+    fn granted(&mut self, now: Micros, holder: &str, ttl: Duration) -> Token {
         let last = self.grant.as_ref().map_or(0, |grant| grant.token.0);
         let token = match self.held(now) {
             Some(grant) => grant.token,
             None => Token(now.max(last + 1)),
         };
-        let (holder, lapses) = (Some(claim.holder.clone()), now + micros(claim.ttl));
+        let (holder, lapses) = (Some(holder.to_owned()), now + micros(ttl));
         self.grant = Some(Grant { token, holder, lapses });
         token
     }
 
-    fn release(&mut self) {
-        self.released = self.grant.as_mut().unwrap().holder.take();
+    /// Ends the lease, and grants one to the first waiter, if any.
+    fn hand_over(&mut self, now: Micros) {
+        if let Some(grant) = &mut self.grant {
+            grant.holder = None;
+        }
+        if !self.queue.is_empty() {
+            let holder = self.queue.remove(0);
+            self.granted(now, &holder, HANDED_OVER);
+        }
+    }
+
+    fn is_last_holder(&self, holder: &str) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.holder.as_deref() == Some(holder))
     }
 }
 
@@ -100,41 +114,45 @@ impl Reference {
     /// Evicts a key of this name.
     pub(crate) fn evict(&self, name: &Name, key: Key) {
         self.with(name, |state, _| match key {
+            Key::Holders => {
+                (state.grant, state.released) = (None, None);
+                state.queue.clear();
+            }
             Key::Lock => (state.grant, state.released) = (None, None),
-            // Each of these two keys is useless without the other.
-            Key::Queue | Key::Present => state.queue.clear(),
             Key::Entry => (state.value, state.failure) = (None, None),
-            Key::List => state.list = None,
         });
     }
 }
 
 #[async_trait]
 impl Arbiter for Reference {
-    async fn lock(&self, claim: &Claim, presence: Option<Duration>) -> Answer<Locking> {
+    async fn lock(&self, claim: &Claim, place: Place) -> Answer<Locking> {
         let holder = &claim.holder;
+        let process = |holder: &str| holder.split('-').next().unwrap().to_owned();
         Ok(self.with(&claim.name, |state, now| {
-            let is_mine = state.is_held_by(now, holder);
-            if !is_mine {
-                state.queue.retain(|(_, until)| *until > now);
+            let is_behind = !state.queue.is_empty();
+            if place == Place::Join && is_behind {
+                state.queue.push(holder.clone());
+                return Locking::Queued;
             }
-            let is_turn = state.queue.first().is_none_or(|(first, _)| first == holder);
-            if is_mine || state.held(now).is_none() && is_turn {
-                if !is_mine {
-                    state.queue.retain(|(waiter, _)| waiter != holder);
+            if state.is_held_by(now, holder) {
+                return Locking::Granted(state.granted(now, holder, claim.ttl));
+            }
+            if state.held(now).is_none() {
+                let lapsed = state.grant.as_ref().and_then(|grant| grant.holder.as_deref());
+                let lapsed = lapsed.map(process).filter(|lapsed| *lapsed != process(holder));
+                state.queue.retain(|waiter| Some(process(waiter)) != lapsed);
+                if state.queue.first().is_none_or(|first| first == holder) {
+                    state.queue.retain(|waiter| waiter != holder);
+                    return Locking::Granted(state.granted(now, holder, claim.ttl));
                 }
-                return Locking::Granted(state.granted(now, claim));
+                state.hand_over(now);
             }
-            if let Some(presence) = presence {
-                let until = now + micros(presence);
-                match state.queue.iter_mut().find(|(waiter, _)| waiter == holder) {
-                    Some(place) => place.1 = until,
-                    None => state.queue.push((holder.clone(), until)),
-                }
+            if place != Place::None && !state.queue.contains(holder) {
+                state.queue.push(holder.clone());
             }
-            let turn = state.queue.first().map_or(0, |(_, until)| *until);
-            let free = state.held(now).map_or(turn, |grant| grant.lapses);
-            Locking::Busy(Duration::from_micros(free - now))
+            let held = state.held(now).unwrap();
+            Locking::Busy(Duration::from_micros(held.lapses - now), held.token)
         }))
     }
 
@@ -150,10 +168,11 @@ impl Arbiter for Reference {
 
     async fn release(&self, claim: &Claim) -> Answer<bool> {
         Ok(self.with(&claim.name, |state, now| {
-            state.queue.retain(|(waiter, _)| *waiter != claim.holder);
-            if state.is_held_by(now, &claim.holder) {
-                state.release();
+            if state.is_last_holder(&claim.holder) {
+                state.released = Some(claim.holder.clone());
+                state.hand_over(now);
             }
+            state.queue.retain(|waiter| *waiter != claim.holder);
             state.released.as_ref() == Some(&claim.holder)
         }))
     }
@@ -175,7 +194,7 @@ impl Arbiter for Reference {
             (_, Some(grant)) if grant.holder.as_ref() != Some(&claim.holder) => {
                 Beginning::Busy(Duration::from_micros(grant.lapses - now))
             }
-            _ => Beginning::Granted(state.granted(now, claim)),
+            _ => Beginning::Granted(state.granted(now, &claim.holder, claim.ttl)),
         }))
     }
 
@@ -202,7 +221,8 @@ impl Arbiter for Reference {
                 }
                 Err(message) => state.failure = Some((message.to_owned(), expires_us)),
             }
-            state.release();
+            state.released = Some(claim.holder.clone());
+            state.hand_over(now);
             true
         }))
     }
@@ -249,6 +269,6 @@ impl Arbiter for Reference {
     }
 
     fn listen(&self, _: &Name, _: Option<&str>) -> Listener {
-        watch::Sender::new(()).subscribe().into()
+        watch::Sender::new(None).subscribe().into()
     }
 }

@@ -1,11 +1,11 @@
-//! The three places that clients can share: memory, a server, or a cluster. Tests share servers under separate key prefixes.
+//! The three backends that clients can share: memory, a server, or a cluster. Tests share servers under separate key prefixes.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use coordination::memory::MemoryArbiter;
 use coordination::redis::{RedisArbiter, Timeouts};
-use coordination::{Arbiter, Beginning, Claim, Locking, Name, Token};
+use coordination::{Arbiter, Beginning, Claim, Locking, Name, Place, Token};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
@@ -39,14 +39,14 @@ macro_rules! over_each {
 }
 pub(crate) use over_each;
 
-/// The place and the key prefix of a test.
+/// The backend and the key prefix of a test.
 pub(crate) struct Site {
     pub(crate) prefix: String,
-    pub(crate) place: Place,
+    pub(crate) backend: Backend,
 }
 
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum Backend {
     Memory(Arc<MemoryArbiter>),
     Redis(Arc<RedisServer>),
     Cluster(Arc<RedisCluster>),
@@ -66,36 +66,50 @@ fn shared<T>(there: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
 }
 
 impl Site {
-    fn new(place: Place) -> Self {
+    fn new(backend: Backend) -> Self {
         let prefix = format!("test{:016x}", rand::random::<u64>());
-        Self { prefix, place }
+        Self { prefix, backend }
     }
 
     pub(crate) fn memory() -> Self {
-        Self::new(Place::Memory(Arc::default()))
+        Self::new(Backend::Memory(Arc::default()))
     }
 
     pub(crate) fn redis() -> Self {
-        Self::new(Place::Redis(shared(&REDIS, || RedisServer::start(&[]))))
+        Self::new(Backend::Redis(shared(&REDIS, || RedisServer::start(&[]))))
     }
 
     pub(crate) fn cluster() -> Self {
-        Self::new(Place::Cluster(shared(&CLUSTER, RedisCluster::start)))
+        Self::new(Backend::Cluster(shared(&CLUSTER, RedisCluster::start)))
     }
 
     /// Returns the URL with which other processes can connect.
     pub(crate) fn url(&self) -> String {
-        match &self.place {
-            Place::Memory(_) => panic!("memory is not shared between processes"),
-            Place::Redis(server) => server.url(),
-            Place::Cluster(cluster) => cluster.url(),
+        match &self.backend {
+            Backend::Memory(_) => panic!("memory is not shared between processes"),
+            Backend::Redis(server) => server.url(),
+            Backend::Cluster(cluster) => cluster.url(),
         }
+    }
+
+    /// Takes a lock from its holder, as an eviction or a failover may.
+    pub(crate) async fn revoke(&self, lock: &str) {
+        let key = format!("{{{}:mutex:{lock}}}:holders", self.prefix);
+        let server = match &self.backend {
+            Backend::Memory(arbiter) => {
+                assert!(arbiter.invalidate(&Name::of_mutex(lock).unwrap()).await.unwrap());
+                return;
+            }
+            Backend::Redis(server) => server,
+            Backend::Cluster(cluster) => cluster.master_of(&key),
+        };
+        assert_eq!(server.query::<u32>(&["DEL", &key]), 1);
     }
 
     /// Returns an arbiter with its own connections, like that of a new node.
     pub(crate) fn arbiter(&self) -> Arc<dyn Arbiter> {
-        match &self.place {
-            Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
+        match &self.backend {
+            Backend::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
             _ => Arc::new(RedisArbiter::open(&self.url(), &self.prefix, TIMEOUTS).unwrap()),
         }
     }
@@ -117,8 +131,8 @@ pub(crate) async fn lock(
     ttl: Duration,
 ) -> Option<(Claim, Token)> {
     let claim = Claim::new(name.clone(), ttl);
-    match arbiter.lock(&claim, None).await.unwrap() {
+    match arbiter.lock(&claim, Place::None).await.unwrap() {
         Locking::Granted(token) => Some((claim, token)),
-        Locking::Busy(_) | Locking::Crowded => None,
+        _ => None,
     }
 }
