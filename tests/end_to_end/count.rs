@@ -58,7 +58,7 @@ fn counts_are_those_of_a_cluster() {
     let directory = TempDir::new().unwrap();
     let config = directory.path().join("eds.toml");
     fs::write(&config, ROLLUPS).unwrap();
-    let datagrams: Vec<_> = load(0..90, 300_000, 50, 2000).datagrams().collect();
+    let datagrams: Vec<_> = load(0..90, 60_000, 50, 2000).datagrams().collect();
     let mut expected = Expected::with_rollups(["hourly", "products every=1day by=product"]);
     for datagram in &datagrams {
         expected.receive(datagram);
@@ -71,7 +71,7 @@ fn counts_are_those_of_a_cluster() {
     }
     let paths = files.map(|(name, _)| directory.path().join(name).display().to_string());
     let config = config.display().to_string();
-    for (memory, threads) in [("1GiB", "2"), ("1MiB", "3"), ("1B", "1")] {
+    for (memory, threads) in [("1GiB", "2"), ("256KiB", "3"), ("1B", "1")] {
         let arguments =
             ["--config", &config, "--memory", memory, "--threads", threads, &paths[0], &paths[1]];
         let (code, lines, messages) = count(&arguments, b"");
