@@ -374,6 +374,7 @@ impl Effective {
         // For a secret, only whether there is one.
         let text = |value: &Value| match &*value.text {
             path if !path.is_empty() && SECRET_FILES.contains(&value.key.path) => HIDDEN.to_owned(),
+            url if value.key.path == "store.url" => format!("{:?}", without_password(url)),
             text => text.to_owned(),
         };
         let all = |values: &Self| -> BTreeSet<_> {

@@ -191,23 +191,33 @@ fn a_new_password_of_redis_is_used_after_a_reload() {
     let redis = redis();
     let directory = tempfile::tempdir().unwrap();
     let password_file = directory.path().join("password");
-    fs::write(&password_file, secret("redis")).unwrap();
-    let keys = [
-        ("store.url", &*redis.url()),
-        ("store.username", "eds"),
-        ("store.password_file", &password_file.display().to_string()),
-        ("log.level", "info"),
-    ];
-    let node = Node::start("one", &keys);
-    through_a_minute(&node);
+    let url = |password: &str| redis.url().replace("//", &format!("//eds:{password}@"));
+    for is_in_url in [false, true] {
+        let mut node = Node::new("one", &[("store.url", &*redis.url()), ("log.level", "info")]);
+        redis.query::<()>(&["ACL", "SETUSER", "eds", "resetpass", ">first"]);
+        fs::write(&password_file, "first").unwrap();
+        if is_in_url {
+            node.set("store.url", &url("first"));
+        } else {
+            node.set("store.username", "eds");
+            node.set("store.password_file", &password_file.display().to_string());
+        }
+        node.run();
+        through_a_minute(&node);
 
-    redis.query::<()>(&["ACL", "SETUSER", "eds", "resetpass", ">second"]);
-    redis.query::<()>(&["CLIENT", "KILL", "USER", "eds"]);
-    node.wait_log("Redis rejected the credentials");
-    fs::write(&password_file, "second").unwrap();
-    node.signal("HUP");
-    through_a_minute(&node);
-    assert!(!node.log().contains("only after a restart"), "{}", node.log());
+        redis.query::<()>(&["ACL", "SETUSER", "eds", "resetpass", ">second"]);
+        redis.query::<()>(&["CLIENT", "KILL", "USER", "eds"]);
+        node.wait_log("Redis rejected the credentials");
+        fs::write(&password_file, "second").unwrap();
+        if is_in_url {
+            node.set("store.url", &url("second"));
+            node.write_config();
+        }
+        node.signal("HUP");
+        through_a_minute(&node);
+        assert!(!node.log().contains("only after a restart"), "{}", node.log());
+        assert!(node.terminate().success());
+    }
 }
 
 #[test]
