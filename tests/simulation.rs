@@ -42,7 +42,7 @@ use simulation::schedule::{play, play_plan};
 use simulation::script::Outage;
 use testing::prelude::*;
 
-const SCHEDULES: u64 = 2000;
+const SCHEDULES: u64 = 1000;
 /// The default of `SIMULATION_STEPS`, the number of steps that are printed if a schedule fails.
 const STEPS_SHOWN: u64 = 60;
 
