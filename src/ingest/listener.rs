@@ -19,6 +19,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Time limit on shutdown for sending the last events to the disk.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
+/// The longest wait for a datagram while no events wait to be sent to the recorders. On shutdown, the thread may notice so late.
+const IDLE_WAIT: Duration = Duration::from_millis(100);
 
 /// Returns the timeout for reading from a socket, which is short enough that no batch gets older than `linger`.
 #[must_use]
@@ -58,12 +60,17 @@ impl Listener {
             most: self.linger.most.saturating_sub(2 * interval),
         };
         let mut waiting = Waiting::default();
+        let mut is_idle = false;
         while !self.stop.is_cancelled() {
             if self.receiver.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
                 now = Instant::now();
             } else {
-                let read = self.receiver.gather();
+                let read = if is_idle {
+                    self.receiver.poll_within(IDLE_WAIT)
+                } else {
+                    self.receiver.gather()
+                };
                 now = Instant::now();
                 // There is no heartbeat after a failed read: if a socket keeps failing, a restart may fix it.
                 if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
@@ -71,6 +78,7 @@ impl Listener {
                     if arrived {
                         self.add_datagrams(now);
                     }
+                    is_idle = !arrived && self.batcher.open_events() == (0, 0);
                 }
             }
             if now - swept >= interval {

@@ -1,10 +1,23 @@
 //! Minutes do not mix, do not close while they are filling, and do not wait for each other.
 
+use std::{fs, io};
+
 use crate::prelude::*;
+
+/// Returns how often the threads of a process have gone to sleep so far.
+fn sleeps(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_thread = |thread: io::Result<fs::DirEntry>| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
+        let (_, sleeps) = status.split_once("\nvoluntary_ctxt_switches:")?;
+        sleeps.lines().next()?.trim().parse::<u64>().ok()
+    };
+    threads.filter_map(of_thread).sum()
+}
 
 /// A hundred nodes may poll one Redis server.
 #[test]
-fn idle_node_sends_few_commands_until_an_event_arrives() {
+fn idle_node_sends_few_commands_and_sleeps_until_an_event_arrives() {
     let site = Site::start();
     let keys = [("store.partitions", "32"), ("flush.grace", "3s"), ("flush.interval", "1s")];
     let node = site.start_node("one", &keys);
@@ -19,11 +32,16 @@ fn idle_node_sends_few_commands_until_an_event_arrives() {
     // Long enough to include all periodic work.
     let over = Duration::from_secs(31);
     eventually("the node is idle", 3 * over, || {
-        let before = commands();
+        let before = (commands(), sleeps(node.pid()));
         thread::sleep(over);
-        let rate = (commands() - before) / over.as_secs();
+        let rate = (commands() - before.0) / over.as_secs();
+        let wakes = sleeps(node.pid()).saturating_sub(before.1) / over.as_secs();
         let each = || site.redis.query::<String>(&["INFO", "commandstats"]);
-        if rate <= 40 { Ok(()) } else { Err(format!("{rate} commands/s: {}", each())) }
+        if rate <= 40 && wakes <= 40 {
+            Ok(())
+        } else {
+            Err(format!("{rate} commands/s, {wakes} wake-ups/s: {}", each()))
+        }
     });
     sender.send(b"a=1 value=x 1480876767352348928");
     site.wait_exact(&sender.expected.points(), SOON);
