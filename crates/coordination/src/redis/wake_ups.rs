@@ -54,8 +54,8 @@ async fn hear_server(
             message = messages.next() => {
                 let message = message.ok_or("the server closed the connection")?;
                 // The token of a lock that was handed over. Other messages are empty.
-                let token = std::str::from_utf8(message.get_payload_bytes())?.parse().ok();
-                wakes.wake(message.get_channel_name(), token.map(Token));
+                let token = message.get_payload().ok().map(Token);
+                wakes.wake(message.get_channel_name(), token);
             }
             () = sleep(SILENCE_MAX) => {
                 timeout(timeouts.response, sink.ping::<Value>()).await??;

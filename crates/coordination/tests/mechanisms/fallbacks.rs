@@ -147,6 +147,28 @@ async fn waiter_survives_broken_connections() {
     assert!(waiting.await.unwrap() > 0);
 }
 
+/// A message that is not a token wakes its listener, but does not end the subscription.
+#[tokio::test]
+async fn malformed_wake_up_is_harmless() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let mut listener = arbiter.listen(&Name::of_mutex("a").unwrap(), Some("p-0"));
+    assert_eq!(listener.woken().await, None, "the subscription has begun");
+    let subscriber = || {
+        let clients: String = server.query(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+        clients.split(' ').next().map(str::to_owned)
+    };
+    let before = subscriber();
+    let mut connection = server.connection();
+    for (message, token) in [(&b"\xff"[..], None), (b"", None), (b"-1", None), (b"7", Some(7))] {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg("{eds:mutex:a}:wake:p-0").arg(message).exec(&mut connection).unwrap();
+        let woken = timeout(PATIENCE, listener.woken()).await;
+        assert_eq!(woken.unwrap().map(|token| token.0), token, "{message:?}");
+    }
+    assert_eq!(subscriber(), before, "the subscription has continued");
+}
+
 /// No call fails because an idle connection has been closed by the other side.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_succeed_after_idle_connections_were_cut() {
