@@ -183,7 +183,7 @@ impl Arbiter for RedisArbiter {
             let arguments = (holder, micros(*ttl), place, WAITING_MAX, micros(HANDED_OVER));
             self.run_counted(&LOCKS, name, "lock", arguments).await
         };
-        let (mut reply, was_repeated): ((String, Vec<u64>), _) = match place {
+        let (mut reply, was_repeated): (Reply, _) = match place {
             Place::None => lock("none").await?,
             Place::Join => lock("join").await?,
             Place::Keep => lock("keep").await?,
@@ -192,12 +192,12 @@ impl Arbiter for RedisArbiter {
             // The holder may have joined twice.
             reply = lock("keep").await?.0;
         }
-        match (reply.0.as_str(), &reply.1[..]) {
+        match (reply.0.as_str(), &reply.2[..]) {
             ("granted", [token]) => Ok(Locking::Granted(Token(*token))),
             ("queued", _) => Ok(Locking::Queued),
             ("busy", [us, token]) => Ok(Locking::Busy(Duration::from_micros(*us), Token(*token))),
             ("crowded", _) => Ok(Locking::Crowded),
-            _ => Err(malformed(&reply.0, &reply.1)),
+            _ => Err(malformed(&reply)),
         }
     }
 
@@ -210,7 +210,7 @@ impl Arbiter for RedisArbiter {
             ("failed", _) => Ok(Beginning::Failed(String::from_utf8_lossy(&reply.1).into_owned())),
             ("granted", [token]) => Ok(Beginning::Granted(Token(*token))),
             ("busy", [wait_us]) => Ok(Beginning::Busy(Duration::from_micros(*wait_us))),
-            _ => Err(malformed(&reply.0, &reply.2)),
+            _ => Err(malformed(&reply)),
         }
     }
 
@@ -309,19 +309,19 @@ fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {
     pieces
 }
 
-/// A reply from `value.lua`: its kind, a value or message, and numbers.
+/// A reply from `mutex.lua` or `value.lua`: its kind, a value or message, and numbers.
 type Reply = (String, Vec<u8>, Vec<u64>);
 
 fn entry(reply: Reply) -> Answer<Entry> {
     let [token, cost_us, written_us, expires_us, now_us] = reply.2[..] else {
-        return Err(malformed(&reply.0, &reply.2));
+        return Err(malformed(&reply));
     };
     let (token, cost) = (Token(token), Duration::from_micros(cost_us));
     Ok(Entry { value: reply.1.into(), token, cost, written_us, expires_us, now_us })
 }
 
-fn malformed(kind: &str, numbers: &[u64]) -> Error {
-    Error::Unavailable(format!("malformed script reply: {kind:?} {numbers:?}"))
+fn malformed(reply: &Reply) -> Error {
+    Error::Unavailable(format!("malformed script reply: {:?} {:?}", reply.0, reply.2))
 }
 
 impl From<Fault> for Error {

@@ -93,7 +93,7 @@ function operations.lock(holder, ttl, place, waiters_max, handed)
   if place == 'join' then
     local length = join(holder, waiters_max)
     if length and length > 2 then
-      return {'queued', {}}
+      return {'queued', '', {}}
     end
     places = length and 1 or 0
   elseif place == 'keep' then
@@ -111,7 +111,7 @@ function operations.lock(holder, ttl, place, waiters_max, handed)
     end
     lapses = now + ttl
     write(pushed)
-    return {'granted', {token()}}
+    return {'granted', '', {token()}}
   end
   if lapses <= now then
     if owner ~= '' and process(owner) ~= process(holder) then
@@ -124,7 +124,7 @@ function operations.lock(holder, ttl, place, waiters_max, handed)
     if not first or first == holder then
       grant(holder, ttl)
       write(pushed)
-      return {'granted', {token()}}
+      return {'granted', '', {token()}}
     end
     grant(first, handed)
     write(pushed)
@@ -132,9 +132,9 @@ function operations.lock(holder, ttl, place, waiters_max, handed)
   end
   -- If too many wait, the dead ones may have been removed above.
   if place ~= 'none' and places == 0 and not join(holder, waiters_max) then
-    return {'crowded', {}}
+    return {'crowded', '', {}}
   end
-  return {'busy', {string.format('%.0f', lapses - now), token()}}
+  return {'busy', '', {string.format('%.0f', lapses - now), token()}}
 end
 
 function operations.renew(holder, ttl)
