@@ -67,7 +67,7 @@ impl Listener {
                 now = Instant::now();
             } else {
                 let read = if is_idle {
-                    self.receiver.poll_within(IDLE_WAIT)
+                    self.receiver.wait_within(IDLE_WAIT)
                 } else {
                     self.receiver.gather()
                 };

@@ -196,14 +196,17 @@ impl Receiver {
         self.receive(libc::MSG_DONTWAIT)
     }
 
-    /// Like [`poll`](Self::poll), but waits for datagrams for at most this long, regardless of the socket's read timeout.
-    pub(crate) fn poll_within(&mut self, limit: Duration) -> io::Result<bool> {
+    /// Like [`wait`](Self::wait), but with this limit instead of the socket's read timeout.
+    pub(crate) fn wait_within(&mut self, limit: Duration) -> io::Result<bool> {
         let fd = self.socket.as_raw_fd();
         let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let millis = limit.as_millis().try_into().unwrap_or(libc::c_int::MAX);
-        // SAFETY: the pointer is to a valid `pollfd`, and their number is 1. After an error, the read does not wait.
-        unsafe { libc::poll(&raw mut waiting, 1, millis) };
-        self.poll()
+        // SAFETY: the pointer is to a valid `pollfd`, and their number is 1.
+        match unsafe { libc::poll(&raw mut waiting, 1, millis) } {
+            0 => Ok(false),
+            // A read that does not wait never reports that the socket was shut down, although it is readable.
+            _ => self.wait(),
+        }
     }
 
     pub(crate) fn is_resting(&self, now: Instant) -> bool {

@@ -74,6 +74,20 @@ fn source_addresses_are_returned() {
 }
 
 #[test]
+fn a_socket_that_was_shut_down_fails_however_it_is_waited_for() {
+    let (mut receiver, sender) = pair(100);
+    assert!(!receiver.wait_within(Duration::from_millis(1)).unwrap());
+    sender.send(b"early").unwrap();
+    assert!(receiver.wait_within(Duration::from_secs(5)).unwrap());
+    assert_eq!(read(&receiver), [(b"early".to_vec(), false)]);
+    // Linux can only shut down connected sockets.
+    receiver.socket.connect(&sender.local_addr().unwrap().into()).unwrap();
+    receiver.socket.shutdown(Shutdown::Read).unwrap();
+    assert!(receiver.wait().is_err());
+    assert!(receiver.wait_within(Duration::from_secs(5)).is_err());
+}
+
+#[test]
 fn kernel_drops_are_counted_once() {
     let (mut receiver, sender) = pair(2048);
     receiver.socket.set_recv_buffer_size(4096).unwrap();
