@@ -192,7 +192,7 @@ sections! {
         relays to: List Vec<String> = kinds::nodes, "", "nodes, each as HOST:PORT; every event is sent to all of them";
         relays events: List Vec<EventRule> = kinds::event_rules, "", "which lines are events: MEASUREMENT, TAG= or TAG=VALUE; if empty, all lines that a node would count";
         relays datagram_max: Text usize = kinds::size("64B to 65507B"), "1432B", "maximum length of a datagram with several lines; a longer line is sent on its own";
-        relays linger: Span Duration = kinds::span("0s to 1s"), "16ms", "maximum time that datagrams wait to be packed together; more than 16ms acts like 16ms";
+        relays linger: Span Duration = kinds::span("0s to 1s"), "16ms", "maximum time that datagrams wait to be packed together; more than 25ms acts like 25ms";
         relays http_to: List Vec<Url> = servers::node_urls, "", "nodes' HTTP inputs; each request is sent to one of them";
         relays ca_file: Path, "", "PEM file with trusted CA certificates for http_to; if empty, the system trust store is used";
         relays number: Integer u16 = kinds::count("0 to 999"), "0", "number of this relay, used as the last digits of added timestamps; 0 means a random number";

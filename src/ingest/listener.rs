@@ -25,7 +25,7 @@ const IDLE_WAIT: Duration = Duration::from_millis(100);
 /// Returns the timeout for reading from a socket, which is short enough that no batch gets older than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
-    (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
+    (linger / 2).clamp(Duration::from_millis(1), Duration::from_millis(50))
 }
 
 /// The thread that reads one socket.

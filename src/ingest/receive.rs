@@ -25,7 +25,7 @@ use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
 /// Maximum number of messages per system call.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 /// Maximum length of a message of several datagrams, in bytes.
 const JOINED_MAX: usize = 65_535;
 /// Size of the space for the control messages of a message, in words. Besides the length of a datagram, a socket passed by the
@@ -44,7 +44,7 @@ const SK_MEMINFO_DROPS: usize = 8;
 /// Number of counters that [`SO_MEMINFO`] returns.
 const SK_MEMINFO_VARS: usize = 9;
 /// The shortest and the longest time for which datagrams wait in the kernel so that several are read together.
-const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(16)];
+const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(50)];
 /// The wait is doubled after a read that returned fewer messages.
 const FEW: usize = BATCH / 2;
 /// The first and the longest pause before a failed socket is read again.
@@ -64,6 +64,7 @@ pub struct Receiver {
     /// The numbers of messages, and of datagrams in them, that were read since the kernel's drops were last counted.
     read: [u64; 2],
     names: Vec<libc::sockaddr_storage>,
+    controls: Vec<[u64; CONTROL_WORDS]>,
     /// How long to wait after a read, and the longest such wait.
     rest: Duration,
     rest_max: Duration,
@@ -101,8 +102,8 @@ impl Receiver {
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
         // A listener expects to wait about as long as the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
-        // Datagrams that take a gigabyte per second, i.e. a byte per nanosecond, do not fill the buffer during a wait.
-        let filled = Duration::from_nanos(buffer as u64);
+        // Datagrams that take 250 megabytes per second, i.e. a byte in 4 ns, do not fill the buffer during a wait.
+        let filled = Duration::from_nanos(4 * buffer as u64);
         let rest_max = RESTS[1].min(filled).min(timeout.unwrap_or(Duration::MAX));
         let joins = !is_unix && joins_datagrams(&socket);
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
@@ -115,6 +116,7 @@ impl Receiver {
             read: [0; 2],
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; BATCH],
+            controls: vec![[0; CONTROL_WORDS]; BATCH],
             rest: RESTS[0].min(rest_max),
             rest_max,
             arrived: Instant::now(),
@@ -288,10 +290,9 @@ impl Receiver {
         // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value.
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { std::mem::zeroed() };
-        let mut controls = [[0_u64; CONTROL_WORDS]; BATCH];
         let rooms = (self.room).chunks_exact_mut(self.message_max + STAGGER);
         for (((room, part), control), header) in
-            rooms.zip(&mut parts).zip(&mut controls).zip(&mut headers)
+            rooms.zip(&mut parts).zip(&mut self.controls).zip(&mut headers)
         {
             part.iov_base = room.as_mut_ptr().cast();
             part.iov_len = self.message_max;
@@ -307,7 +308,7 @@ impl Receiver {
         }
         // SAFETY: there are at least `batch` headers. Each points to one part, and each part to `message_max` bytes of
         // `self.room` that no other part uses. Each header also points to a name of NAME_LEN bytes in `self.names` and to an
-        // element of `controls` that no other header uses. All of them outlive the call. The timeout may be null.
+        // element of `self.controls` that no other header uses. All of them outlive the call. The timeout may be null.
         let batch = libc::c_uint::try_from(self.batch).map_err(io::Error::other)?;
         let count = unsafe {
             libc::recvmmsg(
@@ -322,7 +323,7 @@ impl Receiver {
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for header in &headers[..count] {
             let length = (header.msg_len as usize).min(self.message_max);
-            // SAFETY: the kernel has set the length of the control messages, which are in an element of `controls`.
+            // SAFETY: the kernel has set the length of the control messages, which are in an element of `self.controls`.
             let datagram = unsafe { datagram_length(&header.msg_hdr) };
             let datagram = datagram.filter(|datagram| *datagram > 0).unwrap_or(length.max(1));
             let is_truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;

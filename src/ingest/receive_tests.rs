@@ -127,7 +127,7 @@ fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
     };
     assert_eq!(receiver(Domain::UNIX, 1 << 17).rest, Duration::ZERO);
     // Linux doubles the requested size.
-    assert_eq!(receiver(Domain::IPV4, 1 << 16).rest_max, Duration::from_nanos(1 << 17));
+    assert_eq!(receiver(Domain::IPV4, 1 << 16).rest_max, Duration::from_nanos(1 << 19));
     let (mut receiver, sender) = pair(8);
     let [shortest, longest] = RESTS;
     (receiver.rest, receiver.rest_max) = (shortest, longest);
@@ -138,7 +138,7 @@ fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
     };
     assert_eq!(rest_after(FEW), shortest);
     assert_eq!(rest_after(1), 2 * shortest);
-    assert_eq!([rest_after(1), rest_after(1)], [longest; 2]);
+    assert_eq!([(); 4].map(|()| rest_after(1))[2..], [longest; 2]);
     assert_eq!([rest_after(BATCH), rest_after(1)], [shortest, 2 * shortest]);
     let mut gathered_within = |after| {
         receiver.rest = REST;
