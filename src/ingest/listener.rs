@@ -72,6 +72,10 @@ impl Listener {
                     self.receiver.gather()
                 };
                 now = Instant::now();
+                if read.is_err() && self.stop.is_cancelled() {
+                    // Another thread has shut down the Unix socket.
+                    break;
+                }
                 // There is no heartbeat after a failed read: if a socket keeps failing, a restart may fix it.
                 if let Some(arrived) = self.receiver.note(read, &self.node.listeners_failing, now) {
                     self.heartbeat.beat();

@@ -91,6 +91,7 @@ struct Message {
     /// The length of each datagram except the last, which may be shorter.
     datagram: usize,
     is_truncated: bool,
+    has_source: bool,
 }
 
 impl Receiver {
@@ -254,11 +255,7 @@ impl Receiver {
                 WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
                 _ => Err(error),
             },
-            Ok(()) if self.is_unix && self.is_end() => {
-                self.messages.clear();
-                Ok(false)
-            }
-            Ok(()) if !self.is_unix && self.is_shut_down() => {
+            Ok(()) if self.is_shut_down() => {
                 self.messages.clear();
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
             }
@@ -266,10 +263,11 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the last read returned an end marker, which looks like an empty datagram. When a Unix socket starts
-    /// to reject senders, a blocked read returns this marker. A real empty datagram at that moment is mistaken for it.
-    fn is_end(&self) -> bool {
-        if !matches!(*self.messages, [Message { length: 0, .. }]) {
+    /// Returns whether the socket has been shut down, after which a read that waits returns an empty datagram without a sender.
+    /// On a Unix socket, a real empty datagram at that moment is mistaken for it.
+    fn is_shut_down(&self) -> bool {
+        let is_marker = |message: &Message| message.length == 0 && !message.has_source;
+        if self.messages.is_empty() || !self.messages.iter().all(is_marker) {
             return false;
         }
         let mut poll =
@@ -277,13 +275,6 @@ impl Receiver {
         // SAFETY: the call is passed exactly one pollfd, which outlives it. It does not block.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
-    }
-
-    /// Returns whether the socket has been shut down, after which every read returns an empty datagram without a sender.
-    fn is_shut_down(&self) -> bool {
-        !self.messages.is_empty()
-            && self.messages.iter().all(|message| message.length == 0)
-            && (self.socket.peek_sender()).is_ok_and(|name| name.as_socket().is_none())
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
@@ -327,7 +318,8 @@ impl Receiver {
             let datagram = unsafe { datagram_length(&header.msg_hdr) };
             let datagram = datagram.filter(|datagram| *datagram > 0).unwrap_or(length.max(1));
             let is_truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            self.messages.push(Message { length, datagram, is_truncated });
+            let has_source = header.msg_hdr.msg_namelen > 0;
+            self.messages.push(Message { length, datagram, is_truncated, has_source });
             self.read[0] += 1;
             self.read[1] += length.div_ceil(datagram).max(1) as u64;
         }

@@ -85,6 +85,10 @@ fn a_socket_that_was_shut_down_fails_however_it_is_waited_for() {
     receiver.socket.shutdown(Shutdown::Read).unwrap();
     assert!(receiver.wait().is_err());
     assert!(receiver.wait_within(Duration::from_secs(5)).is_err());
+
+    let (socket, _sender) = Socket::pair(Domain::UNIX, socket2::Type::DGRAM, None).unwrap();
+    socket.shutdown(Shutdown::Read).unwrap();
+    assert!(Receiver::new(socket, 100).wait().is_err());
 }
 
 #[test]

@@ -104,6 +104,10 @@ impl Forwarder {
             } else {
                 let read = if self.pack.is_empty() { receiver.gather() } else { receiver.poll() };
                 now = Instant::now();
+                if read.is_err() && stop.is_cancelled() {
+                    // Another thread has shut down the Unix socket.
+                    break;
+                }
                 if let Some(arrived) = receiver.note(read, &self.routes.listeners_failing, now) {
                     heartbeat.beat();
                     if arrived {
