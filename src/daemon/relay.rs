@@ -138,7 +138,7 @@ impl Relay {
         for (index, receiver) in opened.receivers.into_iter().enumerate() {
             let sorter = Sorter::new(&config.rules, config.relay.events.clone());
             let forwarder = Forwarder::new(Arc::clone(routes), sorter, config.relay.datagram_max);
-            let receiver = receiver.resting_at_most(config.relay.linger);
+            let receiver = receiver.resting_at_most(config.relay.linger.min(READ_TIMEOUT));
             let heartbeat = routes.progress.watch(format!("reader {index}"));
             let stop = self.parts.intake.stop.clone();
             (self.parts.intake.tasks)

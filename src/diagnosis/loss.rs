@@ -5,7 +5,7 @@ use std::fmt;
 use super::Cause;
 use super::catalogue::{QUARANTINED, RELIEVE, append_only};
 
-const BUFFER_FULL: &str = "the receive buffer was full because the process was stopped or too slow, or datagrams had wrong checksums";
+const BUFFER_FULL: &str = "the receive buffer was full because of a burst, or because the process was stopped or too slow, or datagrams had wrong checksums";
 const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max) or input.threads; check the load on the host";
 
 macro_rules! losses {

@@ -19,10 +19,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Time limit on shutdown for sending the last events to the disk.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// The longest wait for a datagram while no events wait to be sent to the recorders. On shutdown, the thread may notice so late.
+/// The longest wait for a datagram while no events wait to be sent to the recorders, and so until the thread notices a shutdown.
 const IDLE_WAIT: Duration = Duration::from_millis(100);
 
-/// Returns the timeout for reading from a socket, which is short enough that no batch gets older than `linger`.
+/// Returns the timeout for reading from a socket, which is short enough that events wait no longer than `linger`.
 #[must_use]
 pub fn read_timeout(linger: Duration) -> Duration {
     (linger / 2).clamp(Duration::from_millis(1), Duration::from_millis(50))
@@ -55,9 +55,10 @@ impl Listener {
         let mut now = Instant::now();
         let (mut swept, mut reported) = (now, now);
         let interval = read_timeout(self.linger.least);
+        // Events are read and first swept up to two intervals after they arrive, and the sweeps are up to two intervals apart.
         let linger = Linger {
-            least: self.linger.least.saturating_sub(2 * interval),
-            most: self.linger.most.saturating_sub(2 * interval),
+            least: self.linger.least.saturating_sub(4 * interval),
+            most: self.linger.most.saturating_sub(4 * interval),
         };
         let mut waiting = Waiting::default();
         let mut is_idle = false;

@@ -26,6 +26,10 @@ use crate::node::Throttle;
 
 /// Maximum number of messages per system call.
 const BATCH: usize = 256;
+/// Maximum number of messages per system call for a Unix socket, which has room for few.
+const UNIX_BATCH: usize = 64;
+/// The memory that a datagram of an Ethernet frame takes in the kernel, in bytes.
+const FRAME_MEMORY: usize = 2304;
 /// Maximum length of a message of several datagrams, in bytes.
 const JOINED_MAX: usize = 65_535;
 /// Size of the space for the control messages of a message, in words. Besides the length of a datagram, a socket passed by the
@@ -45,8 +49,6 @@ const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
 /// The shortest and the longest time for which datagrams wait in the kernel so that several are read together.
 const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(50)];
-/// The wait is doubled after a read that returned fewer messages.
-const FEW: usize = BATCH / 2;
 /// The first and the longest pause before a failed socket is read again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -101,7 +103,9 @@ impl Receiver {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         // There is no wait on a Unix socket: it has room for only a few datagrams, and its senders would block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
-        // A listener expects to wait about as long as the read timeout.
+        // A full batch is at most a quarter of the buffer, so that a small buffer is read again before it is full.
+        let batch = if is_unix { UNIX_BATCH } else { (buffer / 4 / FRAME_MEMORY).clamp(8, BATCH) };
+        // A listener expects to sleep no longer than the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
         // Datagrams that take 250 megabytes per second, i.e. a byte in 4 ns, do not fill the buffer during a wait.
         let filled = Duration::from_nanos(4 * buffer as u64);
@@ -109,15 +113,15 @@ impl Receiver {
         let joins = !is_unix && joins_datagrams(&socket);
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
-            batch: BATCH,
-            room: vec![0; BATCH * (message_max + STAGGER)],
+            batch,
+            room: vec![0; batch * (message_max + STAGGER)],
             datagram_max,
             message_max,
             messages: Vec::new(),
             read: [0; 2],
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
-            names: vec![unsafe { std::mem::zeroed() }; BATCH],
-            controls: vec![[0; CONTROL_WORDS]; BATCH],
+            names: vec![unsafe { std::mem::zeroed() }; batch],
+            controls: vec![[0; CONTROL_WORDS]; batch],
             rest: RESTS[0].min(rest_max),
             rest_max,
             arrived: Instant::now(),
@@ -170,21 +174,24 @@ impl Receiver {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// Like [`Self::wait`], but sleeps first if datagrams were read just now, so that the next read returns several at once.
+    /// Like [`Self::wait`] or, if datagrams were read just now, sleeps instead of waiting, so that the next read returns several
+    /// at once.
     pub fn gather(&mut self) -> io::Result<bool> {
         // There is no sleep if each read returns one datagram, or after a full batch, when more are probably waiting.
         let may_rest = self.batch > 1 && !self.is_full();
-        if may_rest && self.arrived.elapsed() < self.rest {
+        let read = if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
-        }
-        let read = self.wait()?;
+            self.poll()?
+        } else {
+            self.wait()?
+        };
         if read {
             self.arrived = Instant::now();
-            self.rest = match self.messages.len() {
-                0..FEW => self.rest_max.min(2 * self.rest),
-                BATCH.. => self.rest_max.min(RESTS[0]),
-                _ => self.rest,
-            };
+            if self.is_full() {
+                self.rest = self.rest_max.min(RESTS[0]);
+            } else if self.messages.len() < self.batch / 2 {
+                self.rest = self.rest_max.min(2 * self.rest);
+            }
         }
         Ok(read)
     }
@@ -282,8 +289,9 @@ impl Receiver {
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { std::mem::zeroed() };
         let rooms = (self.room).chunks_exact_mut(self.message_max + STAGGER);
-        for (((room, part), control), header) in
-            rooms.zip(&mut parts).zip(&mut self.controls).zip(&mut headers)
+        let rooms = rooms.zip(&mut self.names).zip(&mut self.controls);
+        for (((room, name), control), (part, header)) in
+            rooms.zip(parts.iter_mut().zip(&mut headers))
         {
             part.iov_base = room.as_mut_ptr().cast();
             part.iov_len = self.message_max;
@@ -292,8 +300,6 @@ impl Receiver {
             header.msg_hdr.msg_control = control.as_mut_ptr().cast();
             // The type of the length depends on the C library.
             header.msg_hdr.msg_controllen = size_of_val(control) as _;
-        }
-        for (name, header) in self.names.iter_mut().zip(&mut headers) {
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = NAME_LEN;
         }
