@@ -19,7 +19,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Time limit on shutdown for sending the last events to the disk.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// The longest wait for a datagram while no events wait to be sent to the recorders, and so until the thread notices a shutdown.
+/// The longest wait for a datagram while no events wait to be sent to the recorders.
 const IDLE_WAIT: Duration = Duration::from_millis(100);
 
 /// Returns the timeout for reading from a socket, which is short enough that events wait no longer than `linger`.

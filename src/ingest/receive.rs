@@ -57,6 +57,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 pub struct Receiver {
     socket: Socket,
     batch: usize,
+    /// The number of bytes above which a read counts as full, because joined datagrams fill the buffer in fewer messages.
+    bytes_max: usize,
     room: Vec<u8>,
     datagram_max: usize,
     /// The space for each message, in bytes.
@@ -103,8 +105,11 @@ impl Receiver {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         // There is no wait on a Unix socket: it has room for only a few datagrams, and its senders would block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
-        // A full batch is at most a quarter of the buffer, so that a small buffer is read again before it is full.
-        let batch = if is_unix { UNIX_BATCH } else { (buffer / 4 / FRAME_MEMORY).clamp(8, BATCH) };
+        // A full read is about a quarter of the buffer or less, so that a small buffer is read again before it is full.
+        let (batch, bytes_max) = match buffer / 4 {
+            _ if is_unix => (UNIX_BATCH, usize::MAX),
+            quarter => ((quarter / FRAME_MEMORY).clamp(8, BATCH), quarter),
+        };
         // A listener expects to sleep no longer than the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
         // Datagrams that take 250 megabytes per second, i.e. a byte in 4 ns, do not fill the buffer during a wait.
@@ -114,6 +119,7 @@ impl Receiver {
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
             batch,
+            bytes_max,
             room: vec![0; batch * (message_max + STAGGER)],
             datagram_max,
             message_max,
@@ -196,9 +202,10 @@ impl Receiver {
         Ok(read)
     }
 
-    /// Returns whether the last read returned as many messages as fit, so that more are probably waiting.
-    pub(crate) const fn is_full(&self) -> bool {
-        self.messages.len() >= self.batch
+    /// Returns whether the last read returned so much that more is probably waiting.
+    pub(crate) fn is_full(&self) -> bool {
+        let bytes: usize = self.messages.iter().map(|message| message.length).sum();
+        self.messages.len() >= self.batch || bytes > self.bytes_max
     }
 
     /// Reads datagrams without waiting. Returns false if there are none.
@@ -206,7 +213,8 @@ impl Receiver {
         self.receive(libc::MSG_DONTWAIT)
     }
 
-    /// Like [`wait`](Self::wait), but with this limit instead of the socket's read timeout.
+    /// Like [`wait`](Self::wait), but with this limit instead of the socket's read timeout, which comes on top if another thread
+    /// reads the datagrams first.
     pub(crate) fn wait_within(&mut self, limit: Duration) -> io::Result<bool> {
         let fd = self.socket.as_raw_fd();
         let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -262,7 +270,7 @@ impl Receiver {
                 WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
                 _ => Err(error),
             },
-            Ok(()) if self.is_shut_down() => {
+            Ok(()) if flags & libc::MSG_DONTWAIT == 0 && self.is_shut_down() => {
                 self.messages.clear();
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
             }

@@ -54,7 +54,9 @@ fn source_addresses_are_returned() {
         let socket = UdpSocket::bind(address).unwrap();
         let to = socket.local_addr().unwrap();
         let mut receiver = Receiver::new(socket.into(), 64);
-        receiver.batch = if batched { BATCH } else { 1 };
+        if !batched {
+            receiver = receiver.without_batches();
+        }
         let senders = [(); 2].map(|()| UdpSocket::bind(address).unwrap());
         let [first, second] = [0, 1].map(|at: usize| senders[at].local_addr().ok());
         let expect = |receiver: &mut Receiver, expected: &[Option<SocketAddr>]| {
@@ -80,7 +82,7 @@ fn a_socket_that_was_shut_down_fails_however_it_is_waited_for() {
     sender.send(b"early").unwrap();
     assert!(receiver.wait_within(Duration::from_secs(5)).unwrap());
     assert_eq!(read(&receiver), [(b"early".to_vec(), false)]);
-    // Linux can only shut down connected sockets.
+    // For other sockets, Linux returns an error.
     receiver.socket.connect(&sender.local_addr().unwrap().into()).unwrap();
     receiver.socket.shutdown(Shutdown::Read).unwrap();
     assert!(receiver.wait().is_err());
@@ -192,6 +194,10 @@ fn joined_datagrams_are_returned_one_by_one() {
     let (mut receiver, sender) = pair(8);
     assert!(receiver.message_max > 8, "Linux joins datagrams since version 5.0");
     let sender = Socket::from(sender);
+    receiver.bytes_max = 50_000;
+    send_joined(&sender, &b"x".repeat(60_000), 1000);
+    assert!(receiver.wait().unwrap());
+    assert!(receiver.is_full());
     send_joined(&sender, b"first\nsecondthird", 6);
     send_joined(&sender, b"longer than eight, and so is the rest", 20);
     sender.send(b"alone").unwrap();
