@@ -282,16 +282,18 @@ async fn a_dead_process_loses_its_places(site: Site) {
 /// A process with as many waiters as may wait dies while it holds the lock.
 async fn a_crowd_of_dead_waiters_makes_room(site: Site) {
     let arbiter = site.arbiter();
-    let ask = async |holder: String| {
-        let claim = Claim { name: name("a"), holder, ttl: SHORT };
+    let ask = async |holder: String, ttl| {
+        let claim = Claim { name: name("a"), holder, ttl };
         arbiter.lock(&claim, Place::Join).await.unwrap()
     };
     for number in 0..=WAITING_MAX {
-        assert_ne!(ask(format!("dead-{number}")).await, Locking::Crowded);
+        assert_ne!(ask(format!("dead-{number}"), LONG).await, Locking::Crowded);
     }
-    assert_eq!(ask("living-0".to_owned()).await, Locking::Crowded);
+    assert_eq!(ask("living-0".to_owned(), LONG).await, Locking::Crowded);
+    // The lease lapses only now, however long the others took to join.
+    assert!(matches!(ask("dead-0".to_owned(), SHORT).await, Locking::Granted(_)));
     sleep(SHORT).await;
-    assert!(matches!(ask("living-0".to_owned()).await, Locking::Granted(_)));
+    assert!(matches!(ask("living-0".to_owned(), SHORT).await, Locking::Granted(_)));
 }
 
 /// Callers that ask only once notice that a lease has lapsed.
