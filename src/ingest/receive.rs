@@ -202,7 +202,7 @@ impl Receiver {
         Ok(read)
     }
 
-    /// Returns whether the last read returned so much that more is probably waiting.
+    /// Returns whether the last read was full, so that more datagrams are probably waiting.
     pub(crate) fn is_full(&self) -> bool {
         let bytes: usize = self.messages.iter().map(|message| message.length).sum();
         self.messages.len() >= self.batch || bytes > self.bytes_max
@@ -216,15 +216,17 @@ impl Receiver {
     /// Like [`wait`](Self::wait), but with this limit instead of the socket's read timeout, which comes on top if another thread
     /// reads the datagrams first.
     pub(crate) fn wait_within(&mut self, limit: Duration) -> io::Result<bool> {
-        let fd = self.socket.as_raw_fd();
-        let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // A read that does not wait never reports that the socket was shut down, although it is readable.
+        if self.events(libc::POLLIN, limit) == 0 { Ok(false) } else { self.wait() }
+    }
+
+    /// Waits for these events of `poll` or an error on the socket, at most for this long. Returns those that have occurred.
+    fn events(&self, events: libc::c_short, limit: Duration) -> libc::c_short {
+        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
         let millis = limit.as_millis().try_into().unwrap_or(libc::c_int::MAX);
-        // SAFETY: the pointer is to a valid `pollfd`, and their number is 1.
-        match unsafe { libc::poll(&raw mut waiting, 1, millis) } {
-            0 => Ok(false),
-            // A read that does not wait never reports that the socket was shut down, although it is readable.
-            _ => self.wait(),
-        }
+        // SAFETY: the call is passed exactly one pollfd, which outlives it. If it fails, no event has occurred.
+        unsafe { libc::poll(&raw mut poll, 1, millis) };
+        poll.revents
     }
 
     pub(crate) fn is_resting(&self, now: Instant) -> bool {
@@ -282,14 +284,9 @@ impl Receiver {
     /// On a Unix socket, a real empty datagram at that moment is mistaken for it.
     fn is_shut_down(&self) -> bool {
         let is_marker = |message: &Message| message.length == 0 && !message.has_source;
-        if self.messages.is_empty() || !self.messages.iter().all(is_marker) {
-            return false;
-        }
-        let mut poll =
-            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: the call is passed exactly one pollfd, which outlives it. It does not block.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready == 1 && poll.revents & libc::POLLRDHUP != 0
+        !self.messages.is_empty()
+            && self.messages.iter().all(is_marker)
+            && self.events(libc::POLLRDHUP, Duration::ZERO) & libc::POLLRDHUP != 0
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
