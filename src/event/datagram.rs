@@ -14,6 +14,9 @@ pub enum Piece<'a> {
 /// Splits a datagram into lines, dropping blank lines, comments (`#`) and byte order marks. If `truncated`, the last line is
 /// incomplete and becomes a [`Piece::Truncated`].
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
+    // A relay pads its datagrams with line feeds, and splitting these off one at a time would take long.
+    let padding = datagram.iter().rev().take_while(|byte| !truncated && **byte == b'\n').count();
+    let datagram = &datagram[..datagram.len() - padding];
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
     let lines = std::iter::from_fn(move || {
@@ -161,6 +164,7 @@ mod tests {
         check(b"a", false, &[Line(b"a")]);
         check(b"a\nb\n", false, &[Line(b"a"), Line(b"b")]);
         check(b"a\r\n\r\n# note\n\nb", false, &[Line(b"a"), Line(b"b")]);
+        check(b"a\nb\r\n\n\n", false, &[Line(b"a"), Line(b"b")]);
         check(b"a\n  # note\n\t# note\n \t\r\n b", false, &[Line(b"a"), Line(b" b")]);
     }
 
@@ -252,6 +256,7 @@ event_type=paid value=mallory
         use Piece::{Line, Truncated};
         check(b"a\nb\nc", true, &[Line(b"a"), Line(b"b"), Truncated]);
         check(b"a\n", true, &[Line(b"a"), Truncated]);
+        check(b"a\n\n", true, &[Line(b"a"), Truncated]);
         check(b"abc", true, &[Truncated]);
     }
 }

@@ -179,7 +179,8 @@ impl Parser {
         found[0].is_some().then_some(found)
     }
 
-    fn look_up(&self, line: &[u8]) -> LookedUp {
+    /// Looks up the head of a line.
+    pub(crate) fn look_up(&self, line: &[u8]) -> LookedUp {
         // Tags are cached without leading spaces.
         let line = &line[skip_spaces(line, 0)..];
         let known = memchr::memchr(b' ', line)

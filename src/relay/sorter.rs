@@ -84,7 +84,7 @@ impl Sorter {
         if !self.rules.is_empty() && !head(line).any(is_named) {
             return Kind::Passthrough;
         }
-        match self.parser.parse(line) {
+        match self.parser.parse_hinted(line, self.parser.look_up(line)) {
             // A timestamp added after the backslash would become part of the last field.
             Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
                 Kind::Rejected(Rejection::TrailingBackslash)
