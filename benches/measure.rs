@@ -81,25 +81,11 @@ pub(crate) fn thread_cpu() -> anyhow::Result<f64> {
 
 /// Returns the CPU time of a process, including threads that have exited, in seconds with a resolution of 0.01 s.
 pub(crate) fn process_cpu(pid: u32) -> anyhow::Result<f64> {
-    cpu(&format!("/proc/{pid}/stat"), 11)
-}
-
-/// Returns the CPU time of the processes that this one has started and that have exited, in seconds, like [`process_cpu`].
-pub(crate) fn exited_cpu() -> anyhow::Result<f64> {
-    cpu("/proc/self/stat", 13)
-}
-
-/// Returns the sum of two successive times in a file like `/proc/PID/stat`, `before` numbers after the program name.
-fn cpu(stat: &str, before: usize) -> anyhow::Result<f64> {
-    let text = fs::read_to_string(stat)?;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The program name, in parentheses, may contain any character. Only numbers follow it.
     let (_, fields) = text.rsplit_once(") ").context("stat has no name")?;
-    let ticks: u32 = fields
-        .split(' ')
-        .skip(before)
-        .take(2)
-        .map(|field| field.parse::<u32>().unwrap_or_default())
-        .sum();
+    let times = fields.split(' ').skip(11).take(2);
+    let ticks: u32 = times.map(|ticks| ticks.parse::<u32>().unwrap_or_default()).sum();
     Ok(f64::from(ticks) / TICKS_PER_SECOND)
 }
 

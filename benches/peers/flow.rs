@@ -90,16 +90,37 @@ impl Flow {
         protocol: Protocol,
         start_nanos: i64,
     ) -> anyhow::Result<Sent> {
-        let sockets = to.iter().map(|to| {
-            let socket = UdpSocket::bind("127.0.0.1:0")?;
-            socket.connect(to)?;
-            std::io::Result::Ok(socket)
-        });
-        let sockets: Vec<_> = sockets.collect::<Result<_, _>>()?;
+        let sockets = connected(to)?;
+        let mut turns = sockets.iter().cycle();
+        self.send_with(protocol, start_nanos, |datagrams| {
+            turns.next().map_or(Ok(()), |socket| send_all(socket, datagrams))
+        })
+    }
+
+    /// Sends the load at its rate to each of these addresses, one datagram per system call, as an application would. Returns
+    /// the cost. The timestamps begin with `start_nanos`.
+    pub(crate) fn send_to_each(&self, to: &[SocketAddr], start_nanos: i64) -> anyhow::Result<Sent> {
+        let sockets = connected(to)?;
+        self.send_with(Protocol::Events, start_nanos, |datagrams| {
+            for datagram in datagrams {
+                for socket in &sockets {
+                    socket.send(datagram)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn send_with(
+        &self,
+        protocol: Protocol,
+        start_nanos: i64,
+        mut dispatch: impl FnMut(&[Vec<u8>]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Sent> {
         let words = Words::new(self.series, protocol);
         let mut events = self.synthetic(start_nanos);
         let mut room = vec![Vec::new(); BATCH];
-        let (mut sent, mut turns) = (0, sockets.iter().cycle());
+        let mut sent = 0;
         let (began, cpu) = (Instant::now(), thread_cpu()?);
         while sent < u64::from(self.events) {
             let nanos = u64::try_from(began.elapsed().as_nanos())?;
@@ -115,9 +136,7 @@ impl Flow {
                     }
                     full += 1;
                 }
-                if let Some(socket) = turns.next() {
-                    send_all(socket, &room[..full])?;
-                }
+                dispatch(&room[..full])?;
             }
             thread::sleep(SLOT);
         }
@@ -180,6 +199,15 @@ impl Flow {
             Ok(Sent { cpu, seconds: began.elapsed().as_secs_f64(), waits_ms })
         })
     }
+}
+
+fn connected(to: &[SocketAddr]) -> std::io::Result<Vec<UdpSocket>> {
+    let connect = |to: &SocketAddr| {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.connect(to)?;
+        Ok(socket)
+    };
+    to.iter().map(connect).collect()
 }
 
 fn send_all(socket: &UdpSocket, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@
 pub(crate) mod before;
 pub(crate) mod day;
 mod eds;
-mod flow;
+pub(crate) mod flow;
 pub(crate) mod growth;
 mod limits;
 mod plot;
@@ -25,7 +25,7 @@ use crate::report::{Column, Report, Table, column};
 
 const ROUNDS: usize = 5;
 /// The base load. Every other load differs from the base load in one parameter.
-const BASE: Flow =
+pub(crate) const BASE: Flow =
     Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15, clients: 0 };
 const QUICK_EVENTS: u32 = 450_000;
 
