@@ -151,9 +151,10 @@ fn watch_works_without_colours_and_restores_the_terminal() {
         signal(terminal.pid(), name);
         let screen = terminal.wait(&["ended 1", "icanon"]);
         assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{name}: {screen}");
-        let written = terminal.written();
-        assert!(!terminal.is_coloured(), "{written:?}");
-        assert!(written.contains("\u{1b}[?25h"), "the cursor is still hidden: {written:?}");
+        // The file gets the output later than the screen.
+        let written = || terminal.written();
+        wait_for("the cursor is shown", written, |written| written.contains("\u{1b}[?25h"));
+        assert!(!terminal.is_coloured(), "{:?}", terminal.written());
     }
     // In its own session, it gets no SIGHUP.
     let terminal = Terminal::watching(&node, "setsid");
