@@ -2,22 +2,20 @@
 
 use std::net::UdpSocket;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testing::redis::RedisServer;
 
-use crate::measure::{Way, process_cpu, side_by_side};
+use crate::measure::{Way, float, process_cpu, side_by_side};
 use crate::node::Node;
-use crate::peers::BASE;
 use crate::peers::flow::{Flow, Protocol};
+use crate::peers::{BASE, SETTLED, settle};
 use crate::report::{Report, Table, column};
 
 const ROUNDS: usize = 3;
 /// The rates at which a relay is tested for losses.
 const RATES: [u32; 7] = [100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000];
-/// All events have been recorded once no event has been recorded for this long: `input.linger_max` plus a margin.
-const SETTLED: Duration = Duration::from_millis(1_300);
 const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "1h"),
     ("flush.max_hold", "1h"),
@@ -114,15 +112,7 @@ fn two_nodes(server: &RedisServer, flow: &Flow, relayed: bool) -> anyhow::Result
     let to = relay.as_ref().map_or(to.to_vec(), |relay| vec![relay.udp()]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let sent = flow.send_to_each(&to, i64::try_from(now.as_nanos())?)?;
-    let recorded = || {
-        let counts = nodes.each_ref().map(|node| node.metrics().value("eds_events_recorded_total"));
-        counts.iter().sum::<f64>()
-    };
-    let mut last = -1.0;
-    while recorded() > last {
-        last = recorded();
-        thread::sleep(SETTLED);
-    }
+    let recorded = settle(&nodes);
     let after = cpu()?;
     let events = f64::from(flow.events);
     let [of_relay, of_nodes, of_redis] =
@@ -134,7 +124,7 @@ fn two_nodes(server: &RedisServer, flow: &Flow, relayed: bool) -> anyhow::Result
         of_relay,
         of_nodes,
         of_redis,
-        2.0 * events - last,
+        2.0 * events - float(recorded),
     ])
 }
 

@@ -35,7 +35,7 @@ const END: Duration = Duration::from_millis(500);
 const NOT_BEFORE: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(100);
 /// All events have been recorded once no event has been recorded for this long: `input.linger_max` plus a margin.
-const SETTLED: Duration = Duration::from_millis(1_300);
+pub(crate) const SETTLED: Duration = Duration::from_millis(1_300);
 /// The time between two looks at the number of recorded events. A look takes 0.4 ms of each node's CPU time.
 const LOOK: Duration = Duration::from_millis(430);
 /// Maximum time to wait for anything.
@@ -176,7 +176,7 @@ impl Cluster {
         };
         let backlog = self.nodes.iter().map(|node| node.metrics().count("eds_events_queued"));
         let backlog = backlog.sum();
-        self.settle();
+        settle(&self.nodes);
         let after = self.cpu()?;
         let received = self.traffic()?;
         let fed = Fed {
@@ -194,18 +194,6 @@ impl Cluster {
                 .unwrap_or_default(),
         };
         Ok((fed, begins + flow.lasts() + END))
-    }
-
-    /// Waits until the load has been recorded.
-    fn settle(&self) {
-        let mut last = (0, Instant::now());
-        while last.1.elapsed() < SETTLED {
-            let recorded = node::count(&self.nodes, "eds_events_recorded_total");
-            if recorded > last.0 {
-                last = (recorded, Instant::now());
-            }
-            thread::sleep(LOOK);
-        }
     }
 
     /// Waits for up to [`PATIENCE`] until the written counts include these events. Returns the number of events and users
@@ -278,6 +266,19 @@ impl Cluster {
     fn redis_bytes(&self) -> anyhow::Result<f64> {
         self.info("used_memory")
     }
+}
+
+/// Waits until nodes record no more events, and returns how many they have recorded.
+pub(crate) fn settle(nodes: &[Node]) -> u64 {
+    let mut last = (0, Instant::now());
+    while last.1.elapsed() < SETTLED {
+        let recorded = node::count(nodes, "eds_events_recorded_total");
+        if recorded > last.0 {
+            last = (recorded, Instant::now());
+        }
+        thread::sleep(LOOK);
+    }
+    last.0
 }
 
 /// What it costs to receive and record a load, in CPU seconds and bytes of Redis, and what was lost.

@@ -18,6 +18,7 @@ pub(crate) mod rollups;
 pub(crate) mod scale;
 mod targets;
 
+pub(crate) use eds::{SETTLED, settle};
 use flow::{Flow, Protocol};
 
 use crate::measure::{Way, figure, float, side_by_side};
