@@ -209,7 +209,13 @@ impl Load {
     /// Makes this node the anchor. No more events are sent for the minutes of the previous phase.
     fn lean_on(&mut self, world: &World, anchor: usize) {
         self.anchor = anchor;
-        self.received_before = world.nodes[anchor].metrics().count("eds_datagrams_received_total");
+        let node = &world.nodes[anchor];
+        // Datagrams of the previous phase may still be in the node's socket. They have been counted once the node has
+        // rejected this one.
+        let rejected_before = node.metrics().count("eds_events_rejected_total");
+        self.socket.send_to(b"not an event", node.udp()).expect("loopback takes a datagram");
+        node.wait_count("eds_events_rejected_total", |rejected| rejected > rejected_before);
+        self.received_before = node.metrics().count("eds_datagrams_received_total");
         self.sent = 0;
         self.next_minute(2);
     }
