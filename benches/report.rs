@@ -39,7 +39,7 @@ pub(crate) fn column(name: &str, decimals: usize) -> Column {
     Column { name, shown }
 }
 
-/// Returns a column for figures with different units, each printed with about three significant digits.
+/// Returns a column for numbers with different units, each printed with about three significant digits.
 pub(crate) fn digits(name: &str) -> Column {
     let (name, shown) = (name.to_owned(), Shown::Digits);
     Column { name, shown }

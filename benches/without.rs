@@ -9,7 +9,7 @@ use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Bucket, Recording, Records, SeriesUsers, Store, StoreError,
 };
 
-/// A Redis store that leaves out a part of its work.
+/// A Redis store that leaves out some of its work.
 #[derive(Debug)]
 pub(crate) struct Without {
     pub(crate) store: Arc<RedisStore>,

@@ -228,7 +228,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until the servers have freed the memory of deleted keys, which takes a part of their CPU time.
+    /// Waits until the servers have freed the memory of deleted keys, which takes some of their CPU time.
     fn wait_freed(&self) {
         eventually("Redis has freed all deleted keys", PATIENCE, || {
             let left = self.info("lazyfree_pending_objects");
@@ -281,11 +281,11 @@ pub(crate) fn settle(nodes: &[Node]) -> u64 {
     last.0
 }
 
-/// What it costs to receive and record a load, in CPU seconds and bytes of Redis, and what was lost.
+/// The cost of receiving and recording a load, in CPU seconds and bytes of Redis, and the losses.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pub(crate) sent: Sent,
-    /// How long it took to send and record the load.
+    /// The time it took to send and record the load.
     pub(crate) seconds: f64,
     /// The [traffic](Cluster::traffic) in that time.
     pub(crate) traffic: [f64; 3],

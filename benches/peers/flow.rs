@@ -15,7 +15,7 @@ use crate::measure::thread_cpu;
 
 /// Maximum number of datagrams sent per system call.
 const BATCH: usize = 64;
-/// How long the sender sleeps between checks for events that are due.
+/// The time the sender sleeps between checks for events that are due.
 const SLOT: Duration = Duration::from_millis(1);
 
 /// The protocol in which events are sent.
@@ -54,7 +54,7 @@ pub(crate) struct Sent {
 }
 
 impl Flow {
-    /// Returns how long it takes to send the load.
+    /// Returns the time it takes to send the load.
     pub(crate) fn lasts(&self) -> Duration {
         Duration::from_secs(1) * self.events / self.rate
     }

@@ -117,7 +117,7 @@ pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Tabl
                 Some(found) => (lost, failed) = (rate, found),
             }
         }
-        // The lowest rate has not been tried.
+        // The lowest rate has not been measured.
         let highest = if taken > RATES.0 { taken } else { f64::NAN };
         let [sent, dropped, queued, sender, node, redis] = failed;
         table.row(name, [highest, sent, dropped, queued, sender, node, redis]);

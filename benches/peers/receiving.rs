@@ -52,7 +52,7 @@ struct Read {
 }
 
 impl Read {
-    /// Returns the figures for the columns of [`run`].
+    /// Returns the numbers for the columns of [`run`].
     fn figures(&self, lines: usize) -> Vec<f64> {
         let all: usize = self.datagrams.iter().sum();
         let most = self.datagrams.iter().copied().max().unwrap_or_default();
@@ -124,7 +124,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a load from `flows` sockets to the readers. Returns what they read, what was lost, and the cost.
+/// Sends a load from `flows` sockets to the readers. Returns the numbers of datagrams read and lost, and the cost.
 fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     let sockets = match readers {
         Readers::OneAtOnce | Readers::One | Readers::TwoOfOneSocket => 1,

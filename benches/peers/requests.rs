@@ -1,4 +1,4 @@
-//! Measures what it costs to receive events by HTTP instead of UDP, and how long clients wait for an answer.
+//! Measures the cost of receiving events by HTTP instead of UDP, and the time clients wait for an answer.
 
 use super::eds::{Cluster, Keys, Store, count_with};
 use super::{ALL, BASE, Flow, OF_PROGRAM, OF_REDIS, QUICK_EVENTS};

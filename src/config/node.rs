@@ -30,7 +30,7 @@ pub(crate) const OUTPUTS: &str = "outputs";
 
 /// Closed minutes and their counts are kept for this multiple of `input.max_age`.
 const RETENTION_AGES: u32 = 2;
-/// How long a node waits for the store's reply before it counts as lagging, unless a quarter of `flush.grace` is shorter.
+/// The maximum time for the store's reply before a node counts as lagging, unless a quarter of `flush.grace` is shorter.
 const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
 /// The minimum of `flush.lease` as a multiple of `flush.interval`, so that two renewals may fail before the lease expires.
 const LEASE_INTERVALS_MIN: u32 = 3;
@@ -48,7 +48,7 @@ pub struct Config {
     pub(crate) input: Input,
     pub(crate) batcher: BatcherSettings,
     pub(crate) spool: Option<SpoolSettings>,
-    /// How long an event waits in a batch before it is recorded, as long as the store keeps up.
+    /// The time events wait in a batch before they are recorded, while the store keeps up.
     pub(crate) linger: Linger,
     pub(crate) recorder: RecorderSettings,
     pub(crate) flush: FlushSettings,

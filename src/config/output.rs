@@ -22,7 +22,7 @@ pub(crate) struct Output {
     /// Maximum number of counts in one write. Each count is written as two points.
     pub(crate) write_counts_max: usize,
     pub(crate) probe_measurement: String,
-    /// How often the node writes its own metrics to the output; `None` means never.
+    /// The interval at which the node writes its own metrics to the output; `None` means never.
     pub(crate) self_metrics: Option<Duration>,
 }
 

@@ -114,7 +114,7 @@ pub(super) fn gather(
     read_environment(&mut values, environment);
     for (flag, path, value) in flags {
         if let Some(value) = value {
-            // `--output` replaces all outputs, so that a configuration can be tried out without writing to them.
+            // `--output` replaces all outputs, for testing a configuration without writing to them.
             if values.is_of_several(path) {
                 values.begin(OUTPUT, 0);
             }

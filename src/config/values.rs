@@ -173,7 +173,7 @@ pub struct Problem {
     pub origin: Origin,
     /// The key, such as `flush.grace`; empty if the problem is not about a key.
     pub key: String,
-    /// What is wrong, and how to fix it.
+    /// The mistake, and how to fix it.
     pub text: String,
 }
 

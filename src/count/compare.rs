@@ -243,7 +243,7 @@ impl<W: Write> Comparison<'_, W> {
 }
 
 struct Report<'a, W> {
-    /// The first and the last minute with events. The files may have only a part of these minutes.
+    /// The first and the last minute with events. The files may have only some events of these minutes.
     covered: [Minute; 2],
     out: &'a mut W,
     compared: Compared,
@@ -268,7 +268,7 @@ impl<W: Write> Report<'_, W> {
         #[expect(clippy::cast_precision_loss, reason = "the database has no more precise numbers")]
         let difference = point.value - counted as f64;
         let start = Minute::of_nanos(point.nanos);
-        // Without events, nodes write either no point or a zero. A part of the events has lower numbers.
+        // Without events, nodes write either no point or a zero. With only some of the events, the numbers are lower.
         if difference.abs() < 0.5 || (difference > 0.0 && !self.is_whole(slice, start)) {
             return Ok(());
         }

@@ -60,7 +60,7 @@ pub(crate) struct Counted {
 /// The counts of minutes or of the windows of a rollup.
 struct Length<'a> {
     every: Every,
-    /// What is appended to the names of the measurements.
+    /// The suffix of the names of the measurements.
     suffix: Arc<str>,
     /// By start and series.
     counts: Box<dyn Iterator<Item = SealedCounts> + 'a>,

@@ -45,7 +45,7 @@ impl Exporter {
         })
     }
 
-    /// Exports until stopped, and once more then. `node` has the spans, and the counter of those that are dropped. `text`
+    /// Exports until stopped, and then once more. `node` has the spans, and the counter of those that are dropped. `text`
     /// returns the metrics in the classic format of Prometheus.
     pub(super) async fn run(
         self,

@@ -37,7 +37,7 @@ use crate::store::Registry as _;
 use crate::store::redis::Register;
 use crate::telemetry::{Format, WriteMetrics, encode, per_second};
 
-/// How long the readers may take on shutdown to read the datagrams buffered by the kernel and send the lines in them.
+/// The maximum time on shutdown for the readers to read the datagrams buffered by the kernel and send the lines in them.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -317,7 +317,7 @@ impl Service {
             });
         }
         // Partitions have work at the same time. In one task, they wake each other without waking a thread, and their commands
-        // are sent together. All recording by a node therefore uses at most one core, beside the threads that parse.
+        // are sent together. All recording by a node therefore uses at most one core, in addition to the parsing threads.
         self.parts.intake.tasks.spawn(join_all(running).map(drop));
         if let Some(spool) = spool {
             let unspooler = Unspooler {

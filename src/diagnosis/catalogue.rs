@@ -53,7 +53,7 @@ macro_rules! causes {
                 match self { $(Self::$cause $(| Self::$kind)* => $what,)* }
             }
 
-            /// Returns what an operator should do about the problem.
+            /// Returns the operator's remedy for the problem.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$cause => $remedy, $(Self::$kind => $kind_remedy,)*)* }

@@ -35,7 +35,7 @@ macro_rules! losses {
             #[must_use]
             pub const fn why(self) -> &'static str { match self { $(Self::$loss => $why,)* } }
 
-            /// Returns what an operator should do to prevent further losses.
+            /// Returns the operator's remedy against further losses.
             #[must_use]
             pub const fn remedy(self) -> &'static str { match self { $(Self::$loss => $remedy,)* } }
         }

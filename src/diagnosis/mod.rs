@@ -47,7 +47,7 @@ pub struct Diagnosis {
     pub r#where: String,
     /// The evidence for this finding, such as an error message or a number.
     pub why: String,
-    /// What an operator should do about the problem.
+    /// The operator's remedy for the problem.
     pub remedy: Cow<'static, str>,
 }
 

@@ -16,7 +16,7 @@ const ROOM_BYTES_MAX: usize = 256 * 1024;
 /// Multiplier for the minute number. It spreads consecutive minutes over all bits of the hash of a series.
 const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The events of one partition. All user names share one string, so that no event needs an allocation of its own.
+/// The events of one partition. All user names share one string, so that no event needs its own allocation.
 #[derive(Debug, Default)]
 pub struct Batch {
     groups: Vec<Group>,

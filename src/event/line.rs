@@ -189,7 +189,7 @@ impl Parser {
         LookedUp { known, version: self.heads.version }
     }
 
-    /// Parses one line, whose head was looked up before.
+    /// Parses one line, whose head was looked up beforehand.
     pub(crate) fn parse_hinted<'a>(
         &'a mut self,
         line: &'a [u8],

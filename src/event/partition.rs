@@ -148,7 +148,7 @@ impl Partitions {
 pub struct Period {
     /// The first minute.
     pub start: Minute,
-    /// What is appended to the names of the measurements; empty for a minute.
+    /// The suffix of the names of the measurements; empty for a minute.
     pub suffix: Arc<str>,
 }
 

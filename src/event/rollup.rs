@@ -28,7 +28,7 @@ pub struct Rollup {
     pub drop: Vec<TagFilter>,
     /// How much of a window is counted exactly.
     pub limits: RollupLimits,
-    /// What is appended to the names of the measurements.
+    /// The suffix of the names of the measurements.
     pub suffix: Arc<str>,
 }
 

@@ -148,7 +148,7 @@ pub(super) struct Inbox {
 #[derive(Debug, Default)]
 struct InboxState {
     claims: Vec<Claim>,
-    /// Whether lapsed claims were requested but the store had none, which the task must be told.
+    /// Whether lapsed claims were requested but the store had none, of which the task must be informed.
     has_none: bool,
     is_sending: bool,
     /// Until when to leave the output alone, because it is down or another node is probing it.

@@ -19,7 +19,7 @@ use crate::store::{Bucket, Claim, OutputName, StoreError, Union, off_runtime, so
 /// Number of minutes that are added at the same time.
 const CONCURRENT: usize = 8;
 
-/// What a minute adds to the windows of all rollups that have the same groups.
+/// The users and events that a minute adds to the windows of all rollups with the same groups.
 #[derive(Debug)]
 struct Part<'a> {
     rollup: &'a Rollup,
@@ -160,7 +160,7 @@ impl Contributor {
         Ok(())
     }
 
-    /// Deletes what is kept for sealed windows.
+    /// Deletes the data of sealed windows.
     fn forget_sealed(&self) {
         let Some(contributions) = &self.shared.contributions else {
             return;

@@ -37,7 +37,7 @@ use crate::output::Output;
 use crate::store::{Claim, Draining, OutputName, Store, StoreError, is_recent};
 use crate::telemetry::Metrics;
 
-/// How long a task may continue its current step on shutdown.
+/// The maximum time for a task to finish its current step on shutdown.
 const STEP_MAX: Duration = Duration::from_secs(2);
 /// Interval between searches for keys that no node is working on. It is long because each search reads all keys.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
@@ -48,14 +48,14 @@ const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
 pub struct FlushSettings {
     /// Minimum time between the starts of two rounds.
     pub interval: Duration,
-    /// How long a finished minute must be idle before it is closed.
+    /// The time a finished minute must be idle before it is closed.
     pub grace: Duration,
     /// Maximum time that a minute stays open after its end, or after its first event if that is later.
     pub max_hold: Duration,
     /// Maximum time that a window stays open after its end, or after its first minute was added if that is later, while a node
     /// has events that it has not recorded. Longer than for a minute, because these may be the events of an outage.
     pub window_hold: Duration,
-    /// How long a claim lasts if it is not renewed.
+    /// The duration of a claim that is not renewed.
     pub lease: Duration,
     /// For how many minutes after its last events a series gets counts of zero.
     pub zeros: u32,

@@ -12,7 +12,7 @@ use crate::store::News;
 pub(super) const SETTLE_MIN: Duration = Duration::from_secs(5);
 /// Every node checks the store at least once in this many intervals.
 const LOOKS: u32 = 3;
-/// How long a partition is checked in every round after it last had work, so that every node learns of closed minutes.
+/// The time a partition is checked in every round after it last had work, so that every node learns of closed minutes.
 const ACTIVE_MIN: Duration = Duration::from_secs(10);
 /// Maximum time between two check-ins at a partition without work.
 const QUIET_MAX: Duration = Duration::from_secs(30);

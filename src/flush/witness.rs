@@ -17,7 +17,7 @@ pub(super) struct Witness {
     pub(super) past: Past,
     /// The sequence number of the last closing this node has learned of.
     sequence: u64,
-    /// The generation of the store that has been told everything this node remembers.
+    /// The generation of the store that has received everything this node remembers.
     attested: Option<u64>,
     clock: Option<StoreClock>,
     /// Check-ins, oldest first.
@@ -142,7 +142,7 @@ impl Witness {
         jumped_ms
     }
 
-    /// Records that this minute's counts may be written from now on.
+    /// Records that this minute's counts may now be written.
     pub(super) fn publishes(&mut self, minute: Minute) {
         let Testimony { since, closed, announced, .. } = &mut self.past.testimony;
         if !since.is_some_and(|since| minute < since) && !closed.contains(&minute) {

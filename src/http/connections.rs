@@ -35,7 +35,7 @@ use crate::node::Throttle;
 
 /// Time limit for a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a connection may wait for its client before it can be closed to make room for another: long enough for clients
+/// The time a connection may wait for its client before it can be closed to make room for another: long enough for clients
 /// on a busy host, but short enough that queued connections do not time out.
 const WAITS_MIN: Duration = Duration::from_millis(500);
 /// How long to keep reading after the last response. Closing a socket with unread bytes could make the client lose it.
@@ -48,7 +48,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// connection and its client tries again only after 1, 3 and 7 s.
 const QUEUED_MAX: u32 = 4096;
 
-/// How long a server waits for its clients.
+/// The time limits of a server for its clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     /// The maximum time for a request head, from the start of the connection or the previous response.
@@ -75,7 +75,7 @@ trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// What a connection is waiting for.
+/// The event for which a connection waits.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     /// When it started to wait for its client; `None` while a request is being processed.

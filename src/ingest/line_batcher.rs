@@ -50,7 +50,7 @@ pub struct QueueLimits {
     pub bytes: u64,
 }
 
-/// How long an event waits for others to join its batch.
+/// The time an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
     /// The time if a batch has many events per series, if a minute in it ends within `most`, or if the queue is half full.

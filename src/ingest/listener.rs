@@ -35,7 +35,7 @@ pub struct Listener {
     pub receiver: Receiver,
     pub rates: Option<Arc<SourceRates>>,
     pub batcher: LineBatcher,
-    /// How long a batch waits for more events while the store keeps up.
+    /// The time a batch waits for more events while the store keeps up.
     pub linger: Linger,
     pub node: Arc<Node>,
     pub metrics: Arc<Metrics>,

@@ -44,7 +44,7 @@ pub struct RecorderSettings {
     pub precision: Precision,
     /// The caps on series and on users.
     pub caps: CapSettings,
-    /// How long a node may wait for a reply before it counts as lagging, which is well before other nodes close a minute.
+    /// The maximum time for a reply before a node counts as lagging, which is well before other nodes close a minute.
     pub lagging_after: Duration,
     /// How far back a shared store may lose acknowledged events. Batches are kept for this long to re-record them.
     pub replay_window: Duration,
@@ -119,7 +119,7 @@ impl Recorder {
                 Ok(None) => return,
                 Err(_idle) => {}
             }
-            // What is known about a minute must expire on time, whether the recorder is busy or idle.
+            // The knowledge of a minute must expire on time, whether the recorder is busy or idle.
             state.known.expire(Instant::now());
             // Re-recording comes before expiry, because the store may have been down for longer than the replay window.
             self.record_again(&mut state).await;

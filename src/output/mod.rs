@@ -91,7 +91,7 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     /// Must be cancel-safe, callable from several tasks at once, and bounded by the output's timeout.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Writes a probe point for this minute to a measurement of its own. By default (without a server), does nothing.
+    /// Writes a probe point for this minute to a separate measurement. By default (without a server), does nothing.
     async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
         Ok(())
     }

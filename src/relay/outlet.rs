@@ -20,7 +20,7 @@ use crate::node::{Throttle, lock};
 const SEND_BUFFER: usize = 4 << 20;
 /// Maximum number of attempts to send a datagram if the send returns an error caused by an earlier datagram.
 const TRIES_MAX: usize = 4;
-/// How long an outlet counts as down after a failure. The kernel reports an unreachable port at most once a second.
+/// The time for which an outlet counts as down after a failure. The kernel reports an unreachable port at most once a second.
 const DOWN_FOR: Duration = Duration::from_secs(5);
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);

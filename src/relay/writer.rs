@@ -166,7 +166,7 @@ impl Target for Writer {
         self.write(batch.bytes.clone()).await
     }
 
-    /// Returns `None`, because a relay has no measurement of its own to write a probe to.
+    /// Returns `None`, because a relay has no measurement to write a probe to.
     async fn probe(&self) -> Option<Result<(), WriteError>> {
         None
     }

@@ -137,7 +137,7 @@ pub(crate) struct NodeDetails {
     pub(crate) old_minutes_per_second: f64,
     pub(crate) totals: Totals,
     pub(crate) recent: Totals,
-    /// How long the node has been lagging; 0 if it records all events.
+    /// The time the node has been lagging; 0 if it records all events.
     pub(crate) lag_seconds: u64,
     pub(crate) partitions_lagging: u64,
     pub(crate) queue: Queue,

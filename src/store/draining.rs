@@ -76,10 +76,10 @@ pub const QUARANTINE_MAX: usize = 10_000;
 pub(super) const ACTIVE_MAX: usize = 10_000;
 /// The maximum number of recent minutes, and also of old ones, that a claim request examines, so as not to block the store.
 pub(super) const LOOKED_AT_MAX: usize = 250;
-/// How long a minute remains recent after the earliest time at which it could have been closed.
+/// The time a minute remains recent after the earliest time at which it could have been closed.
 const RECENT_FOR: Duration = Duration::from_secs(300);
 
-/// Returns how long a minute stays recent after its end: long enough to close a minute that gets no new events. Recent
+/// Returns the time a minute stays recent after its end: long enough to close a minute that gets no new events. Recent
 /// minutes are sealed and sent before old ones, of which a replayed archive or a wrong clock may produce thousands.
 pub(crate) fn recent_for(grace: Duration) -> Duration {
     grace.saturating_add(RECENT_FOR)
@@ -96,7 +96,7 @@ pub(crate) fn is_recent(minute: Minute, now_ms: i64, grace: Duration) -> bool {
 pub struct ClaimRequest {
     /// The store generation in which the node checked in; 0 if any generation may grant the claims.
     pub generation: u64,
-    /// How long a finished minute must be idle before it is closed.
+    /// The time a finished minute must be idle before it is closed.
     pub grace: Duration,
     /// How long after its end or first event, whichever is later, a minute is closed even if it is not idle.
     pub max_hold: Duration,
@@ -108,7 +108,7 @@ pub struct ClaimRequest {
     pub finished_max: usize,
     /// The maximum number of old minutes among the finished minutes to claim.
     pub old_max: usize,
-    /// What the node knows about the partition.
+    /// The node's knowledge of the partition.
     pub known: Known,
 }
 
@@ -133,7 +133,7 @@ pub struct Claim {
 pub struct SealRequest<'a> {
     /// The maximum number of series to seal in this step.
     pub series_max: usize,
-    /// How long the lease lasts after this step has renewed it.
+    /// The duration of the lease after this step has renewed it.
     pub lease: Duration,
     /// The outputs that the counts are to be sent to.
     pub outputs: &'a [OutputName],
@@ -199,7 +199,7 @@ impl std::ops::AddAssign for OutputBacklog {
 /// How far a store's clock may be from the expected time, in ms, to allow for the duration of a call and for clock slewing.
 pub const CLOCK_TOLERANCE_MS: i64 = 2000;
 
-/// What a node knows about a partition. By default, the node knows nothing, which is consistent with any state of the store.
+/// A node's knowledge of a partition. By default, the node knows nothing, which is consistent with any state of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Known {
     /// The epoch of the store's data; 0 if unknown.
@@ -215,13 +215,13 @@ pub struct Known {
 /// A node's report of its state in a partition.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckIn {
-    /// What the node knows about the partition.
+    /// The node's knowledge of the partition.
     pub known: Known,
     /// Whether the node has events of the partition, in memory or on disk, that have not been recorded.
     pub lags: bool,
-    /// How long a report of lag remains valid.
+    /// The time a report of lag remains valid.
     pub lease: Duration,
-    /// How long the node counts as alive. During this time, no announcement is complete until the node has learned of it.
+    /// The time the node counts as alive. During this time, no announcement is complete until the node has learned of it.
     pub alive: Duration,
 }
 
@@ -248,7 +248,7 @@ pub struct News {
     pub late: u64,
 }
 
-/// What a node knows about the closed minutes of a partition, for [`Draining::attest`].
+/// A node's knowledge of the closed minutes of a partition, for [`Draining::attest`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Testimony {
@@ -318,7 +318,7 @@ pub(super) fn closed_minutes(retention: Duration) -> i64 {
 /// The minimum number of sent windows of a rollup that are kept for queries.
 const WINDOWS_KEPT: i64 = 31;
 
-/// Returns how long the counts of a window are kept for queries at most, if those of a minute are kept for `retention`.
+/// Returns the maximum time the counts of a window are kept for queries, if minute counts are kept for `retention`.
 pub(super) fn retention_of(retention: Duration, every: Every) -> Duration {
     match every {
         Every::MINUTE => retention,
@@ -333,7 +333,7 @@ pub(super) fn kept_counts(counts_max: u64, every: Every) -> u64 {
     counts_max.saturating_mul(every.minutes().unsigned_abs())
 }
 
-/// Returns how long the counts of a minute are kept for queries after they have been sent: at least a minute, and at most
+/// Returns the time minute counts are kept for queries after they have been sent: at least a minute, and at most
 /// `retention`. The more counts the minute has, the shorter the time, so that a partition keeps about `counts_max` counts.
 pub(super) fn kept_for(retention: Duration, counts_max: u64, counts: u64) -> Duration {
     let minute = Duration::from_secs(60);

@@ -26,7 +26,7 @@
 //! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not acknowledged yet.
 //! 5. [`announce`](Draining::announce) tells other nodes that the counts are about to be written, closing the minute.
 //! 6. [`acknowledge`](Draining::acknowledge) marks counts as acknowledged by the output. With the last of these counts, the
-//!    claim ends. Meanwhile, [`extend`](Draining::extend) renews the lease, or lets it lapse sooner.
+//!    claim ends. Until then, [`extend`](Draining::extend) renews the lease, or lets it lapse sooner.
 //!
 //! All nodes learn from [check-ins](Draining::check_in) which minutes are closed, and [attest](Draining::attest) this after
 //! a store has lost data. Every step after a claim checks the token, so a node that slept through its lease changes nothing.

@@ -14,7 +14,7 @@ use crate::event::Minute;
 /// The maximum number of open windows of a rollup that are surveyed, starting with the newest.
 pub(super) const OPEN_WINDOWS_MAX: usize = 60;
 
-/// How long a node's last report is kept. During this time, a node that died, hangs or is cut off is shown as silent.
+/// The time to live of a node's last report. During this time, a node that died, hangs or is cut off is shown as silent.
 pub const REPORT_KEPT: Duration = Duration::from_secs(300);
 pub(super) const REPORT_BYTES_MAX: usize = 32_768;
 /// The maximum number of reports that are read, starting with the latest.
@@ -33,7 +33,7 @@ pub struct Reported {
     pub(crate) text: String,
 }
 
-/// How long a loss is kept after its last increase, acknowledged or not.
+/// The time to live of a loss after its last increase, acknowledged or not.
 pub const LOSS_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// The maximum number of losses that are recorded separately. If there are more, the oldest are added up by cause.
 pub const LOSSES_MAX: usize = 1024;

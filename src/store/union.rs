@@ -76,7 +76,7 @@ pub(crate) fn window_cost(limits: RollupLimits, groups: u64, users: u64) -> Wind
     }
 }
 
-/// The users and events of the groups of one window, or of a part of it.
+/// The users and events of the groups of one window, or of some of its groups.
 #[derive(Debug)]
 pub struct Union {
     limits: RollupLimits,

@@ -228,7 +228,7 @@ fn check_gap_is_filled(database: &Database) {
         format!("cumulative_user_event,{SERIES} value=77 {}", at(9)),
         format!("unique_user_event,event_type=silent value=0 {}", at(10)),
         format!("unique_user_event,event_type=extra value=3 {}", at(11)),
-        // In the first minute, the files may have only a part of the events.
+        // In the first minute, the files may have only some of the events.
         format!("unique_user_event,event_type=extra value=3 {}", at(-70)),
         // Outside the time of the files.
         format!("unique_user_event,event_type=extra value=3 {}", at(81)),

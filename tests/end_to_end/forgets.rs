@@ -120,7 +120,7 @@ fn rollback_to_a_snapshot_changes_no_published_point() {
     losing.wait_exact();
     losing.restart_redis();
     losing.assert_reported_and_unchanged();
-    // Half of the events are gone for good, but all events since the last stamp in Redis count as lost.
+    // Half of the events are lost, but all events since the last stamp in Redis count as lost.
     let forgotten = losing.nodes[0].metrics().count("eds_events_forgotten_total");
     assert!((1400..=3000).contains(&forgotten), "{forgotten}");
     // The late events of a minute are counted by the node that closes it.

@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use crate::prelude::*;
 
-/// Returns how often the threads of a process have gone to sleep so far.
+/// Returns the number of times the threads of a process have gone to sleep so far.
 fn sleeps(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let of_thread = |thread: io::Result<fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! Several outputs: one that is down or refuses counts affects no other, and outputs can be added and removed.
+//! Several outputs: an output that is down or refuses counts affects no other, and outputs can be added and removed.
 
 use crate::prelude::*;
 

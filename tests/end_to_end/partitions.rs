@@ -32,7 +32,7 @@ fn wait_until(clock: &Clock, at: DateTime<Utc>) {
     eventually("the time has come", PAST_A_MINUTE, || when(now(clock) > at, at));
 }
 
-/// Sends events one by one to all of these nodes, and pauses while there are none.
+/// Sends single events to all of these nodes, and pauses while there are none.
 struct Load {
     ended: AtomicBool,
     to: Mutex<Vec<SocketAddr>>,

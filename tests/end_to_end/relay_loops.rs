@@ -4,7 +4,7 @@ use crate::prelude::*;
 use crate::relay::{assert_ledger_adds_up, send};
 use crate::status::status;
 
-/// How often the relays of a loop may receive a line in total.
+/// The maximum number of times the relays of a loop may receive a line in total.
 const RECEIVED_MAX: u64 = 20;
 
 #[track_caller]

@@ -13,7 +13,7 @@ pub(crate) struct Authority {
 impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        // Needs a name of its own: a certificate with the same subject and issuer would look self-signed.
+        // Needs its own name: a certificate with the same subject and issuer would look self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();

@@ -50,7 +50,7 @@ fn screenshots_of_three_nodes_are_made() {
     for minute in (0..=MINUTES).rev() {
         let at = minutes_ago_ns(minute);
         for (place, (series, usual)) in (0_i64..).zip(USUAL) {
-            // Each series is a slow wave with some noise. The current minute contains only a part of its events.
+            // Each series is a slow wave with some noise. The current minute contains only some of its events.
             let wave = ((minute + place * 23) % 60 - 30).abs() + (minute * 37 + place * 13) % 11;
             let many = usual * (70 + wave) / if minute == 0 { 250 } else { 100 };
             let is_bad = series.contains("5xx") && (12..17).contains(&minute);

@@ -11,7 +11,7 @@ use super::node::window;
 use super::oracle::Arrival;
 use crate::simulation::prelude::*;
 
-/// How long a stopping listener waits before it tries again to hand over a batch.
+/// The time a stopping listener waits before it tries again to send a batch.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Reads lines until the life is stopped, and then hands over the open batches.

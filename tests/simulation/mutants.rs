@@ -126,7 +126,7 @@ pub(crate) struct RuledStore {
 }
 
 impl RuledStore {
-    /// Replaces the connections that have been cut, one by one, as calls would.
+    /// Replaces each connection that has been cut, as calls would.
     pub(crate) async fn connect(&self) {
         let cuts = self.cuts.load(Ordering::Relaxed);
         if self.connected.swap(cuts, Ordering::Relaxed) != cuts {

@@ -27,7 +27,7 @@ pub(crate) struct Node {
     mutant: Option<Mutant>,
     inbox: Mutex<VecDeque<Delivery>>,
     life: Mutex<Option<Arc<Life>>>,
-    /// How long the node stays down after the current life.
+    /// The time the node stays down after the current life.
     rest: Mutex<Option<Duration>>,
 }
 

@@ -15,7 +15,7 @@ const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
 const DAY: i64 = 1440 * MINUTE;
 
 pub(crate) const OUTPUTS: usize = 2;
-/// The number of the output that stands for adding minutes to windows.
+/// The number of the output that represents adding minutes to windows.
 pub(crate) const ROLLUP: usize = OUTPUTS;
 const NAMES: [&str; 1 + OUTPUTS] = ["one", "two", "rollup"];
 

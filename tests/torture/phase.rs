@@ -17,7 +17,7 @@ const DATAGRAMS_PER_SECOND: u32 = 120;
 const LINES_PER_DATAGRAM: usize = 12;
 /// The maximum number of datagrams that the sender is ahead of the anchor.
 const AHEAD_MAX: u64 = 32;
-/// How long events of a minute are sent, except for a few late ones, which are sent during the next minute.
+/// The time for which events of a minute are sent, except for a few late ones, which are sent during the next minute.
 const MINUTE_LASTS: Duration = Duration::from_secs(5);
 /// After a pause of this length, previous minutes may have been closed, so no more events are sent for them.
 const REST_MAX: Duration = Duration::from_secs(2);
@@ -336,7 +336,7 @@ impl Load {
             "           the straggler's minute was published {:.1} s after its first event",
             began.elapsed().as_secs_f64()
         );
-        // Events that are sent from now on are late.
+        // Later events are late.
         self.pump(world, Duration::from_secs(2));
         self.stragglers.extend(self.straggler.take());
     }

@@ -12,7 +12,7 @@ pub(crate) enum Kind {
     Sentinel,
 }
 
-/// Every server has an append-only file, so that nothing is lost when it is restarted.
+/// Every server has an append-only file, so that it keeps its data when it is restarted.
 const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
 
 pub(crate) struct Store {

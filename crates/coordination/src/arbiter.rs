@@ -67,7 +67,7 @@ pub struct Claim {
     /// The identifiers of the holder's process and of the holder, with a hyphen between them and without spaces. The store
     /// recognizes a repeated request by them.
     pub holder: String,
-    /// How long the lease lasts after it is granted or renewed.
+    /// The duration of the lease after it is granted or renewed.
     pub ttl: Duration,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn process(holder: &str) -> &str {
     holder.split_once('-').map_or(holder, |(process, _)| process)
 }
 
-/// What a request does if the lock is busy.
+/// The behaviour of a request if the lock is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// It returns without a place in the queue.
@@ -117,7 +117,7 @@ pub struct Entry {
     pub value: Arc<[u8]>,
     /// The token of the lease under which the value was computed.
     pub token: Token,
-    /// How long the value took to compute.
+    /// The time the computation took.
     pub cost: Duration,
     /// When the value was written.
     pub written_us: u64,

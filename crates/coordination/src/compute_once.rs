@@ -37,7 +37,7 @@ impl ComputeOnce {
     /// `compute` returns bytes or [`Fresh`] or, if it fails, a [`Failure`] or anything that is `Display`. It receives the
     /// token of its lease and runs as a task on the caller's runtime. If the lease is lost, the task is dropped midway, and
     /// `compute` may be called again. If `compute` panics, its callers get [`Error::Failed`]. If `compute` blocks its
-    /// thread, use [`get_blocking`](Self::get_blocking) instead. `patience` limits how long the caller waits.
+    /// thread, use [`get_blocking`](Self::get_blocking) instead. `patience` limits the time the caller waits.
     pub async fn get<C, F, V, E>(
         &self,
         key: &str,

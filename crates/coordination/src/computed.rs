@@ -49,7 +49,7 @@ impl Computed {
         Duration::from_micros(self.entry.now_us.saturating_sub(self.entry.written_us))
     }
 
-    /// Returns how long the value had left to live when it was read.
+    /// Returns the remaining time to live of the value when it was read.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         Duration::from_micros(self.entry.expires_us.saturating_sub(self.entry.now_us))

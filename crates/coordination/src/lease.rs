@@ -38,7 +38,7 @@ pub(super) fn is_keeper() -> bool {
     std::thread::current().name() == Some(KEEPER_NAME)
 }
 
-/// Returns how long the holder of a lease relies on it: 1% and 2 ms less than its TTL, because clocks drift.
+/// Returns the time for which the holder of a lease relies on it: 1% and 2 ms less than its TTL, because clocks drift.
 fn relied_on(ttl: Duration) -> Duration {
     (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }

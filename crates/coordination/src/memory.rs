@@ -17,7 +17,7 @@ const SWEEP_INTERVAL_US: u64 = 10_000_000;
 /// The approximate memory limit for all names, in bytes. If it is exceeded, operations that need room are rejected.
 const BYTES_MAX: usize = 256 << 20;
 const NAME_BYTES: usize = 512;
-/// How long the last token of a name is kept after its lease, so that tokens keep increasing even if the clock is set back.
+/// The time the last token of a name is kept after its lease, so that tokens keep increasing even if the clock is set back.
 const KEPT_US: u64 = 600_000_000;
 
 /// A clock that a test controls.

@@ -5,7 +5,7 @@
 /// The increment used by `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a draw is for. Draws for different purposes are independent.
+/// The purpose of a draw. Draws for different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
     Repeat = 1,

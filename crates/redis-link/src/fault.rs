@@ -79,7 +79,7 @@ pub enum FaultKind {
 /// An error from Redis. Its message is one line, with at most 512 bytes of the server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What went wrong, for deciding how to react.
+    /// The kind of failure, for deciding how to react.
     pub kind: FaultKind,
     /// The server or sentinel that failed, such as `Redis at 10.0.0.1:6379`; empty if unknown.
     pub server: String,

@@ -43,5 +43,5 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What is shown in place of a secret.
+/// The text shown in place of a secret.
 pub const HIDDEN: &str = "[hidden]";

@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::Secret;
 
-/// How long a connection is idle before the first TCP keepalive probe, and the time between two probes.
+/// The idle time of a connection before the first TCP keepalive probe, and the time between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The size up to which commands that are sent at the same time are written together, in bytes.

@@ -22,7 +22,7 @@ pub enum UrlError {
     /// The URL has no scheme or an unknown one. Contains the URL without its secrets.
     #[error("{0:?} is not a Redis URL; use {URL_FORMS}")]
     Scheme(String),
-    /// The URL is malformed. Contains the URL without its secrets, what is wrong with it, and how to fix it.
+    /// The URL is malformed. Contains the URL without its secrets, the mistake, and how to fix it.
     #[error("{0:?} {1}; {2}")]
     Invalid(String, String, &'static str),
 }

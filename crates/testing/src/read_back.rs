@@ -85,7 +85,7 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
     points
 }
 
-/// Returns all points in Prometheus, except those of windows.
+/// Returns all points in Prometheus except window points.
 pub fn prometheus(server: SocketAddr) -> Points {
     let query = [("query", r#"{__name__=~"(unique|cumulative)_user_event"}[20y]"#)];
     let answer = answer(get(server, "/api/v1/query").query(&query));

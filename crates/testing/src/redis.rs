@@ -1,4 +1,4 @@
-//! Runs a real Redis server on a free port and in a directory of its own, until [`RedisServer`] is dropped. The server can
+//! Runs a real Redis server on a free port and in its own directory, until [`RedisServer`] is dropped. The server can
 //! be stopped, killed and started again on the same port and with the same data. The environment variable `EDS_TEST_REDIS`
 //! specifies the program to run, for example the path of `valkey-server`.
 

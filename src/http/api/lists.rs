@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::http::problem::Problem;
 
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
-/// How long a list can be requested by its ID.
+/// The time during which a list can be requested by its ID.
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
 /// The time after which another node takes over if the computing node dies.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for a computation, which continues afterwards so that later requests can use the list.
+/// The time for which a request waits for a computation, which continues afterwards so that later requests can use the list.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// Maximum duration of a computation, including the wait for its turn.
 const COMPUTED_WITHIN: Duration = Duration::from_secs(20);

@@ -36,7 +36,7 @@ pub(super) fn matches(filter: &Filter, series: &str) -> bool {
     filter.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
 }
 
-/// What the requested counts are for: minutes, or the windows of a rollup.
+/// The subject of the requested counts: minutes, or the windows of a rollup.
 #[derive(Debug)]
 pub(super) struct Counted {
     /// The name of the rollup; `None` for minutes.

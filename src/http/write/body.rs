@@ -23,7 +23,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(60);
 const UNIT: usize = 1 << 10;
 /// The size of the parts in which a body is decompressed, in bytes.
 const PART_BYTES: usize = 64 << 10;
-/// How long a body may arrive before it is given up if memory is short.
+/// The time after which an incomplete body is rejected if memory is short.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 /// The maximum time for a body to wait for memory.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
@@ -167,7 +167,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Returns the number of units that are missing for this many more bytes.
+    /// Returns the number of units that are missing for this number of additional bytes.
     fn missing(&self, more: usize) -> Result<u32, Unread> {
         // A buffer that was used before has its memory already.
         let kept = self.bytes.capacity().min(self.bytes_max);
@@ -176,7 +176,7 @@ impl Held {
         u32::try_from(missing).map_err(|_| Unread::NoMemory)
     }
 
-    /// Waits until memory for this many more bytes is reserved.
+    /// Waits until memory for this number of additional bytes is reserved.
     async fn make_room(&mut self, more: usize) -> Result<(), Unread> {
         let missing = self.missing(more)?;
         let room = Arc::clone(self.reserved.semaphore()).acquire_many_owned(missing).await;

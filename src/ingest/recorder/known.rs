@@ -22,7 +22,7 @@ use crate::store::{
 
 /// Maximum number of known series, as a multiple of the cap, because two minutes may receive events at the same time.
 const FULL_MINUTES: usize = 2;
-/// How long a minute stays in the cache after its last events.
+/// The time a minute stays in the cache after its last events.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// Maximum number of series per query. A query of this size blocks Redis for a fraction of a ms.
 const SERIES_ASKED: usize = 1000;

@@ -86,7 +86,7 @@ impl PointReader {
         let headers = credentials(&client, settings).map_err(unusable)?;
         let settings = settings.clone();
         let mut reader = Self { client, headers, settings, is_victoria_metrics: false };
-        // InfluxDB has no such path. VictoriaMetrics has a part of the API of Prometheus, and also answers queries of the
+        // InfluxDB has no such path. VictoriaMetrics has parts of the API of Prometheus, and also answers queries of the
         // v1 API, but not with points.
         let request = reader.client.get(reader.url("/api/v1/status/buildinfo"));
         let (status, text) = reader.text(reader.send(request).await?).await?;

@@ -20,7 +20,7 @@ use crate::store::{Bucket, OutputName, Page, Result, StoreError, closed_minutes}
 
 /// The minimum time between two checks of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the servers count as full after one has rejected a write: longer than the retry interval of a recorder.
+/// The time the servers count as full after one has rejected a write: longer than the retry interval of a recorder.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
 
 /// The connection for recording, which is separate so that a large batch does not delay claims.

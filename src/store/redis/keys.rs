@@ -55,7 +55,7 @@ pub(super) struct Process {
     pub(super) counts_max: u64,
 }
 
-/// What a key belongs to: a partition, or a minute or an output in it.
+/// The owner of a key: a partition, or a minute or an output in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Place<'a> {
     tag: &'a str,

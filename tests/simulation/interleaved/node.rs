@@ -25,7 +25,7 @@ pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// How long counts are kept after they have been sent.
 pub(super) const RETENTION: Duration = Duration::from_secs(300);
 
-/// How often a node sends unchanged coverage again, because the store keeps coverage only for a limited time.
+/// The interval at which a node sends unchanged coverage again, because the store keeps coverage only for a limited time.
 const RENEWED_MICROS: i64 = 30_000_000;
 
 #[derive(Debug)]

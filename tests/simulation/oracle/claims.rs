@@ -5,7 +5,7 @@ use super::super::plan::{ROLLUP, output_number};
 use super::{ClaimBook, Oracle, end_ms, millis, must};
 use crate::simulation::prelude::*;
 
-/// How long a minute is recent after the end of its grace period, in milliseconds.
+/// The time a minute is recent after the end of its grace period, in milliseconds.
 const RECENT_MS: i64 = 300_000;
 /// The store grants nothing while its clock differs from the expected time by more than this, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 2000;

@@ -28,9 +28,9 @@ const LANES: Lanes = Lanes { watched: 0, others: 2 };
 const PIECE_ITEMS: usize = 5000;
 /// The maximum total size of the items that one script adds to a list, in bytes. A larger item is sent alone.
 const PIECE_BYTES: usize = 1 << 20;
-/// How long the token of a list's last writer is kept after the list has expired, in milliseconds.
+/// The time the token of a list's last writer is kept after the list has expired, in milliseconds.
 const TOKEN_KEPT_MS: u64 = 600_000;
-/// How long the pieces of a list are kept if their writer sends no more of them, in milliseconds.
+/// The time the pieces of a list are kept if their writer sends no more of them, in milliseconds.
 const STAGED_MS: u64 = 60_000;
 
 macro_rules! scripts {

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// A reply that arrives after a while.
 const LATE: Fate = Fate { back: Duration::from_millis(20), ..Fate::FINE };
 
-/// Returns how often a server has received the text of a script.
+/// Returns the number of times a server has received the text of a script.
 fn texts(server: &RedisServer) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_script|load:calls="));

@@ -55,7 +55,7 @@ pub(crate) enum Key {
     Entry,
 }
 
-/// How long a lock is handed over.
+/// The duration of the lease when a lock is handed over.
 const HANDED_OVER: Duration = Duration::from_secs(2);
 
 fn micros(span: Duration) -> Micros {

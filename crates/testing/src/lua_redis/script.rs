@@ -1,5 +1,5 @@
 //! Executes the scripts of a [`LuaRedis`](super::LuaRedis) with the same version of Lua as Redis. Each thread has an
-//! interpreter of its own with compiled scripts.
+//! separate interpreter with compiled scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

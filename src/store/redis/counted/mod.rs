@@ -59,7 +59,7 @@ impl<V> Taken<V> {
         lock(&self.0).remove(key).map(|(value, _)| value)
     }
 
-    /// Returns the sum of what `size` returns for each item.
+    /// Returns the sum of the values that `size` returns for each item.
     pub(super) fn sum(&self, size: impl Fn(&V) -> usize) -> usize {
         lock(&self.0).values().map(|(value, _)| size(value)).sum()
     }

@@ -26,7 +26,7 @@ pub struct Quarantined {
     pub message: String,
 }
 
-/// What was dropped together with an output.
+/// The items dropped together with an output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// The number of minutes with unsent counts.

@@ -37,7 +37,7 @@ const SCANNED_AT_ONCE: usize = 1000;
 /// The number of quarantine entries read in one step.
 const PAGE: usize = 500;
 
-/// What the hash tag of the partition for a rollup's windows has in place of a number.
+/// The text in place of a number in the hash tag of the partition for a rollup's windows.
 const ROLLUP: &str = "rollup:";
 
 /// The leftovers of a partition.

@@ -26,14 +26,14 @@ scripts! {
         => node minute (known_epoch known_stamp grace_ms max_hold_ms first first_date first_number last_date last_number);
 }
 
-/// How long a list is kept that has not been added to its window.
+/// The time to live of a list that has not been added to its window.
 const UPLOAD_MS: u64 = 600_000;
-/// How long the marks of a window are kept that has users and has not been sealed.
+/// The time to live of the marks of a window that has users and has not been sealed.
 const OPEN_MARK_MS: u64 = 90 * 86_400_000;
 /// Whether to fold lists is decided whenever their number is a multiple of this, or of twice the number of partitions: the
 /// lists of one minute have hardly any user twice.
 const FOLD_EVERY: u64 = 16;
-/// The maximum number of lists beside the largest one.
+/// The maximum number of lists in addition to the largest one.
 const LISTS_MAX: usize = 256;
 /// Lists are folded into the largest one when their total size is at least one in this many parts of its size.
 const FOLD_SHARE: u64 = 8;
@@ -131,7 +131,7 @@ pub(super) async fn lacks(
     Ok(minutes.iter().copied().filter(is_lacking).collect())
 }
 
-/// Returns how long the marks of a window are kept that is sealed or has no users: longer than any call can be delayed.
+/// Returns the time to live of the marks of a window that is sealed or has no users: longer than any call can be delayed.
 fn mark_ms(at: At<'_>) -> u64 {
     let minutes =
         window_of(at).map_or(0, |[first, last]| last.epoch_minutes() - first.epoch_minutes() + 1);
