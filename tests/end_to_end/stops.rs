@@ -1,9 +1,9 @@
-//! A node that is stopped publishes what it can, reports losses in its log and exit code, and ends in time.
+//! A stopped node publishes as many counts as possible, reports losses in its log and exit code, and ends in time.
 
 use crate::prelude::*;
 
 const LOST: Option<i32> = Some(3);
-/// How long a stop may take beyond `input.drain_timeout` on a busy machine.
+/// The extra time of a stop, in addition to `input.drain_timeout`, on a busy machine.
 const BESIDE: Duration = Duration::from_secs(8);
 /// Keeps every minute open.
 const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
@@ -12,6 +12,7 @@ fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
     for (user, at) in users.iter().zip(nanos..) {
         sender.send(format!("event_type=login,product=shop value={user} {at}"));
     }
+    sender.wait_received();
     node.wait_recorded();
 }
 
