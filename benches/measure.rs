@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::report::{Column, Report, Table, column};
 
@@ -15,6 +16,20 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(crate) struct Way<'a> {
     pub(crate) name: &'a str,
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
+}
+
+/// Runs `measure` on one CPU, with all processes that it starts. On several, processes that run at the same time slow each
+/// other down, as they would not on hosts of their own.
+pub(crate) fn on_one_cpu(measure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let all = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)) {
+        one.set(last);
+    }
+    sched_setaffinity(None, &one)?;
+    let measured = measure();
+    sched_setaffinity(None, &all)?;
+    measured
 }
 
 /// Runs the alternatives in turn, `rounds` times, and adds a table of the medians to the report. The first column is the

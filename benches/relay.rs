@@ -4,10 +4,9 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testing::redis::RedisServer;
 
-use crate::measure::{Way, float, process_cpu, side_by_side};
+use crate::measure::{Way, float, on_one_cpu, process_cpu, side_by_side};
 use crate::node::Node;
 use crate::peers::flow::{Flow, Protocol};
 use crate::peers::{BASE, SETTLED, settle};
@@ -43,20 +42,6 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     }
     report.add(table);
     Ok(())
-}
-
-/// Runs `measure` on one CPU, with all processes that it starts. On several, processes that run at the same time slow each
-/// other down, as they would not on hosts of their own.
-fn on_one_cpu(measure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let all = sched_getaffinity(None)?;
-    let mut one = CpuSet::new();
-    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)) {
-        one.set(last);
-    }
-    sched_setaffinity(None, &one)?;
-    let measured = measure();
-    sched_setaffinity(None, &all)?;
-    measured
 }
 
 /// Measures sending to two nodes, directly and through a relay.

@@ -1,15 +1,20 @@
 //! Measures how the cost grows with the load: CPU time per event, which should not grow with the number of series or nodes,
 //! and memory of Redis, which is proportional to the number of events.
 
+use anyhow::ensure;
+
 use super::{
     ALL, BASE, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, QUICK_EVENTS, SETS,
     eds, plot,
 };
+use crate::measure::on_one_cpu;
 use crate::report::{Report, Table, column};
 
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
 const NODES: [u32; 4] = [1, 2, 4, 8];
 const MASTERS: usize = 3;
+/// The duration of a load that several nodes share, in seconds.
+const SECONDS: u32 = 58;
 /// The numbers of events per minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
 
@@ -69,40 +74,40 @@ pub(super) fn series(
     Ok(())
 }
 
-/// Measures growth with the number of nodes on a Redis Cluster. Either each additional node receives the same number of
-/// events, or a constant number of events is divided among the nodes.
+/// Measures growth with the number of nodes that share a load, on a Redis Cluster. The load lasts for nearly a minute, so that
+/// the costs of a node per minute have the same share as in practice: for closing the minute and, with `sets`, for adding each
+/// user once.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    let most = NODES[NODES.len() - 1];
-    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
-    // With `sets`, Redis cannot sustain the fast load on two cores.
-    for (id, setup, counters, times) in [
-        ("growth-nodes", "nodes with as many events each", vec![SETS, LOG], 1),
-        ("growth-shared", "nodes that share 300 000 events per second", vec![SETS, LOG], 1),
-        ("growth-shared-fast", "nodes that share 1 500 000 events per second", vec![LOG], 5),
-    ] {
-        let mut costs = Vec::new();
-        for number in NODES {
-            let parts = if id == "growth-nodes" { number } else { most };
-            let flow = super::Flow {
-                events: events / most * parts * times,
-                rate: BASE.rate / most * parts * times,
-                ..BASE
+    on_one_cpu(|| {
+        shared(report, "growth-shared", BASE.rate, &[SETS, LOG])?;
+        // With `sets`, Redis cannot sustain this load.
+        shared(report, "growth-shared-fast", 4 * BASE.rate, &[LOG])
+    })
+}
+
+fn shared(report: &mut Report, id: &str, rate: u32, counters: &[Counter]) -> anyhow::Result<()> {
+    let events = if report.is_quick() { QUICK_EVENTS } else { rate * SECONDS };
+    let flow = super::Flow { events, rate, ..BASE };
+    let mut costs = Vec::new();
+    for number in NODES {
+        let of_counter = |counter: &Counter| {
+            let Counter::Eds(store) = *counter else {
+                return Ok(f64::NAN);
             };
-            let of_counter = |counter: &Counter| {
-                let Counter::Eds(store) = *counter else {
-                    return Ok(f64::NAN);
-                };
-                let cluster = eds::Cluster::of(store, MASTERS);
-                cost(eds::count_with(cluster, &flow, number as usize)?, &flow)
-            };
-            let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(of_counter).collect();
-            costs.push((number, of_all?));
-        }
-        let title = format!(
-            "CPU time per event, by number of {setup}, on {MASTERS} masters of a Redis Cluster"
-        );
-        Growth { counters, costs }.report(report, id, &title, "nodes");
+            let cluster = eds::Cluster::of(store, MASTERS);
+            let figures = eds::count_with(cluster, &flow, number as usize)?;
+            ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
+            cost(figures, &flow)
+        };
+        let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(of_counter).collect();
+        costs.push((number, of_all?));
     }
+    let title = format!(
+        "CPU time per event, by number of nodes that share {} million events per second for {SECONDS} s of a minute, on \
+         {MASTERS} masters of a Redis Cluster",
+        f64::from(rate) / 1e6
+    );
+    Growth { counters: counters.to_vec(), costs }.report(report, id, &title, "nodes");
     Ok(())
 }
 
