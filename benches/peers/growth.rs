@@ -78,16 +78,13 @@ pub(super) fn series(
 /// the costs of a node per minute have the same share as in practice: for closing the minute and, with `sets`, for adding each
 /// user once.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    on_one_cpu(|| {
-        shared(report, "growth-shared", BASE.rate, &[SETS, LOG])?;
-        // With `sets`, Redis cannot sustain this load.
-        shared(report, "growth-shared-fast", 4 * BASE.rate, &[LOG])
-    })
+    on_one_cpu(|| shared(report))
 }
 
-fn shared(report: &mut Report, id: &str, rate: u32, counters: &[Counter]) -> anyhow::Result<()> {
-    let events = if report.is_quick() { QUICK_EVENTS } else { rate * SECONDS };
-    let flow = super::Flow { events, rate, ..BASE };
+fn shared(report: &mut Report) -> anyhow::Result<()> {
+    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.rate * SECONDS };
+    let flow = super::Flow { events, ..BASE };
+    let counters = vec![SETS, LOG];
     let mut costs = Vec::new();
     for number in NODES {
         let of_counter = |counter: &Counter| {
@@ -103,11 +100,10 @@ fn shared(report: &mut Report, id: &str, rate: u32, counters: &[Counter]) -> any
         costs.push((number, of_all?));
     }
     let title = format!(
-        "CPU time per event, by number of nodes that share {} million events per second for {SECONDS} s of a minute, on \
-         {MASTERS} masters of a Redis Cluster",
-        f64::from(rate) / 1e6
+        "CPU time per event, by number of nodes that share 300 000 events per second for {SECONDS} s of a minute, on \
+         {MASTERS} masters of a Redis Cluster"
     );
-    Growth { counters: counters.to_vec(), costs }.report(report, id, &title, "nodes");
+    Growth { counters, costs }.report(report, "growth-shared", &title, "nodes");
     Ok(())
 }
 
