@@ -13,7 +13,7 @@ const MASTERS: usize = 3;
 /// The numbers of nodes, and the events per second that they share.
 const POINTS: [(u32, u32); 6] =
     [(1, 20_000), (8, 20_000), (32, 20_000), (1, 100_000), (8, 100_000), (32, 100_000)];
-const SECONDS: u32 = 30;
+const SECONDS: u32 = 10;
 /// How long nodes look for more after they have closed a minute.
 const UNTIL_REST: Duration = Duration::from_secs(12);
 const REST: Duration = Duration::from_secs(15);
