@@ -84,25 +84,23 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
 fn shared(report: &mut Report) -> anyhow::Result<()> {
     let events = if report.is_quick() { QUICK_EVENTS } else { BASE.rate * SECONDS };
     let flow = super::Flow { events, ..BASE };
-    let counters = vec![SETS, LOG];
+    let stores = ["sets", "log"].map(eds::Store::Redis);
     let mut costs = Vec::new();
     for number in NODES {
-        let of_counter = |counter: &Counter| {
-            let Counter::Eds(store) = *counter else {
-                return Ok(f64::NAN);
-            };
+        let of_store = |store| {
             let cluster = eds::Cluster::of(store, MASTERS);
             let figures = eds::count_with(cluster, &flow, number as usize)?;
             ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
             cost(figures, &flow)
         };
-        let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(of_counter).collect();
+        let of_all: anyhow::Result<Vec<f64>> = stores.into_iter().map(of_store).collect();
         costs.push((number, of_all?));
     }
     let title = format!(
         "CPU time per event, by number of nodes that share 300 000 events per second for {SECONDS} s of a minute, on \
          {MASTERS} masters of a Redis Cluster"
     );
+    let counters = stores.map(Counter::Eds).to_vec();
     Growth { counters, costs }.report(report, "growth-shared", &title, "nodes");
     Ok(())
 }
