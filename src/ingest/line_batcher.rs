@@ -53,7 +53,7 @@ pub struct QueueLimits {
 /// The time an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
-    /// The time if a batch has many events per series, if a minute in it ends within `most`, or if the queue is half full.
+    /// The time if a batch has many events per series, if a minute in it has ended, or if the queue is half full.
     pub least: Duration,
     /// The time otherwise. It is longer, because fewer commands with more events each cost the store less.
     pub most: Duration,
@@ -61,9 +61,8 @@ pub struct Linger {
 
 impl Linger {
     fn due_age(&self, batch: &OpenBatch, now_nanos: i64) -> Duration {
-        let most = i64::try_from(self.most.as_nanos()).unwrap_or(i64::MAX);
-        let until = now_nanos.saturating_add(most).div_euclid(1_000_000);
-        let is_over = (batch.earliest()).is_some_and(|minute| minute.end_millis() <= until);
+        let now = now_nanos.div_euclid(1_000_000);
+        let is_over = batch.earliest().is_some_and(|minute| minute.end_millis() <= now);
         if is_over || batch.events() >= batch.groups() * SERIES_EVENTS {
             self.least
         } else {

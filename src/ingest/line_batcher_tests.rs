@@ -163,7 +163,7 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
         assert!(deliveries.try_recv().is_ok(), "{expected:?}");
     };
     check("a=1 value=u", 1_000_000, 2 * SECOND, linger.most);
-    check("a=1 value=u", 1_000_000, SECOND, linger.least);
+    check("a=1 value=u", 1_000_000, 1, linger.most);
     check(&many, 1_000_000, 2 * SECOND, linger.least);
     let partition = |series: &str| batcher(1).settings.partitions.of(series, Minute::of_nanos(NOW));
     let mut names = (2..).map(|number| format!("a={number}"));
