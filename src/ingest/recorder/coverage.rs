@@ -88,31 +88,34 @@ impl Coverage {
 /// Returns the number of distinct events in a request.
 fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest { occurrences, batch, .. } = recording;
-    // In the common case, all events come from one sender, in chronological order.
-    if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
-        return occurrences.len() as u64;
-    }
-    // Most events are later than all events before them, so they are distinct and need not be compared.
-    let mut latest = i64::MIN;
-    let (in_order, unordered): (Vec<&Occurrence>, Vec<&Occurrence>) =
-        occurrences.iter().partition(|event| {
+    let event = |event: &Occurrence| (event.timestamp, batch.user(event));
+    // Most events are later than all events before them, so they are distinct, and only the others need to be compared.
+    let those = |in_order: bool| {
+        let mut latest = i64::MIN;
+        occurrences.iter().filter(move |event| {
             let is_later = event.timestamp > latest;
             latest = latest.max(event.timestamp);
-            is_later
-        });
-    let event = |event: &Occurrence| (event.timestamp, batch.user(event));
-    let mut unordered: Vec<_> = unordered.into_iter().map(event).collect();
-    unordered.sort_unstable();
-    unordered.dedup();
-    unordered.retain(|entry| {
-        let place = in_order.binary_search_by_key(&entry.0, |event| event.timestamp);
-        place.is_err() || place.is_ok_and(|at| event(in_order[at]) != *entry)
+            is_later == in_order
+        })
+    };
+    let mut others: Vec<_> = those(false).map(event).collect();
+    let ordered = occurrences.len() - others.len();
+    others.sort_unstable();
+    others.dedup();
+    let mut in_order = those(true).peekable();
+    others.retain(|other| {
+        while in_order.next_if(|event| event.timestamp < other.0).is_some() {}
+        in_order.peek().is_none_or(|found| event(found) != *other)
     });
-    (in_order.len() + unordered.len()) as u64
+    (ordered + others.len()) as u64
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::event::Batch;
 
@@ -155,6 +158,18 @@ mod tests {
         // A batch that is re-recorded has no new events.
         assert_eq!(totals(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
         assert_eq!(totals(&coverage, 6, &first, true, now), (Vec::new(), 0));
+    }
+
+    proptest! {
+        #[test]
+        fn distinct_events_are_counted_in_any_order(
+            events in prop::collection::vec(("[x-z]", 0_i64..8), 1..20),
+        ) {
+            let events: Vec<_> = events.iter().map(|(user, at)| (user.as_str(), *at)).collect();
+            let distinct = events.iter().collect::<HashSet<_>>().len() as u64;
+            let now = Instant::now();
+            prop_assert_eq!(totals(&Coverage::default(), 5, &events, false, now).1, distinct);
+        }
     }
 
     #[test]
