@@ -90,7 +90,7 @@ fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest { occurrences, batch, .. } = recording;
     let event = |event: &Occurrence| (event.timestamp, batch.user(event));
     // Most events are later than all events before them, so they are distinct, and only the others need to be compared.
-    let those = |in_order: bool| {
+    let select = |in_order: bool| {
         let mut latest = i64::MIN;
         occurrences.iter().filter(move |event| {
             let is_later = event.timestamp > latest;
@@ -98,11 +98,11 @@ fn different(recording: &RecordRequest<'_>) -> u64 {
             is_later == in_order
         })
     };
-    let mut others: Vec<_> = those(false).map(event).collect();
+    let mut others: Vec<_> = select(false).map(event).collect();
     let ordered = occurrences.len() - others.len();
     others.sort_unstable();
     others.dedup();
-    let mut in_order = those(true).peekable();
+    let mut in_order = select(true).peekable();
     others.retain(|other| {
         while in_order.next_if(|event| event.timestamp < other.0).is_some() {}
         in_order.peek().is_none_or(|found| event(found) != *other)
