@@ -17,8 +17,8 @@ use crate::report::{Report, Table, column};
 /// The duration of a load in the search for the highest rate.
 const SECONDS: u32 = 4;
 /// The range in which the highest rate is searched by bisection, in events per second.
-const RATES: (f64, f64) = (300_000.0, 3_200_000.0);
-const HALVINGS: u32 = 6;
+const RATES: (f64, f64) = (300_000.0, 12_800_000.0);
+const HALVINGS: u32 = 7;
 /// The number of events in a minute that one node records and a different node counts.
 const LEFT: u32 = 10_000_000;
 const LEFT_RATE: u32 = 400_000;
