@@ -60,9 +60,8 @@ pub struct Linger {
 }
 
 impl Linger {
-    fn due_age(&self, batch: &OpenBatch, now_nanos: i64) -> Duration {
-        let now = now_nanos.div_euclid(1_000_000);
-        let is_over = batch.earliest().is_some_and(|minute| minute.end_millis() <= now);
+    fn due_age(&self, batch: &OpenBatch, store_ms: i64) -> Duration {
+        let is_over = batch.earliest().is_some_and(|minute| minute.end_millis() <= store_ms);
         if is_over || batch.events() >= batch.groups() * SERIES_EVENTS {
             self.least
         } else {
@@ -356,12 +355,15 @@ impl LineBatcher {
     /// Sends all batches that are large or have lingered long enough, like [`Self::hand_over`].
     pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
         self.commit();
+        // Minutes are closed by the store's clock.
+        let ahead_ms = self.node.clock.store_ahead_ms().unwrap_or(0);
+        let store_ms = now_nanos.div_euclid(1_000_000) + ahead_ms;
         let fills = self.totals.in_memory() >= self.settings.limits.events / 2
             || self.totals.queued_bytes >= self.settings.limits.bytes / 2;
         let most = if fills { linger.least } else { linger.most };
         let linger = Linger { most, ..linger };
         for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
-            let age = |batch: &OpenBatch| linger.due_age(batch, now_nanos);
+            let age = |batch: &OpenBatch| linger.due_age(batch, store_ms);
             if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! Tests how lines become events in batches, and which lines are rejected.
 
+use std::cell::Cell;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -147,8 +148,10 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     let linger = Linger { least: Duration::from_millis(50), most: Duration::from_secs(1) };
     let minute_end = Minute::of_nanos(NOW).end_millis() * 1_000_000;
     let many = "a=1 value=u\n".repeat(5000);
+    let ahead_ms = Cell::new(0);
     let check = |lines: &str, events: u64, left: i64, expected: Duration| {
         let mut batcher = batcher(events);
+        batcher.node.clock.set_store_ahead_ms(ahead_ms.get());
         let (recorder, mut deliveries) = mpsc::channel(1);
         batcher.recorders.fill(recorder);
         let began = Instant::now();
@@ -172,4 +175,7 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     check(&many[..1200], 200, 2 * SECOND, linger.least);
     let over = minute_end - 60 * SECOND - 1;
     check(&format!("a=1 value=u\na=1 value=u {over}"), 1_000_000, 2 * SECOND, linger.least);
+    ahead_ms.set(2000);
+    check("a=1 value=u", 1_000_000, 2 * SECOND, linger.least);
+    check("a=1 value=u", 1_000_000, 2 * SECOND + 1_000_000, linger.most);
 }
