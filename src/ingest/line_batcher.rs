@@ -25,6 +25,8 @@ const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 const BATCH_EVENTS: usize = 16_384;
 /// Average number of events per series per minute at which a batch need not grow, because its commands are efficient.
 const SERIES_EVENTS: usize = 4096;
+/// Number of groups of partitions that take turns, so that a node does not send the events of a whole [`Linger::most`] at once.
+const TURNS: u32 = 2;
 /// Size in bytes at which a batch for the disk is sent regardless of its age.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
 
@@ -55,40 +57,30 @@ pub struct QueueLimits {
 pub struct Linger {
     /// The time if a batch has many events per series, if a minute in it has ended, or if the queue is half full.
     pub least: Duration,
-    /// The time otherwise. It is longer, because fewer commands with more events each cost the store less.
+    /// The maximum time otherwise. It is longer, because fewer commands with more events each cost the store less.
     pub most: Duration,
 }
 
 impl Linger {
-    fn due_age(&self, batch: &OpenBatch, store_ms: i64) -> Duration {
-        let is_over = batch.earliest().is_some_and(|minute| minute.end_millis() <= store_ms);
-        if is_over || batch.events() >= batch.groups() * SERIES_EVENTS {
-            self.least
-        } else {
-            self.most
-        }
+    /// Returns whether the partition with this index has had a turn between two times. It has one every [`Self::most`].
+    fn had_turn(self, index: u32, began: Instant, [since, now]: [Instant; 2]) -> bool {
+        let offset = self.most / TURNS * (index % TURNS);
+        let turns = |at: Instant| (at - began + offset).as_nanos() / self.most.as_nanos().max(1);
+        now - since >= self.most || turns(since) < turns(now)
     }
 }
 
 #[derive(Debug, Default)]
 struct Open {
     batch: OpenBatch,
-    /// When [`Self::is_due`] first found events in the batch.
+    /// When [`Self::since`] first found events in the batch.
     since: Option<Instant>,
 }
 
 impl Open {
-    fn is_due(
-        &mut self,
-        is_large: bool,
-        age: impl FnOnce(&OpenBatch) -> Duration,
-        now: Instant,
-    ) -> bool {
-        if self.batch.events() == 0 {
-            return false;
-        }
-        let since = *self.since.get_or_insert(now);
-        is_large || now - since >= age(&self.batch)
+    /// Returns when a call of this function first found events in the batch, or None if it is empty.
+    fn since(&mut self, now: Instant) -> Option<Instant> {
+        (self.batch.events() > 0).then(|| *self.since.get_or_insert(now))
     }
 
     fn take(&mut self) -> OpenBatch {
@@ -103,6 +95,7 @@ pub struct LineBatcher {
     parser: Parser,
     settings: BatcherSettings,
     arrivals: Arc<ArrivalStamps>,
+    began: Instant,
     open: Vec<Open>,
     overflow: Option<Overflow>,
     /// Whether to accept events beyond the limits, because the reader checks for room before each read.
@@ -146,6 +139,7 @@ impl LineBatcher {
             parser: Parser::new(&settings.rules),
             settings: settings.clone(),
             arrivals: stamps,
+            began: Instant::now(),
             open: recorders.iter().map(|_| Open::default()).collect(),
             overflow: None,
             takes_all: false,
@@ -362,9 +356,17 @@ impl LineBatcher {
             || self.totals.queued_bytes >= self.settings.limits.bytes / 2;
         let most = if fills { linger.least } else { linger.most };
         let linger = Linger { most, ..linger };
-        for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
-            let age = |batch: &OpenBatch| linger.due_age(batch, store_ms);
-            if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
+        for ((open, recorder), index) in self.open.iter_mut().zip(&self.recorders).zip(0..) {
+            let Some(since) = open.since(now) else {
+                continue;
+            };
+            let (batch, events) = (&open.batch, open.batch.events());
+            let is_over = batch.earliest().is_some_and(|minute| minute.end_millis() <= store_ms);
+            let is_urgent = is_over || events >= batch.groups() * SERIES_EVENTS;
+            if events < BATCH_EVENTS
+                && !(is_urgent && now - since >= linger.least)
+                && !linger.had_turn(index, self.began, [since, now])
+            {
                 continue;
             }
             match recorder.try_reserve() {
@@ -379,7 +381,8 @@ impl LineBatcher {
             }
         }
         if let Some(Overflow { open, spool }) = &mut self.overflow
-            && open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| linger.least, now)
+            && let Some(since) = open.since(now)
+            && (open.batch.bytes() >= OVERFLOW_BYTES || now - since >= linger.least)
             && let Some(place) = spool.try_reserve()
         {
             place.keep(open.take().close());

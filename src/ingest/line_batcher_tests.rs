@@ -26,6 +26,17 @@ fn batcher(events: u64) -> LineBatcher {
     LineBatcher::new(&settings, Arc::default(), Arc::default(), recorders)
 }
 
+/// Returns the index of the partition of a series.
+fn index(batcher: &LineBatcher, series: &str) -> u32 {
+    let partition = batcher.settings.partitions.of(series, Minute::of_nanos(NOW)).index();
+    u32::try_from(partition).unwrap()
+}
+
+/// Returns when it is the turn of a series' partition.
+fn turn(batcher: &LineBatcher, series: &str, most: Duration) -> Instant {
+    batcher.began + most - most / TURNS * index(batcher, series)
+}
+
 /// Adds a datagram, and returns the ledger's totals afterwards.
 fn add(batcher: &mut LineBatcher, text: &str) -> LedgerTotals {
     batcher.add(text.into(), usize::MAX, NOW);
@@ -121,7 +132,8 @@ fn batch_is_handed_over_when_old_or_large() {
     let mut batcher = batcher(1_000_000);
     let (recorder, mut deliveries) = mpsc::channel(1);
     batcher.recorders.fill(recorder);
-    let (began, age) = (Instant::now(), Duration::from_millis(50));
+    let age = Duration::from_millis(50);
+    let began = turn(&batcher, "a=1", age);
     let mut taken = || deliveries.try_recv().map_or(0, |delivery| delivery.batch.events());
     batcher.add("a=1 value=u".into(), usize::MAX, NOW);
     batcher.hand_over(age, began);
@@ -154,7 +166,7 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
         batcher.node.clock.set_store_ahead_ms(ahead_ms.get());
         let (recorder, mut deliveries) = mpsc::channel(1);
         batcher.recorders.fill(recorder);
-        let began = Instant::now();
+        let began = turn(&batcher, "a=1", linger.most);
         let now = minute_end - left;
         batcher.add(lines.into(), usize::MAX, now);
         let mut age = Duration::ZERO;
@@ -168,9 +180,9 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     check("a=1 value=u", 1_000_000, 2 * SECOND, linger.most);
     check("a=1 value=u", 1_000_000, 1, linger.most);
     check(&many, 1_000_000, 2 * SECOND, linger.least);
-    let partition = |series: &str| batcher(1).settings.partitions.of(series, Minute::of_nanos(NOW));
+    let index = |series: &str| index(&batcher(1), series);
     let mut names = (2..).map(|number| format!("a={number}"));
-    let second = names.find(|name| partition(name) == partition("a=1")).unwrap();
+    let second = names.find(|name| index(name) == index("a=1")).unwrap();
     check(&format!("{many}{second} value=u"), 1_000_000, 2 * SECOND, linger.most);
     check(&many[..1200], 200, 2 * SECOND, linger.least);
     let over = minute_end - 60 * SECOND - 1;
@@ -178,4 +190,35 @@ fn a_batch_with_few_events_a_series_of_an_open_minute_lingers_longer() {
     ahead_ms.set(2000);
     check("a=1 value=u", 1_000_000, 2 * SECOND, linger.least);
     check("a=1 value=u", 1_000_000, 2 * SECOND + 1_000_000, linger.most);
+    ahead_ms.set(-2000);
+    check(&format!("a=1 value=u {NOW}"), 1_000_000, -SECOND, linger.most);
+}
+
+/// If all partitions were sent at the same time, the store would get the events of the whole wait at once, answer late, and the
+/// node would count as lagging.
+#[test]
+fn partitions_take_turns_and_no_event_waits_longer() {
+    let most = Duration::from_secs(2);
+    let linger = Linger { least: most / 40, most };
+    let mut batcher = batcher(1_000_000);
+    let names: Vec<_> = (0..4)
+        .map(|place| {
+            let mut names = (1..).map(|number| format!("a={number}"));
+            names.find(|name| index(&batcher, name) == place).unwrap()
+        })
+        .collect();
+    let (senders, mut deliveries): (Vec<_>, Vec<_>) = (0..4).map(|_| mpsc::channel(1)).unzip();
+    batcher.recorders = senders;
+    let began = batcher.began + linger.least / 2;
+    let mut sent = vec![Vec::new(); 4];
+    for sweep in 0..130 {
+        for name in &names {
+            batcher.add(format!("{name} value=u").as_str().into(), usize::MAX, NOW);
+        }
+        batcher.hand_over_due(linger, began + linger.least * sweep, NOW);
+        for (sent, deliveries) in sent.iter_mut().zip(&mut deliveries) {
+            sent.extend(deliveries.try_recv().map(|_| sweep));
+        }
+    }
+    assert_eq!(sent, [[40, 80, 120], [20, 60, 100], [40, 80, 120], [20, 60, 100]].map(Vec::from));
 }
