@@ -35,7 +35,7 @@ const END: Duration = Duration::from_millis(500);
 const NOT_BEFORE: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(100);
 /// All events have been recorded once no event has been recorded for this long: `input.linger_max` plus a margin.
-pub(crate) const SETTLED: Duration = Duration::from_millis(1_300);
+pub(crate) const SETTLED: Duration = Duration::from_millis(2_300);
 /// The time between two looks at the number of recorded events. A look takes 0.4 ms of each node's CPU time.
 const LOOK: Duration = Duration::from_millis(430);
 /// Maximum time to wait for anything.

@@ -141,10 +141,10 @@ pub(super) fn build(values: &mut Effective) -> Config {
         },
         spool: (input.spool_dir.clone())
             .map(|directory| SpoolSettings { directory, bytes_max: input.spool_max }),
-        // At most a quarter of the grace period, so that events are recorded well before their minute closes.
+        // At most half of the grace period, so that events are recorded before their minute closes, even if the clock is wrong.
         linger: Linger {
             least: input.linger,
-            most: input.linger_max.min(grace / 4).max(input.linger),
+            most: input.linger_max.min(grace / 2).max(input.linger),
         },
         recorder: RecorderSettings {
             window,

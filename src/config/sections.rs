@@ -100,7 +100,7 @@ sections! {
         each receive_buffer: Text u64 = kinds::size("64KiB to 1GiB"), "8MiB", "size of the kernel receive buffer of each UDP address";
         each threads: Integer usize = kinds::count("1 to 64"), "1", "number of receiving threads per address";
         own linger: Span Duration = kinds::span("1ms to 10s"), "100ms", "maximum time before an event is recorded if its minute has ended or its batch is large";
-        own linger_max: Span Duration = kinds::span("1ms to 10s"), "1s", "maximum time before all other events are recorded; at least linger, at most flush.grace / 4";
+        own linger_max: Span Duration = kinds::span("1ms to 10s"), "2s", "maximum time before all other events are recorded; at least linger, at most flush.grace / 2";
         own queue_events: Integer u64 = kinds::count("1 to 1000000000"), "1000000", "maximum number of queued events; further events are spooled, or dropped and counted";
         own queue_bytes: Text u64 = kinds::size("64KiB to 1TiB"), "256MiB", "maximum memory for queued events; further events are spooled, or dropped and counted";
         own spool_dir: Path Option<PathBuf> = kinds::directory, "", "directory for events that do not fit in the queue; if empty, such events are dropped and counted";

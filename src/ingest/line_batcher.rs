@@ -55,7 +55,7 @@ pub struct QueueLimits {
 /// The time an event waits for others to join its batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Linger {
-    /// The time if a batch has many events per series, if a minute in it has ended, or if the queue is half full.
+    /// The time if a batch has many events per series, if a minute in it has ended, or if the queue is a third full.
     pub least: Duration,
     /// The maximum time otherwise. It is longer, because fewer commands with more events each cost the store less.
     pub most: Duration,
@@ -352,8 +352,8 @@ impl LineBatcher {
         // Minutes are closed by the store's clock.
         let ahead_ms = self.node.clock.store_ahead_ms().unwrap_or(0);
         let store_ms = now_nanos.div_euclid(1_000_000) + ahead_ms;
-        let fills = self.totals.in_memory() >= self.settings.limits.events / 2
-            || self.totals.queued_bytes >= self.settings.limits.bytes / 2;
+        let fills = self.totals.in_memory() >= self.settings.limits.events / 3
+            || self.totals.queued_bytes >= self.settings.limits.bytes / 3;
         let most = if fills { linger.least } else { linger.most };
         let linger = Linger { most, ..linger };
         for ((open, recorder), index) in self.open.iter_mut().zip(&self.recorders).zip(0..) {

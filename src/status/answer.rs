@@ -171,7 +171,7 @@ pub(crate) struct RedisStatus {
 pub(crate) struct Expected {
     pub(crate) grace: Duration,
     pub(crate) max_hold: Duration,
-    /// `input.linger_max`, or the grace period if that is shorter.
+    /// `input.linger_max`, or half of the grace period if that is shorter.
     pub(crate) linger: Duration,
     pub(crate) retention: Duration,
     pub(crate) outputs: Vec<(String, String)>,
