@@ -141,7 +141,7 @@ pub(super) fn build(values: &mut Effective) -> Config {
         },
         spool: (input.spool_dir.clone())
             .map(|directory| SpoolSettings { directory, bytes_max: input.spool_max }),
-        // At most half of the grace period, so that events are recorded before their minute closes, even if the clock is wrong.
+        // If the clock of Redis is not known, events wait longer than their minute, but must be recorded before it closes.
         linger: Linger {
             least: input.linger,
             most: input.linger_max.min(grace / 2).max(input.linger),
