@@ -6,6 +6,7 @@ use crate::prelude::*;
 
 /// Leaves the nodes enough time to report lost data to Redis before the minutes close.
 const GRACE: (&str, &str) = ("flush.grace", "3s");
+const RECEIVED: &str = "eds_datagrams_received_total";
 const NO_REPLAY: (&str, &str) = ("store.replay_window", "0s");
 
 fn load(events: u64, minute: i64) -> Vec<Vec<u8>> {
@@ -29,7 +30,12 @@ impl Losing {
 
     fn send(&mut self, datagrams: &[Vec<u8>]) {
         self.sender.send_all(datagrams);
-        self.nodes.iter().for_each(Node::wait_recorded);
+        // The sender has waited for the first node.
+        let received = self.nodes[0].metrics().count(RECEIVED);
+        for node in &self.nodes {
+            node.wait_count(RECEIVED, |count| count == received);
+            node.wait_recorded();
+        }
     }
 
     /// Sends a minute of events, calls `save` halfway through, and returns its result.
@@ -95,21 +101,17 @@ fn save(redis: &RedisServer) {
     let _: String = redis.query(&["SAVE"]);
 }
 
+/// Waits until a node has checked in at every partition after this call.
 fn wait_stamped(redis: &RedisServer) {
-    let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
-    let now_ms = seconds * 1000 + micros / 1000;
-    // Excludes witnesses that were written while the clock was ahead.
-    let looked_at = now_ms + 1..now_ms + 60_000;
-    eventually("all witnesses are recent", SOON, || {
-        let keys = redis.keys().into_iter();
-        let clocks: Vec<u64> = keys
-            .filter(|key| key.ends_with(":witness"))
-            .map(|key| redis.query(&["HGET", &key, "clock"]))
-            .collect();
-        when(
-            !clocks.is_empty() && clocks.iter().all(|clock| looked_at.contains(clock)),
-            format!("{clocks:?} after {now_ms}"),
-        )
+    let stamps = || -> BTreeMap<String, u64> {
+        let keys = redis.keys().into_iter().filter(|key| key.ends_with(":witness"));
+        keys.map(|key| (key.clone(), redis.query(&["HGET", &key, "stamp"]))).collect()
+    };
+    let before = stamps();
+    eventually("all partitions have new stamps", SOON, || {
+        let now = stamps();
+        let is_new = |(key, stamp)| before.get(key).is_none_or(|before| stamp > before);
+        when(!now.is_empty() && now.iter().all(is_new), format!("{now:?} after {before:?}"))
     });
 }
 
