@@ -65,8 +65,8 @@ impl Linger {
     /// Returns whether the partition with this index has had a turn between two times. It has one every [`Self::most`].
     fn had_turn(self, index: u32, began: Instant, [since, now]: [Instant; 2]) -> bool {
         let offset = self.most / TURNS * (index % TURNS);
-        let turns = |at: Instant| (at - began + offset).as_nanos() / self.most.as_nanos().max(1);
-        now - since >= self.most || turns(since) < turns(now)
+        let turns = |at: Instant| (at - began + offset).as_nanos() / self.most.as_nanos();
+        self.most.is_zero() || turns(since) < turns(now)
     }
 }
 

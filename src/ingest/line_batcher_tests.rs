@@ -34,7 +34,7 @@ fn index(batcher: &LineBatcher, series: &str) -> u32 {
 
 /// Returns when it is the turn of a series' partition.
 fn turn(batcher: &LineBatcher, series: &str, most: Duration) -> Instant {
-    batcher.began + most - most / TURNS * index(batcher, series)
+    batcher.began + most - most / TURNS * (index(batcher, series) % TURNS)
 }
 
 /// Adds a datagram, and returns the ledger's totals afterwards.
