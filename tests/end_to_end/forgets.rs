@@ -30,7 +30,12 @@ impl Losing {
 
     fn send(&mut self, datagrams: &[Vec<u8>]) {
         self.sender.send_all(datagrams);
-        // The sender has waited for the first node.
+        self.wait_recorded();
+    }
+
+    fn wait_recorded(&self) {
+        // The sender waits only for the first node.
+        self.sender.wait_received();
         let received = self.nodes[0].metrics().count(RECEIVED);
         for node in &self.nodes {
             node.wait_count(RECEIVED, |count| count == received);
@@ -75,7 +80,7 @@ impl Losing {
     fn send_late(&mut self) {
         let at = SEED_MINUTE_NS + 1;
         self.sender.send_unrecorded(format!("event_type=type-1,product=product-1 value=late {at}"));
-        self.nodes.iter().for_each(Node::wait_recorded);
+        self.wait_recorded();
     }
 
     /// Waits until no minute is left in Redis, and asserts that no point has ever changed its value.
@@ -103,14 +108,15 @@ fn save(redis: &RedisServer) {
 
 /// Waits until a node has checked in at every partition after this call.
 fn wait_stamped(redis: &RedisServer) {
-    let stamps = || -> BTreeMap<String, u64> {
+    let stamps = || -> BTreeMap<String, Option<u64>> {
         let keys = redis.keys().into_iter().filter(|key| key.ends_with(":witness"));
         keys.map(|key| (key.clone(), redis.query(&["HGET", &key, "stamp"]))).collect()
     };
     let before = stamps();
     eventually("all partitions have new stamps", SOON, || {
         let now = stamps();
-        let is_new = |(key, stamp)| before.get(key).is_none_or(|before| stamp > before);
+        let is_new =
+            |(key, stamp): (&String, &Option<u64>)| *stamp > before.get(key).copied().flatten();
         when(!now.is_empty() && now.iter().all(is_new), format!("{now:?} after {before:?}"))
     });
 }
