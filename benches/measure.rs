@@ -21,14 +21,30 @@ pub(crate) struct Way<'a> {
 /// Runs `measure` on one CPU, with all processes that it starts. On several, processes that run at the same time slow each
 /// other down, as they would not on hosts of their own.
 pub(crate) fn on_one_cpu(measure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let [_, last] = divided_cpus()?;
+    on_cpus(&last, measure)
+}
+
+/// Returns all CPUs but the last, and the last; twice the same if there is only one.
+pub(crate) fn divided_cpus() -> anyhow::Result<[CpuSet; 2]> {
     let all = sched_getaffinity(None)?;
-    let mut one = CpuSet::new();
-    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)) {
-        one.set(last);
+    let (mut others, mut last) = (all, CpuSet::new());
+    if let Some(cpu) = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)) {
+        last.set(cpu);
+        others.unset(cpu);
     }
-    sched_setaffinity(None, &one)?;
+    Ok(if others.count() == 0 { [last; 2] } else { [others, last] })
+}
+
+/// Runs `measure` on these CPUs, with all processes that it starts.
+pub(crate) fn on_cpus<T>(
+    cpus: &CpuSet,
+    measure: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let before = sched_getaffinity(None)?;
+    sched_setaffinity(None, cpus)?;
     let measured = measure();
-    sched_setaffinity(None, &all)?;
+    sched_setaffinity(None, &before)?;
     measured
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
+use rustix::thread::CpuSet;
 use testing::clock::Clock;
 use testing::eventually::{eventually, when};
 use testing::load::MINUTE_NS;
@@ -16,7 +17,7 @@ use testing::redis_cluster::RedisCluster;
 use super::Figures;
 use super::flow::{Flow, Protocol, Sent};
 use super::program::kernel_drops;
-use crate::measure::{float, peak_memory_mb, process_cpu, quantile};
+use crate::measure::{float, on_cpus, peak_memory_mb, process_cpu, quantile};
 use crate::node::{self, Node, eds};
 
 /// The default settings of a node. They must be set, because the test support uses different defaults.
@@ -81,6 +82,8 @@ pub(crate) struct Cluster {
     pub(crate) binary: Option<PathBuf>,
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) nodes: Vec<Node>,
+    /// The CPUs that send datagrams, if not those of this thread.
+    pub(crate) senders: Option<CpuSet>,
 }
 
 impl Cluster {
@@ -112,6 +115,7 @@ impl Cluster {
             binary: None,
             servers,
             nodes: Vec::new(),
+            senders: None,
         }
     }
 
@@ -170,9 +174,11 @@ impl Cluster {
         let (before, began) = (self.cpu()?, Instant::now());
         let (bytes, traffic) = (self.redis_bytes()?, self.traffic()?);
         let to: Vec<SocketAddr> = self.nodes.iter().map(Node::udp).collect();
-        let sent = match self.requests {
-            Some(requests) => flow.request(requests, begins_nanos)?,
-            None => flow.send(&to, Protocol::Events, begins_nanos)?,
+        let sent = if let Some(requests) = self.requests {
+            flow.request(requests, begins_nanos)?
+        } else {
+            let send = || flow.send(&to, Protocol::Events, begins_nanos);
+            self.senders.map_or_else(send, |cpus| on_cpus(&cpus, send))?
         };
         let backlog = self.nodes.iter().map(|node| node.metrics().count("eds_events_queued"));
         let backlog = backlog.sum();

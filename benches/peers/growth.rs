@@ -2,12 +2,13 @@
 //! and memory of Redis, which is proportional to the number of events.
 
 use anyhow::ensure;
+use rustix::thread::CpuSet;
 
 use super::{
     ALL, BASE, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, QUICK_EVENTS, SETS,
     eds, plot,
 };
-use crate::measure::on_one_cpu;
+use crate::measure::{divided_cpus, median, on_cpus};
 use crate::report::{Report, Table, column};
 
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
@@ -15,6 +16,7 @@ const NODES: [u32; 4] = [1, 2, 4, 8];
 const MASTERS: usize = 3;
 /// The duration of a load that several nodes share, in seconds.
 const SECONDS: u32 = 58;
+const ROUNDS: usize = 3;
 /// The numbers of events per minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
 
@@ -76,29 +78,39 @@ pub(super) fn series(
 
 /// Measures growth with the number of nodes that share a load, on a Redis Cluster. The load lasts for nearly a minute, so that
 /// the costs of a node per minute have the same share as in practice: for closing the minute and, with `sets`, for adding each
-/// user once.
+/// user once. The nodes and servers run on one CPU, so that they do not slow each other down, and the sender on another one,
+/// so that datagrams are never in the cache of the CPU that reads them, as they are not if they come from other hosts.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    on_one_cpu(|| shared(report))
+    let [senders, last] = divided_cpus()?;
+    on_cpus(&last, || shared(report, senders))
 }
 
-fn shared(report: &mut Report) -> anyhow::Result<()> {
-    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.rate * SECONDS };
+fn shared(report: &mut Report, senders: CpuSet) -> anyhow::Result<()> {
+    let (events, rounds) =
+        if report.is_quick() { (QUICK_EVENTS, 1) } else { (BASE.rate * SECONDS, ROUNDS) };
     let flow = super::Flow { events, ..BASE };
     let stores = ["sets", "log"].map(eds::Store::Redis);
-    let mut costs = Vec::new();
-    for number in NODES {
-        let of_store = |store| {
-            let cluster = eds::Cluster::of(store, MASTERS);
-            let figures = eds::count_with(cluster, &flow, number as usize)?;
-            ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
-            cost(figures, &flow)
-        };
-        let of_all: anyhow::Result<Vec<f64>> = stores.into_iter().map(of_store).collect();
-        costs.push((number, of_all?));
+    let measure = |store, number: u32| {
+        let mut cluster = eds::Cluster::of(store, MASTERS);
+        cluster.senders = Some(senders);
+        let figures = eds::count_with(cluster, &flow, number as usize)?;
+        ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
+        cost(figures, &flow)
+    };
+    let mut costs = vec![[const { Vec::new() }; 2]; NODES.len()];
+    for _ in 0..rounds {
+        for (of_number, number) in costs.iter_mut().zip(NODES) {
+            for (of_store, store) in of_number.iter_mut().zip(stores) {
+                of_store.push(measure(store, number)?);
+            }
+        }
     }
+    let medians =
+        |of_number: [Vec<f64>; 2]| of_number.map(|costs| median(costs.into_iter())).to_vec();
+    let costs = NODES.into_iter().zip(costs.into_iter().map(medians)).collect();
     let title = format!(
         "CPU time per event, by number of nodes that share 300 000 events per second for {SECONDS} s of a minute, on \
-         {MASTERS} masters of a Redis Cluster"
+         {MASTERS} masters of a Redis Cluster (medians of {rounds} rounds)"
     );
     let counters = stores.map(Counter::Eds).to_vec();
     Growth { counters, costs }.report(report, "growth-shared", &title, "nodes");
