@@ -104,7 +104,7 @@ struct OutputBook {
     written: bool,
     acknowledged: bool,
     quarantined: bool,
-    /// The number of the last write in which the output rejected this point alone.
+    /// The number of the first write in which the output rejected this point alone.
     rejected: Option<u64>,
 }
 

@@ -186,7 +186,8 @@ impl Oracle {
         // The store may have forgotten the point in the meantime.
         let place = self.places.get_mut(&(partition, minute));
         if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-            point.outputs[output].rejected = Some(self.writes[output]);
+            // A node may have the proof already, and quarantine after another node's write is rejected with everything else.
+            point.outputs[output].rejected.get_or_insert(self.writes[output]);
         }
     }
 
