@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::partitions::PartitionState;
 use crate::diagnosis::Cause;
 use crate::event::Minute;
 use crate::node::Throttle;
@@ -15,7 +16,7 @@ use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 use crate::telemetry::{Gauges, gauge, of_output};
 
 const REMOVED_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Interval at which quiet partitions are polled, because an operator may have changed their counts.
+/// Interval at which partitions are polled that are quiet or only fill up, because an operator may have changed their counts.
 const ALL_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -41,11 +42,21 @@ impl BacklogReport {
 
     /// Updates the metrics. Returns whether any minute is being sealed or has unsent counts; true if the store is down.
     pub(super) async fn update(&mut self, agrees: bool) -> bool {
-        let Shared { store, partitions, states, settings, metrics, outputs, .. } = &*self.shared;
+        let Shared { store, partitions, states, settings, metrics, outputs, node, .. } =
+            &*self.shared;
         let is_due = self.all_throttle.is_due() || self.backlogs.is_empty();
-        let now = Instant::now();
+        let (now, now_ms) = (Instant::now(), node.clock.store_now_ms());
         let asked = partitions.all().filter(|&partition| {
-            is_due || !states.of(partition).ask_times.is_quiet(now, settings.interval)
+            let PartitionState { ask_times: times, settling, .. } = &mut *states.of(partition);
+            // While a partition's minute only fills up, it is the whole backlog.
+            let is_known = times.fills(now)
+                && !times.found_work
+                && settling.may_close(now)
+                && (self.backlogs.get(partition.index()))
+                    .is_some_and(|known| is_open(known, now_ms));
+            let is_asked = is_due || !(is_known || times.is_quiet(now, settings.interval));
+            times.found_work &= !is_asked;
+            is_asked
         });
         let answers = asked.map(async |partition| {
             Ok::<_, StoreError>((partition, store.backlog(partition).await?))
@@ -112,6 +123,13 @@ impl BacklogReport {
     }
 }
 
+/// Returns whether a partition's backlog consists of minutes that have not ended.
+fn is_open(backlog: &Backlog, now_ms: i64) -> bool {
+    backlog.claimed == 0
+        && backlog.oldest.is_some_and(|minute| minute.end_millis() > now_ms)
+        && backlog.outputs.values().all(|output| output.unsent + output.quarantined == 0)
+}
+
 /// Returns how many seconds ago a minute ended on a clock that is ahead by `offset_seconds`; 0 if it has not ended yet.
 #[expect(clippy::cast_precision_loss, reason = "f64 is exact for centuries' worth of milliseconds")]
 fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
@@ -133,6 +151,26 @@ mod tests {
         assert_eq!(age(90, 2.5), "32s 500ms");
         assert_eq!(age(90, -31.0), "0s");
         assert_eq!(age(59, 0.0), "0s", "the minute has not ended");
+    }
+
+    #[test]
+    fn only_open_minutes_are_not_polled() {
+        let minute = Minute::of_nanos(0);
+        let open = Backlog { waiting: 1, oldest: Some(minute), ..Backlog::default() };
+        assert!(is_open(&open, minute.end_millis() - 1));
+        assert!(!is_open(&open, minute.end_millis()));
+        let unsent = OutputBacklog { unsent: 1, ..OutputBacklog::default() };
+        let quarantined = OutputBacklog { quarantined: 1, ..OutputBacklog::default() };
+        let of = |output| BTreeMap::from([("default".parse().unwrap(), output)]);
+        for other in [
+            Backlog::default(),
+            Backlog { claimed: 1, ..open.clone() },
+            Backlog { outputs: of(unsent), ..open.clone() },
+            Backlog { outputs: of(quarantined), ..open.clone() },
+        ] {
+            assert!(!is_open(&other, 0), "{other:?}");
+        }
+        assert!(is_open(&Backlog { outputs: of(OutputBacklog::default()), ..open }, 0));
     }
 
     #[test]

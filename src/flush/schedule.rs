@@ -91,6 +91,8 @@ pub(super) struct AskTimes {
     worked: Option<Instant>,
     asked: Option<Instant>,
     fills_until: Option<Instant>,
+    /// Whether the backlog may have changed since it was last polled: a check-in found more than a minute that fills up.
+    pub(super) found_work: bool,
 }
 
 impl AskTimes {
@@ -121,6 +123,7 @@ impl AskTimes {
         let pause = (interval * 5 / 2).min(FILLING_MAX).min(MINUTE.saturating_sub(into_minute));
         let fills = !news.is_due && into_minute >= grace;
         self.fills_until = fills.then(|| now + pause);
+        self.found_work |= !fills;
     }
 
     /// Returns whether no claim can be due yet, because the minute is only filling up.
