@@ -80,7 +80,7 @@ impl ScriptedOutput {
             Fate::Fails(retry_after) => unavailable(retry_after),
             Fate::Misconfigured => {
                 // The write is rejected in a different way, for example by a firewall that blocks certain texts.
-                let _ = reject(&self.world, self.number, counts);
+                let _ = self.reject(counts);
                 Err(WriteError::Misconfigured(planned("as planned")))
             }
             Fate::Part(taken) => {
@@ -95,7 +95,7 @@ impl ScriptedOutput {
                 tokio::time::sleep(TIMEOUT).await;
                 failed()
             }
-            Fate::Rejects => Err(reject(&self.world, self.number, counts)),
+            Fate::Rejects => Err(self.reject(counts)),
             Fate::Late(delay) => {
                 let (world, number) = (Arc::clone(&self.world), self.number);
                 let counts = counts.to_vec();
@@ -126,8 +126,19 @@ impl ScriptedOutput {
 }
 
 impl ScriptedOutput {
+    /// Accepts the write, unless one of the points is rejected. In this case, nothing is written.
     fn take(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
-        take(&self.world, self.number, counts)
+        if arrive(&self.world, self.number, counts) { Ok(()) } else { Err(self.reject(counts)) }
+    }
+
+    fn reject(&self, counts: &[SealedCounts]) -> WriteError {
+        if let [count] = counts
+            && let Some((partition, point)) = place(&self.world, count)
+        {
+            let life = self.life.number;
+            self.world.oracle().rejected(life, self.number, partition, point);
+        }
+        WriteError::Rejected(planned("not this one"))
     }
 }
 
@@ -150,11 +161,6 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     Some((partition, (count.minute.epoch_minutes(), series)))
 }
 
-/// Accepts the write, unless one of the points is rejected. In this case, nothing is written.
-fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), WriteError> {
-    if arrive(world, output, counts) { Ok(()) } else { Err(reject(world, output, counts)) }
-}
-
 fn arrive(world: &World, output: usize, counts: &[SealedCounts]) -> bool {
     let mut is_poisoned = false;
     for count in counts {
@@ -173,15 +179,6 @@ fn arrive(world: &World, output: usize, counts: &[SealedCounts]) -> bool {
         world.oracle().accepted(output);
     }
     !is_poisoned
-}
-
-fn reject(world: &World, output: usize, counts: &[SealedCounts]) -> WriteError {
-    if let [count] = counts
-        && let Some((partition, point)) = place(world, count)
-    {
-        world.oracle().rejected(output, partition, point);
-    }
-    WriteError::Rejected(planned("not this one"))
 }
 
 fn planned(reason: impl Into<String>) -> Diagnosis {

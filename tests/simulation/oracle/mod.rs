@@ -99,18 +99,18 @@ struct PointBook {
     outputs: [OutputBook; 1 + OUTPUTS],
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct OutputBook {
     written: bool,
     acknowledged: bool,
     quarantined: bool,
-    /// The number of the first write in which the output rejected this point alone.
-    rejected: Option<u64>,
+    /// For each life, the number of its last write in which the output rejected this point alone.
+    rejected: BTreeMap<usize, u64>,
 }
 
 impl PointBook {
     const fn is_unsent(&self, output: usize) -> bool {
-        let book = self.outputs[output];
+        let book = &self.outputs[output];
         self.counts.is_some() && !book.acknowledged && !book.quarantined
     }
 }

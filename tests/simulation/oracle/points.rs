@@ -3,6 +3,7 @@
 use testing::lua_redis::keyspace::Set;
 
 use super::super::event::{series_name, series_number, user_name};
+use super::super::life::life_of;
 use super::super::plan::output_number;
 use super::super::state::minute;
 use super::{Counted, CutBook, Oracle, PlaceBook, end_ms, must};
@@ -178,6 +179,7 @@ impl Oracle {
 
     pub(crate) fn rejected(
         &mut self,
+        life: usize,
         output: usize,
         partition: usize,
         (minute, series): (i64, u8),
@@ -186,12 +188,11 @@ impl Oracle {
         // The store may have forgotten the point in the meantime.
         let place = self.places.get_mut(&(partition, minute));
         if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-            // A node may have the proof already, and quarantine after another node's write is rejected with everything else.
-            point.outputs[output].rejected.get_or_insert(self.writes[output]);
+            point.outputs[output].rejected.insert(life, self.writes[output]);
         }
     }
 
-    /// Notes that the store has quarantined counts, and checks that the output had rejected them.
+    /// Notes that the store has quarantined counts, and checks that the output had rejected them from the same life.
     pub(crate) fn quarantine(
         &mut self,
         claim: &Claim,
@@ -208,13 +209,14 @@ impl Oracle {
             if forgot && point.counts.is_none() {
                 continue;
             }
+            let rejected = point.outputs[output].rejected.get(&life_of(&claim.token)).copied();
             must!(
-                point.counts.is_some() && (point.outputs[output].rejected.is_some() || forgot),
+                point.counts.is_some() && (rejected.is_some() || forgot),
                 "series {series} of {} was quarantined but never rejected alone",
                 claim.minute
             );
             must!(
-                point.outputs[output].rejected < Some(self.accepted[output]),
+                rejected < Some(self.accepted[output]),
                 "series {series} of {} was quarantined without a proof: nothing was accepted since it was rejected",
                 claim.minute
             );
