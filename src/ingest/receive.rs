@@ -24,10 +24,11 @@ use super::address::{ListenAddress, SocketFile};
 use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
-/// Maximum number of messages per system call.
-const BATCH: usize = 256;
-/// Maximum number of messages per system call for a Unix socket, which has room for few.
-const UNIX_BATCH: usize = 64;
+/// Maximum number of messages per system call. More would need more buffers, which cost more than the calls if they are no
+/// longer cached: other processes use the CPU between two waits.
+const BATCH: usize = 32;
+/// The number of messages between two waits after which the next wait is as short as possible.
+const MANY: usize = 256;
 /// The memory that a datagram of an Ethernet frame takes in the kernel, in bytes.
 const FRAME_MEMORY: usize = 2304;
 /// Maximum length of a message of several datagrams, in bytes.
@@ -58,7 +59,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 #[derive(Debug)]
 pub struct Receiver {
     socket: Socket,
+    /// Maximum number of messages per system call.
     batch: usize,
+    /// The number of messages between two waits after which the next wait is as short as possible.
+    many: usize,
     /// The number of bytes above which a read counts as full, because joined datagrams fill the buffer in fewer messages.
     bytes_max: usize,
     room: Vec<u8>,
@@ -71,6 +75,8 @@ pub struct Receiver {
     read: [u64; 2],
     names: Vec<libc::sockaddr_storage>,
     controls: Vec<[u64; CONTROL_WORDS]>,
+    /// The numbers of messages and bytes that were read since the last wait.
+    gathered: [usize; 2],
     /// How long to wait after a read, and the longest such wait.
     rest: Duration,
     rest_max: Duration,
@@ -107,11 +113,12 @@ impl Receiver {
         let is_unix = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         // There is no wait on a Unix socket: it has room for only a few datagrams, and its senders would block.
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix).unwrap_or_default();
-        // A full read is about a quarter of the buffer or less, so that a small buffer is read again before it is full.
-        let (batch, bytes_max) = match buffer / 4 {
-            _ if is_unix => (UNIX_BATCH, usize::MAX),
-            quarter => ((quarter / FRAME_MEMORY).clamp(8, BATCH), quarter),
+        // After about a quarter of the buffer or less, the wait is short, so that a small buffer is read again before it is full.
+        let (many, bytes_max) = match buffer / 4 {
+            _ if is_unix => (MANY, usize::MAX),
+            quarter => ((quarter / FRAME_MEMORY).clamp(8, MANY), quarter),
         };
+        let batch = many.min(BATCH);
         // A listener expects to sleep no longer than the read timeout.
         let timeout = socket.read_timeout().ok().flatten();
         // Datagrams that take 250 megabytes per second, i.e. a byte in 4 ns, do not fill the buffer during a wait.
@@ -121,6 +128,7 @@ impl Receiver {
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
             batch,
+            many,
             bytes_max,
             room: vec![0; batch * (message_max + STAGGER)],
             datagram_max,
@@ -130,6 +138,7 @@ impl Receiver {
             // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address with no family.
             names: vec![unsafe { std::mem::zeroed() }; batch],
             controls: vec![[0; CONTROL_WORDS]; batch],
+            gathered: [0; 2],
             rest: RESTS[0].min(rest_max),
             rest_max,
             arrived: Instant::now(),
@@ -185,29 +194,39 @@ impl Receiver {
     /// Like [`Self::wait`] or, if datagrams were read just now, sleeps instead of waiting, so that the next read returns several
     /// at once.
     pub fn gather(&mut self) -> io::Result<bool> {
-        // There is no sleep if each read returns one datagram, or after a full batch, when more are probably waiting.
+        // There is no sleep if each read returns one datagram, or after a full read, when more are probably waiting.
         let may_rest = self.batch > 1 && !self.is_full();
-        let read = if may_rest && self.arrived.elapsed() < self.rest {
+        if may_rest && self.arrived.elapsed() < self.rest {
             std::thread::sleep(self.rest);
-            self.poll()?
+            self.poll()
         } else {
-            self.wait()?
-        };
-        if read {
-            self.arrived = Instant::now();
-            if self.is_full() {
-                self.rest = self.rest_max.min(RESTS[0]);
-            } else if self.messages.len() < self.batch / 2 {
-                self.rest = self.rest_max.min(2 * self.rest);
-            }
+            self.wait()
         }
-        Ok(read)
+    }
+
+    /// Updates the length of the next wait after datagrams were read.
+    fn update_rest(&mut self) {
+        self.arrived = Instant::now();
+        self.gathered[0] += self.messages.len();
+        self.gathered[1] += self.bytes();
+        if self.is_full() {
+            return;
+        }
+        let [messages, bytes] = std::mem::take(&mut self.gathered);
+        if messages >= self.many || bytes > self.bytes_max {
+            self.rest = self.rest_max.min(RESTS[0]);
+        } else if messages < self.many / 2 {
+            self.rest = self.rest_max.min(2 * self.rest);
+        }
     }
 
     /// Returns whether the last read was full, so that more datagrams are probably waiting.
     pub(crate) fn is_full(&self) -> bool {
-        let bytes: usize = self.messages.iter().map(|message| message.length).sum();
-        self.messages.len() >= self.batch || bytes > self.bytes_max
+        self.messages.len() >= self.batch || self.bytes() > self.bytes_max
+    }
+
+    fn bytes(&self) -> usize {
+        self.messages.iter().map(|message| message.length).sum()
     }
 
     /// Reads datagrams without waiting. Returns false if there are none.
@@ -278,7 +297,13 @@ impl Receiver {
                 self.messages.clear();
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
             }
-            Ok(()) => Ok(!self.messages.is_empty()),
+            Ok(()) => {
+                let arrived = !self.messages.is_empty();
+                if arrived {
+                    self.update_rest();
+                }
+                Ok(arrived)
+            }
         }
     }
 
