@@ -204,12 +204,14 @@ impl Receiver {
         }
     }
 
-    /// Updates the length of the next wait after datagrams were read.
+    /// Updates the length of the next wait after a read.
     fn update_rest(&mut self) {
-        self.arrived = Instant::now();
+        if !self.messages.is_empty() {
+            self.arrived = Instant::now();
+        }
         self.gathered[0] += self.messages.len();
         self.gathered[1] += self.bytes();
-        if self.is_full() {
+        if self.is_full() || self.gathered[0] == 0 {
             return;
         }
         let [messages, bytes] = std::mem::take(&mut self.gathered);
@@ -290,21 +292,20 @@ impl Receiver {
         match self.receive_batch(flags) {
             // EAGAIN: the timeout expired, or there is no datagram. ECONNREFUSED: an ICMP error due to an earlier send.
             Err(error) => match error.kind() {
-                WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(false),
-                _ => Err(error),
+                WouldBlock | TimedOut | Interrupted | ConnectionRefused => {}
+                _ => return Err(error),
             },
             Ok(()) if flags & libc::MSG_DONTWAIT == 0 && self.is_shut_down() => {
                 self.messages.clear();
-                Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
+                return Err(io::Error::new(
+                    io::ErrorKind::NotConnected,
+                    "the socket was shut down",
+                ));
             }
-            Ok(()) => {
-                let arrived = !self.messages.is_empty();
-                if arrived {
-                    self.update_rest();
-                }
-                Ok(arrived)
-            }
+            Ok(()) => {}
         }
+        self.update_rest();
+        Ok(!self.messages.is_empty())
     }
 
     /// Returns whether the socket has been shut down, after which a read that waits returns an empty datagram without a sender.

@@ -152,7 +152,7 @@ fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
     let (mut receiver, sender) = pair(8);
     let [shortest, longest] = RESTS;
     (receiver.rest, receiver.rest_max) = (shortest, longest);
-    let many = receiver.many;
+    (receiver.batch, receiver.many) = (8, 32);
     let mut rest_after = |datagrams| {
         (0..datagrams).for_each(|_| sender.send(b"a").map(drop).unwrap());
         let mut read = 0;
@@ -160,11 +160,15 @@ fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
             assert!(receiver.gather().unwrap());
             read += receiver.datagrams().count();
         }
+        // After a full read, it is not known yet that these were all.
+        receiver.poll().unwrap();
         receiver.rest
     };
-    assert_eq!(rest_after(many / 2 + 1), shortest);
+    let many = 32;
+    assert_eq!([rest_after(many / 2), rest_after(many - 1)], [shortest; 2]);
     assert_eq!(rest_after(1), 2 * shortest);
     assert_eq!([(); 4].map(|()| rest_after(1))[2..], [longest; 2]);
+    assert_eq!([rest_after(many), rest_after(many / 2 - 1)], [shortest, 2 * shortest]);
     assert_eq!([rest_after(many + 1), rest_after(1)], [shortest, 2 * shortest]);
     let mut gathered_within = |after| {
         receiver.rest = REST;

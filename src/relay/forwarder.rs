@@ -102,8 +102,13 @@ impl Forwarder {
                 std::thread::sleep(READ_TIMEOUT);
                 now = Instant::now();
             } else {
+                let may_wait = self.pack.is_empty() && !receiver.is_full();
                 let read = if self.pack.is_empty() { receiver.gather() } else { receiver.poll() };
                 now = Instant::now();
+                if may_wait {
+                    // Otherwise, a full read after a wait would be sent on its own.
+                    flushed = now;
+                }
                 if read.is_err() && stop.is_cancelled() {
                     // Another thread has shut down the Unix socket.
                     break;
