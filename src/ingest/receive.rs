@@ -61,7 +61,7 @@ pub struct Receiver {
     socket: Socket,
     /// Maximum number of messages per system call.
     batch: usize,
-    /// The number of messages between two waits after which the next wait is as short as possible.
+    /// [`MANY`], or fewer if the buffer of the socket is small.
     many: usize,
     /// The number of bytes above which a read counts as full, because joined datagrams fill the buffer in fewer messages.
     bytes_max: usize,
@@ -75,7 +75,7 @@ pub struct Receiver {
     read: [u64; 2],
     names: Vec<libc::sockaddr_storage>,
     controls: Vec<[u64; CONTROL_WORDS]>,
-    /// The numbers of messages and bytes that were read since the last wait.
+    /// The numbers of messages and bytes in the full reads since the last read that was not full.
     gathered: [usize; 2],
     /// How long to wait after a read, and the longest such wait.
     rest: Duration,
@@ -142,7 +142,7 @@ impl Receiver {
             rest: RESTS[0].min(rest_max),
             rest_max,
             arrived: Instant::now(),
-            // This receiver counts only the drops from now on.
+            // This receiver counts only later drops.
             drops_seen: kernel_drops(&socket),
             wrong_seen: (wrong_checksums(), Instant::now()),
             retry: None,
@@ -243,7 +243,7 @@ impl Receiver {
         if self.events(libc::POLLIN, limit) == 0 { Ok(false) } else { self.wait() }
     }
 
-    /// Waits for these events of `poll` or an error on the socket, at most for this long. Returns those that have occurred.
+    /// Waits for these events of `poll` or an error on the socket, at most for this long. Returns which have occurred.
     fn events(&self, events: libc::c_short, limit: Duration) -> libc::c_short {
         let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
         let millis = limit.as_millis().try_into().unwrap_or(libc::c_int::MAX);
@@ -289,20 +289,15 @@ impl Receiver {
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.messages.clear();
-        match self.receive_batch(flags) {
+        match self.receive_batch(flags).map_err(|error| (error.kind(), error)) {
             // EAGAIN: the timeout expired, or there is no datagram. ECONNREFUSED: an ICMP error due to an earlier send.
-            Err(error) => match error.kind() {
-                WouldBlock | TimedOut | Interrupted | ConnectionRefused => {}
-                _ => return Err(error),
-            },
-            Ok(()) if flags & libc::MSG_DONTWAIT == 0 && self.is_shut_down() => {
-                self.messages.clear();
-                return Err(io::Error::new(
-                    io::ErrorKind::NotConnected,
-                    "the socket was shut down",
-                ));
-            }
-            Ok(()) => {}
+            Ok(()) | Err((WouldBlock | TimedOut | Interrupted | ConnectionRefused, _)) => {}
+            Err((_, error)) => return Err(error),
+        }
+        if flags & libc::MSG_DONTWAIT == 0 && self.is_shut_down() {
+            self.messages.clear();
+            let message = "the socket was shut down";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, message));
         }
         self.update_rest();
         Ok(!self.messages.is_empty())
