@@ -97,7 +97,7 @@ sections! {
         common timestamp_precision: Text Precision = kinds::word("one of: ns, us, ms, s"), "ns", "unit of the timestamps in lines";
         common measurement_tag: Text Option<String> = kinds::optional_tag, "measurement", "tag key that holds the measurement of a line; if empty, the measurement is ignored";
         common statsd: Switch bool = kinds::switch("true or false"), "false", "whether datagrams may contain statsd sets (name:user|s)";
-        each receive_buffer: Text u64 = kinds::size("64KiB to 1GiB"), "8MiB", "size of the kernel receive buffer of each UDP address";
+        each receive_buffer: Text u64 = kinds::size("64KiB to 1GiB"), "16MiB", "size of the kernel receive buffer of each UDP address";
         each threads: Integer usize = kinds::count("1 to 64"), "1", "number of receiving threads per address";
         own linger: Span Duration = kinds::span("1ms to 10s"), "100ms", "maximum time before an event is recorded if its minute has ended or its batch is large";
         own linger_max: Span Duration = kinds::span("1ms to 10s"), "2s", "maximum time before all other events are recorded; at least linger, at most flush.grace / 2";

@@ -54,17 +54,19 @@ impl Listener {
     pub fn run(mut self) {
         let mut now = Instant::now();
         let (mut swept, mut reported) = (now, now);
-        let interval = read_timeout(self.linger.least);
-        // Events are read and first swept up to two intervals after they arrive, and the sweeps are up to two intervals apart.
+        let timeout = read_timeout(self.linger.least);
+        let interval = 2 * timeout;
+        self.receiver = self.receiver.resting_at_most(interval);
+        // Events are read and first swept up to an interval after they arrive, and the sweeps are up to an interval apart.
         let linger = Linger {
-            least: self.linger.least.saturating_sub(4 * interval),
-            most: self.linger.most.saturating_sub(4 * interval),
+            least: self.linger.least.saturating_sub(2 * interval),
+            most: self.linger.most.saturating_sub(2 * interval),
         };
         let mut waiting = Waiting::default();
         let mut is_idle = false;
         while !self.stop.is_cancelled() {
             if self.receiver.is_resting(now) || self.makes_senders_wait(&mut waiting) {
-                std::thread::sleep(interval);
+                std::thread::sleep(timeout);
                 now = Instant::now();
             } else {
                 let read = if is_idle {
@@ -86,7 +88,8 @@ impl Listener {
                     is_idle = !arrived && self.batcher.open_events() == (0, 0);
                 }
             }
-            if now - swept >= interval {
+            let next = self.receiver.next_rest().unwrap_or(timeout);
+            if now - swept + next >= interval {
                 swept = now;
                 self.batcher.hand_over_due(linger, now, self.node.clock.now_nanos());
             }

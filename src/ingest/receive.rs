@@ -28,7 +28,7 @@ use crate::node::Throttle;
 /// longer cached: other processes use the CPU between two waits.
 const BATCH: usize = 32;
 /// The number of messages between two waits after which the next wait is as short as possible.
-const MANY: usize = 256;
+const MANY: usize = 512;
 /// The memory that a datagram of an Ethernet frame takes in the kernel, in bytes.
 const FRAME_MEMORY: usize = 2304;
 /// Maximum length of a message of several datagrams, in bytes.
@@ -49,7 +49,7 @@ const SK_MEMINFO_DROPS: usize = 8;
 /// Number of counters that [`SO_MEMINFO`] returns.
 const SK_MEMINFO_VARS: usize = 9;
 /// The shortest and the longest time for which datagrams wait in the kernel so that several are read together.
-const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(50)];
+const RESTS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(100)];
 /// The maximum age of the host's number of wrong checksums. It takes 0.15 ms to read, longer than the socket's drops.
 const WRONG_INTERVAL: Duration = Duration::from_secs(10);
 /// The first and the longest pause before a failed socket is read again.
@@ -119,11 +119,9 @@ impl Receiver {
             quarter => ((quarter / FRAME_MEMORY).clamp(8, MANY), quarter),
         };
         let batch = many.min(BATCH);
-        // A listener expects to sleep no longer than the read timeout.
-        let timeout = socket.read_timeout().ok().flatten();
         // Datagrams that take 250 megabytes per second, i.e. a byte in 4 ns, do not fill the buffer during a wait.
         let filled = Duration::from_nanos(4 * buffer as u64);
-        let rest_max = RESTS[1].min(filled).min(timeout.unwrap_or(Duration::MAX));
+        let rest_max = RESTS[1].min(filled);
         let joins = !is_unix && joins_datagrams(&socket);
         let message_max = if joins { datagram_max.max(JOINED_MAX) } else { datagram_max };
         Self {
@@ -194,14 +192,20 @@ impl Receiver {
     /// Like [`Self::wait`] or, if datagrams were read just now, sleeps instead of waiting, so that the next read returns several
     /// at once.
     pub fn gather(&mut self) -> io::Result<bool> {
+        match self.next_rest() {
+            Some(rest) => {
+                std::thread::sleep(rest);
+                self.poll()
+            }
+            None => self.wait(),
+        }
+    }
+
+    /// Returns how long the next call of [`Self::gather`] sleeps, or None if it waits.
+    pub(crate) fn next_rest(&self) -> Option<Duration> {
         // There is no sleep if each read returns one datagram, or after a full read, when more are probably waiting.
         let may_rest = self.batch > 1 && !self.is_full();
-        if may_rest && self.arrived.elapsed() < self.rest {
-            std::thread::sleep(self.rest);
-            self.poll()
-        } else {
-            self.wait()
-        }
+        (may_rest && self.arrived.elapsed() < self.rest).then_some(self.rest)
     }
 
     /// Updates the length of the next wait after a read.
