@@ -102,7 +102,7 @@ impl Load {
 
 /// The partitions of the default configuration.
 pub(crate) fn partitions() -> Partitions {
-    Partitions::new(NonZeroU16::MIN.saturating_add(31))
+    Partitions::new(NonZeroU16::MIN.saturating_add(15))
 }
 
 /// Batcher settings of the default configuration, except that events of any age are accepted.

@@ -191,7 +191,7 @@ pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Tab
 pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let mut table = Table::new(
         "idle",
-        "An idle node, 32 partitions",
+        "An idle node, 16 partitions",
         &[
             column("Redis commands/s", 1),
             column("of Redis, ms/s", 1),

@@ -132,7 +132,7 @@ sections! {
     Store "store." {
         each url: Url Option<redis_link::Settings> = servers::store_url("memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name"), "memory:", "URL of the store of unsent minutes; a relay also reports its state there, unless the URL is memory:";
         each prefix: Text String = kinds::name("1 to 32 of A-Z a-z 0-9 . _ -"), "eds", "prefix of all keys in Redis";
-        alike partitions: Integer u16 = kinds::count("1 to 1024"), "32", "number of partitions into which series are divided";
+        alike partitions: Integer u16 = kinds::count("1 to 1024"), "16", "number of partitions into which series are divided";
         alike partitions_before: Integer u16 = kinds::count("0 to 1024"), "0", "previous number of partitions, while the number is being changed; 0 means no change";
         alike partitions_from: Time Option<Minute> = kinds::minute, "", "first minute with the new number of partitions, while the number is being changed (RFC 3339)";
         alike layout: Text Layout = kinds::word("one of: sets, log"), "sets", "how events are stored in Redis: as sets of names, or as logs of fingerprints";

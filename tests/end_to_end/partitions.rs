@@ -68,7 +68,7 @@ impl Load {
 fn prepare(nodes: &mut [&mut Node], from: DateTime<Utc>) {
     for node in nodes {
         node.set("store.partitions", "48");
-        node.set("store.partitions_before", "32");
+        node.set("store.partitions_before", "16");
         node.set("store.partitions_from", &from.to_rfc3339());
     }
 }
@@ -86,7 +86,7 @@ fn number_of_partitions_changes_in_a_running_cluster() {
         let ends = EndsWith(&load.ended);
         let loading = scope.spawn(|| load.run(clock));
         one.set("store.partitions", "48");
-        one.says(&["settings", "apply"], 1, "Set store.partitions_before = 32");
+        one.says(&["settings", "apply"], 1, "Set store.partitions_before = 16");
         prepare(
             &mut [&mut *one],
             a_minute_after(now(clock), Duration::ZERO) - Duration::from_secs(60),
@@ -95,9 +95,9 @@ fn number_of_partitions_changes_in_a_running_cluster() {
         assert_eq!(one.get("/readyz").unwrap().status, 200);
 
         prepare(&mut [&mut *one, &mut *two], from);
-        one.says(&["settings", "apply"], 0, "store.partitions: 32 → 48");
+        one.says(&["settings", "apply"], 0, "store.partitions: 16 → 48");
         for node in [&*one, &*two] {
-            node.wait_answer("/readyz", 200, "use store.partitions = 48, but this node uses 32");
+            node.wait_answer("/readyz", 200, "use store.partitions = 48, but this node uses 16");
         }
         for node in [&mut *one, &mut *two] {
             assert_eq!(node.terminate().code(), Some(0));

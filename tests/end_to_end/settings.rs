@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 /// For each key, the value of the cluster and a different one, as written in a configuration.
 const ALIKE: &[(&str, &str, &str)] = &[
-    ("store.partitions", "32", "16"),
+    ("store.partitions", "16", "32"),
     ("store.layout", "sets", "log"),
     ("input.max_age", "1h", "2h"),
     ("input.timestamp_precision", "ns", "ms"),
@@ -162,9 +162,9 @@ fn settings_apply_changes_grace_and_output_node_by_node() {
 fn settings_apply_changes_all_or_nothing() {
     let site = Site::start();
     let mut node = site.start_node("one", &[]);
-    node.set("store.partitions", "16");
+    node.set("store.partitions", "32");
     node.set("flush.grace", "1s");
-    node.says(&["settings", "apply"], 1, "Set store.partitions_before = 32");
+    node.says(&["settings", "apply"], 1, "Set store.partitions_before = 16");
     let grace = || site.redis.query::<String>(&["HGET", "eds:settings", "flush.grace"]);
     assert_eq!(grace(), "2s");
     assert_eq!(node.get("/readyz").unwrap().status, 200);
@@ -192,13 +192,13 @@ fn node_continues_when_its_settings_agree_again() {
 fn first_node_adds_settings_missing_in_redis() {
     let site = Site::start();
     let format = FORMATS.end().to_string();
-    let fields = ["partitions", "32", "layout", "sets", "format", &format];
+    let fields = ["partitions", "16", "layout", "sets", "format", &format];
     let old = ["HSET", "eds:settings"].into_iter().chain(fields);
     site.redis.query::<()>(&old.collect::<Vec<_>>());
     let _node = site.start_node("one", &[("input.max_age", "1h")]);
     let fields: HashMap<String, String> = site.redis.query(&["HGETALL", "eds:settings"]);
     assert_eq!(fields["input.max_age"], "1h");
-    assert_eq!(fields["partitions"], "32");
+    assert_eq!(fields["partitions"], "16");
 }
 
 /// The layout cannot change while a node is running or a minute is unsealed, since no node could seal the old data.
