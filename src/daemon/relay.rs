@@ -25,8 +25,8 @@ use crate::ingest::{Inherited, Opened};
 use crate::node::{Example, Progress, Throttle, lock};
 use crate::output::server::{Writer, http_client};
 use crate::relay::{
-    Destination, Forwarder, Ledger, Outlet, Passthrough, PassthroughSettings, Queue, READ_MAX,
-    READ_TIMEOUT, Routes, Sorter, Stamps, follow_name, metrics, write_queue,
+    Destination, Forwarder, GATHERED_MAX, Ledger, Outlet, Passthrough, PassthroughSettings, Queue,
+    READ_MAX, READ_TIMEOUT, Routes, Sorter, Stamps, follow_name, metrics, write_queue,
 };
 use crate::status::{
     History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
@@ -138,7 +138,8 @@ impl Relay {
         for (index, receiver) in opened.receivers.into_iter().enumerate() {
             let sorter = Sorter::new(&config.rules, config.relay.events.clone());
             let forwarder = Forwarder::new(Arc::clone(routes), sorter, config.relay.datagram_max);
-            let receiver = receiver.resting_at_most(config.relay.linger.min(READ_TIMEOUT));
+            let rest_max = config.relay.linger.min(READ_TIMEOUT);
+            let receiver = receiver.resting_at_most(rest_max).gathering_at_most(GATHERED_MAX);
             let heartbeat = routes.progress.watch(format!("reader {index}"));
             let stop = self.parts.intake.stop.clone();
             (self.parts.intake.tasks)

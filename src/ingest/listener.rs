@@ -56,7 +56,7 @@ impl Listener {
         let (mut swept, mut reported) = (now, now);
         let timeout = read_timeout(self.linger.least);
         let interval = 2 * timeout;
-        self.receiver = self.receiver.resting_at_most(interval);
+        self.receiver = self.receiver.resting_at_most(interval.min(self.linger.least));
         // Events are read and first swept up to an interval after they arrive, and the sweeps are up to an interval apart.
         let linger = Linger {
             least: self.linger.least.saturating_sub(2 * interval),
@@ -64,6 +64,7 @@ impl Listener {
         };
         let mut waiting = Waiting::default();
         let mut is_idle = false;
+        let mut rest = None;
         while !self.stop.is_cancelled() {
             if self.receiver.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(timeout);
@@ -72,7 +73,7 @@ impl Listener {
                 let read = if is_idle {
                     self.receiver.wait_within(IDLE_WAIT)
                 } else {
-                    self.receiver.gather()
+                    self.receiver.read_after(rest)
                 };
                 now = Instant::now();
                 if read.is_err() && self.stop.is_cancelled() {
@@ -88,8 +89,9 @@ impl Listener {
                     is_idle = !arrived && self.batcher.open_events() == (0, 0);
                 }
             }
-            let next = self.receiver.next_rest().unwrap_or(timeout);
-            if now - swept + next >= interval {
+            rest = self.receiver.next_rest();
+            // A sweep after the last read of a burst covers all of its datagrams.
+            if now - swept + rest.unwrap_or(timeout) >= interval {
                 swept = now;
                 self.batcher.hand_over_due(linger, now, self.node.clock.now_nanos());
             }

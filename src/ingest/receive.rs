@@ -160,6 +160,13 @@ impl Receiver {
         self
     }
 
+    /// Limits the number of messages after which the sleep of [`gather`](Self::gather) is as short as possible.
+    #[must_use]
+    pub(crate) fn gathering_at_most(mut self, many: usize) -> Self {
+        self.many = self.many.min(many);
+        self
+    }
+
     /// Makes this receiver read only one datagram per system call.
     #[must_use]
     pub const fn without_batches(mut self) -> Self {
@@ -192,20 +199,28 @@ impl Receiver {
     /// Like [`Self::wait`] or, if datagrams were read just now, sleeps instead of waiting, so that the next read returns several
     /// at once.
     pub fn gather(&mut self) -> io::Result<bool> {
-        match self.next_rest() {
-            Some(rest) => {
-                std::thread::sleep(rest);
-                self.poll()
-            }
-            None => self.wait(),
-        }
+        self.read_after(self.next_rest())
     }
 
-    /// Returns how long the next call of [`Self::gather`] sleeps, or None if it waits.
+    /// Reads datagrams after a sleep or, if there is none, waits for them.
+    pub(crate) fn read_after(&mut self, rest: Option<Duration>) -> io::Result<bool> {
+        let Some(rest) = rest else {
+            return self.wait();
+        };
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+        self.poll()
+    }
+
+    /// Returns how long to sleep before the next read: not at all after a full read, when more datagrams are probably waiting.
+    /// Returns None if the next read should wait for a datagram.
     pub(crate) fn next_rest(&self) -> Option<Duration> {
-        // There is no sleep if each read returns one datagram, or after a full read, when more are probably waiting.
-        let may_rest = self.batch > 1 && !self.is_full();
-        (may_rest && self.arrived.elapsed() < self.rest).then_some(self.rest)
+        if self.is_full() {
+            return Some(Duration::ZERO);
+        }
+        let may_rest = self.batch > 1 && self.arrived.elapsed() < self.rest;
+        may_rest.then_some(self.rest)
     }
 
     /// Updates the length of the next wait after a read.

@@ -170,6 +170,12 @@ fn the_wait_for_close_datagrams_depends_on_the_buffer_and_their_number() {
     assert_eq!([(); 5].map(|()| rest_after(1))[3..], [longest; 2]);
     assert_eq!([rest_after(many), rest_after(many / 2 - 1)], [shortest, 2 * shortest]);
     assert_eq!([rest_after(many + 1), rest_after(1)], [shortest, 2 * shortest]);
+    (0..8).for_each(|_| sender.send(b"a").map(drop).unwrap());
+    assert!(receiver.gather().unwrap());
+    assert_eq!((receiver.is_full(), receiver.next_rest()), (true, Some(Duration::ZERO)));
+    let began = Instant::now();
+    assert!(!receiver.gather().unwrap(), "a full read may have been the last one");
+    assert!(began.elapsed() < receiver.socket.read_timeout().unwrap().unwrap());
     let mut gathered_within = |after| {
         receiver.rest = REST;
         std::thread::sleep(after);

@@ -24,6 +24,8 @@ use crate::node::{Example, Heartbeat, lock};
 
 /// The timeout for reading from the socket. Also the pause between failing reads.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_millis(25);
+/// Number of datagrams between two waits after which the waits are short, because the nodes get them all at once.
+pub(crate) const GATHERED_MAX: usize = 256;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time between flushes while all reads are full.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(16);

@@ -22,7 +22,7 @@ mod writer;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-pub(crate) use forwarder::{Forwarder, READ_TIMEOUT, Stamps};
+pub(crate) use forwarder::{Forwarder, GATHERED_MAX, READ_TIMEOUT, Stamps};
 pub(crate) use ledger::{Destination, Ledger, Loss};
 pub(crate) use metrics::metrics;
 pub(crate) use outlet::{Outlet, follow_name, leads_to_any};

@@ -67,7 +67,7 @@ impl Load {
 
 fn prepare(nodes: &mut [&mut Node], from: DateTime<Utc>) {
     for node in nodes {
-        node.set("store.partitions", "48");
+        node.set("store.partitions", "40");
         node.set("store.partitions_before", "16");
         node.set("store.partitions_from", &from.to_rfc3339());
     }
@@ -85,7 +85,7 @@ fn number_of_partitions_changes_in_a_running_cluster() {
     let expected = thread::scope(|scope| {
         let ends = EndsWith(&load.ended);
         let loading = scope.spawn(|| load.run(clock));
-        one.set("store.partitions", "48");
+        one.set("store.partitions", "40");
         one.says(&["settings", "apply"], 1, "Set store.partitions_before = 16");
         prepare(
             &mut [&mut *one],
@@ -95,9 +95,9 @@ fn number_of_partitions_changes_in_a_running_cluster() {
         assert_eq!(one.get("/readyz").unwrap().status, 200);
 
         prepare(&mut [&mut *one, &mut *two], from);
-        one.says(&["settings", "apply"], 0, "store.partitions: 16 → 48");
+        one.says(&["settings", "apply"], 0, "store.partitions: 16 → 40");
         for node in [&*one, &*two] {
-            node.wait_answer("/readyz", 200, "use store.partitions = 48, but this node uses 16");
+            node.wait_answer("/readyz", 200, "use store.partitions = 40, but this node uses 16");
         }
         for node in [&mut *one, &mut *two] {
             assert_eq!(node.terminate().code(), Some(0));

@@ -161,7 +161,7 @@ fn bounded_gauges_are_reported_with_their_maximum() {
         ("eds_spool_bytes", "eds_spool_max_bytes", 5 << 20),
         ("eds_store_memory_bytes", "eds_store_memory_max_bytes", 7 << 20),
         ("eds_http_connections", "eds_http_connections_max", 1024),
-        ("eds_counts_quarantined", "eds_counts_quarantined_max", 320_000),
+        ("eds_counts_quarantined", "eds_counts_quarantined_max", 160_000),
         ("eds_kernel_drops_total", "eds_receive_buffer_bytes", 128 << 10),
     ] {
         assert!(metrics.has(level), "{level}");

@@ -288,6 +288,8 @@ mod tests {
             }
             shares
         };
+        assert_eq!(shares(16, 3), [6, 5, 5]);
+        assert_eq!(shares(16, 4), [4; 4]);
         assert_eq!(shares(32, 3), [11, 10, 11]);
         assert_eq!(shares(32, 5), [6, 7, 6, 7, 6]);
         for (partitions, masters) in [(128, 3), (128, 5), (128, 7), (1024, 11)] {
