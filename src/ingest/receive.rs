@@ -27,7 +27,7 @@ use crate::node::Throttle;
 /// Maximum number of messages per system call. More would need more buffers, which cost more than the calls if they are no
 /// longer cached: other processes use the CPU between two waits.
 const BATCH: usize = 32;
-/// The number of messages between two waits after which the next wait is as short as possible.
+/// The maximum of [`Receiver::many`].
 const MANY: usize = 512;
 /// The memory that a datagram of an Ethernet frame takes in the kernel, in bytes.
 const FRAME_MEMORY: usize = 2304;
@@ -61,7 +61,8 @@ pub struct Receiver {
     socket: Socket,
     /// Maximum number of messages per system call.
     batch: usize,
-    /// [`MANY`], or fewer if the buffer of the socket is small.
+    /// The number of messages between two waits after which the next wait is as short as possible: at most [`MANY`], and
+    /// fewer if the buffer of the socket is small.
     many: usize,
     /// The number of bytes above which a read counts as full, because joined datagrams fill the buffer in fewer messages.
     bytes_max: usize,
@@ -202,14 +203,12 @@ impl Receiver {
         self.read_after(self.next_rest())
     }
 
-    /// Reads datagrams after a sleep or, if there is none, waits for them.
+    /// Reads datagrams after a sleep of this length, without waiting, or waits for them if it is None.
     pub(crate) fn read_after(&mut self, rest: Option<Duration>) -> io::Result<bool> {
         let Some(rest) = rest else {
             return self.wait();
         };
-        if !rest.is_zero() {
-            std::thread::sleep(rest);
-        }
+        std::thread::sleep(rest);
         self.poll()
     }
 
