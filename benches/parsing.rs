@@ -19,9 +19,9 @@ use crate::report::{Report, column};
 const LINES: u64 = 600_000;
 const ROUNDS: usize = 7;
 const LINES_PER_DATAGRAM: usize = 15;
-/// The number of lines between two sweeps of a listener at full speed: those that arrive in half of the linger at 1 million
-/// lines per second.
-const LINES_PER_SWEEP: usize = 50_000;
+/// The number of lines between two sweeps of a listener at full speed: those that arrive in the linger at 1 million lines
+/// per second.
+const LINES_PER_SWEEP: usize = 100_000;
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let load = Load::new(LINES, SERIES);

@@ -28,7 +28,7 @@ use crate::report::{Report, column};
 
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
-const RECEIVE_BUFFER: usize = 8 << 20;
+const RECEIVE_BUFFER: usize = 16 << 20;
 /// Maximum number of datagrams that the sender may be ahead of the receiving threads; this many fit in the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
 pub(crate) const LINGER: Duration = Duration::from_millis(100);

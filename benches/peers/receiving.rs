@@ -19,7 +19,7 @@ use crate::measure::{Way, figure, side_by_side, thread_cpu};
 use crate::report::{Report, column};
 
 /// The size of the receive buffer in the default configuration.
-const RECEIVE_BUFFER: usize = 8 << 20;
+const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM_MAX: usize = 65_536;
 const LINGER: Duration = Duration::from_millis(100);
 const EVENTS: u32 = 900_000;
