@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
-use crate::node::{Node, Throttle, number};
+use crate::node::{Node, Throttle, lock, number};
 use crate::output::delivery::{Batch, Target};
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{OutputName, Store, StoreError};
@@ -33,14 +33,22 @@ impl Default for Agreement {
 }
 
 impl Agreement {
-    pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
+    pub(super) async fn look(&mut self, store: &dyn Store, node: &Node, metrics: &Metrics) {
         // At the same time, so that the node waits for the store only once. A server that hangs must not hide a difference.
         let difference = timeout(LOOK_WITHIN, store.difference());
         let (difference, checked) = join(difference, timeout(LOOK_WITHIN, store.check())).await;
-        if let Ok(Ok(difference)) = difference {
-            self.compared(difference, metrics);
-        }
         self.has_room = !matches!(checked, Ok(Err(StoreError::Full(_))));
+        let mut errors = lock(&node.store_errors);
+        let mut error = checked.unwrap_or(Ok(())).err();
+        match difference {
+            Ok(Ok(difference)) => {
+                errors.settings = difference.as_ref().map(Diagnosis::reason);
+                self.compared(difference, metrics);
+            }
+            Ok(Err(not_compared)) => error = error.or(Some(not_compared)),
+            Err(_takes_longer) => {}
+        }
+        errors.store = error.map(|error| error.to_string());
     }
 
     fn compared(&mut self, difference: Option<Diagnosis>, metrics: &Metrics) {
@@ -209,7 +217,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn difference_is_found_although_a_server_hangs() {
         let mut agreement = Agreement::default();
-        agreement.look(&Other, &Metrics::new(Arc::<Node>::default())).await;
+        agreement.look(&Other, &Node::default(), &Metrics::new(Arc::default())).await;
         assert!(!agreement.agrees);
     }
 

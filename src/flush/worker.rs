@@ -85,7 +85,7 @@ impl Worker {
     }
 
     async fn rounds(&self, backlog: &mut BacklogReport) {
-        let Shared { store, metrics, states, stop, .. } = &*self.shared;
+        let Shared { store, node, metrics, states, stop, .. } = &*self.shared;
         let mut agreement = Agreement::default();
         let mut backlog_throttle = Throttle::new(BACKLOG_INTERVAL);
         let mut down_throttle = Throttle::new(DOWN_LOG_INTERVAL);
@@ -95,7 +95,7 @@ impl Worker {
             self.heartbeat.beat();
             let began = Instant::now();
             let closes_all = self.closes_all();
-            self.heartbeat.during(agreement.look(&**store, metrics)).await;
+            self.heartbeat.during(agreement.look(&**store, node, metrics)).await;
             let claims = self.heartbeat.during(self.round(agreement.agrees)).await;
             match &claims {
                 Ok(_) => {
@@ -128,7 +128,7 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                () = self.pause_until(began + interval) => {}
+                () = self.pause_until(began + interval, &mut agreement) => {}
                 () = stop.cancelled() => {}
                 () = self.recorded.cancelled(), if self.is_alone && !closes_all => {}
             }
@@ -137,11 +137,11 @@ impl Worker {
     }
 
     /// Sleeps until this instant. Keeps checking the store, so that the recorders learn in time that it may have lost data.
-    async fn pause_until(&self, until: Instant) {
+    async fn pause_until(&self, until: Instant, agreement: &mut Agreement) {
+        let Shared { store, node, metrics, .. } = &*self.shared;
         while until.saturating_duration_since(Instant::now()) > LOOK_INTERVAL {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            // An error is ignored here, because the next round will return it again.
-            let _ = self.heartbeat.during(self.shared.store.check()).await;
+            self.heartbeat.during(agreement.look(&**store, node, metrics)).await;
         }
         tokio::time::sleep_until(until).await;
     }

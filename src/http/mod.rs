@@ -21,6 +21,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::future::try_join;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -36,7 +37,7 @@ use self::problem::Problem;
 pub(crate) use self::write::{Forward, NodeSink, WriteServer};
 use crate::diagnosis::Cause;
 use crate::node::{Node, Progress, lock};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::telemetry::{Format, Metrics};
 
 /// Maximum number of connections, if there are enough descriptors.
@@ -206,8 +207,10 @@ impl Vitals for Health {
         let mut reasons = Vec::new();
         let warnings = self.store.warnings();
         let mut warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-        match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.check()).await {
-            Ok(Ok(())) => {}
+        let checked = try_join(self.store.difference(), self.store.check());
+        match tokio::time::timeout(STORE_ANSWERS_WITHIN, checked).await {
+            Ok(Ok((None, ()))) => {}
+            Ok(Ok((Some(found), ()))) => reasons.push(StoreError::Refused(found).to_string()),
             Ok(Err(error)) => reasons.push(error.to_string()),
             Err(_) => reasons.push("store is unavailable: no response in time".to_owned()),
         }

@@ -46,9 +46,19 @@ pub struct Node {
     pub(crate) unstamped: Unstamped,
     pub(crate) listeners_failing: AtomicUsize,
     pub(crate) outputs_down: Mutex<BTreeMap<String, Diagnosis>>,
+    pub(crate) store_errors: Mutex<StoreErrors>,
     pub(crate) name_taken: AtomicBool,
     pub(crate) peaks: Peaks,
     pub(crate) spans: Spans,
+}
+
+/// What the flush worker found wrong when it last checked the store.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StoreErrors {
+    /// Why the store is unavailable or not usable.
+    pub(crate) store: Option<String>,
+    /// How this node's settings differ from the cluster-wide ones.
+    pub(crate) settings: Option<String>,
 }
 
 /// The highest numbers since they were last taken.

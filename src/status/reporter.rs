@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use futures_util::future::join;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +17,7 @@ use super::report::{
     Hour, MinuteLimits, NodeDetails, NodeReport, OutputReport, ProcessReport, Queue,
     RejectedReport, RequestsReport, Spooled, Totals,
 };
-use crate::diagnosis::{Cause, Diagnosis};
+use crate::diagnosis::Cause;
 use crate::event::{Partition, Rejection};
 use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS, lock};
 use crate::store::{NodeStore, Reported};
@@ -172,7 +171,7 @@ impl NodeReporter {
         self.losses.inherit();
         while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.losses.count_node(&self.node, self.metrics.dropped(&self.node.ledger.totals()));
-            let report = self.report(&mut memory).await;
+            let report = self.report(&mut memory);
             let json = report.to_json();
             let unstamped = report.details.unstamped.clone();
             self.latest.send_replace(Some((Instant::now(), report)));
@@ -271,14 +270,8 @@ impl NodeReporter {
         self.outputs.iter().map(report).collect()
     }
 
-    async fn report(&self, memory: &mut Memory) -> NodeReport {
-        let difference = timeout(REPORTED_WITHIN, self.store.difference());
-        let (difference, checked) =
-            join(difference, timeout(REPORTED_WITHIN, self.store.check())).await;
-        let difference = difference.ok().and_then(Result::ok).flatten();
-        let settings_error = difference.map(|found: Diagnosis| found.reason());
-        let store_error = checked.unwrap_or(Ok(())).err().filter(|_| settings_error.is_none());
-
+    fn report(&self, memory: &mut Memory) -> NodeReport {
+        let errors = lock(&self.node.store_errors).clone();
         let (node, now) = (&self.node, Instant::now());
         let ledger = node.ledger.totals();
         let names = self.outputs.iter().map(|(name, _)| name.as_str());
@@ -314,8 +307,8 @@ impl NodeReporter {
         };
         let details = NodeDetails {
             store: self.store.describe(),
-            store_error: store_error.map(|error| error.to_string()),
-            settings_error,
+            store_error: errors.store.filter(|_| errors.settings.is_none()),
+            settings_error: errors.settings,
             recorded_per_second,
             old_minutes_per_second,
             recent: totals.since(&before.totals),

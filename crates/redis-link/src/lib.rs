@@ -40,7 +40,8 @@ pub struct Lane(pub usize);
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
     /// The number of watched lanes, which are the first ones. The server's generation changes if the connection of a watched
-    /// lane is lost, or if a check before a command, at most once per second per lane, finds a new replication ID.
+    /// lane is lost, or if [`Redis::look`] finds a new replication ID. A command on a watched lane looks first if nobody has
+    /// for 2 s.
     pub watched: usize,
     /// The number of other lanes. If one of them is lost, the generation stays the same.
     pub others: usize,
@@ -283,22 +284,28 @@ impl Redis {
         })
     }
 
-    /// Returns the connection of a lane. On a watched lane, fails if the replication ID has changed since the last check.
+    /// Returns the connection of a lane. On a watched lane, looks at the server first if nobody has recently.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
+        if lane.0 < self.lanes.watched && server.is_time_to_look() {
+            self.look(server, lane).await?;
+        }
+        server.link(lane).connection().await.inspect_err(|_| self.suspect())
+    }
+
+    /// Returns a server's INFO reply with the sections `memory`, `persistence` and `replication`. Fails if the replication ID
+    /// is not that of the last look.
+    pub async fn look(&self, server: &Server, lane: Lane) -> Result<String, Fault> {
         let link = server.link(lane);
         let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
-        if lane.0 >= self.lanes.watched || !link.is_time_to_look() {
-            return Ok(connection);
-        }
         connection.repeats_by = Some(Arc::clone(link));
-        let has_its_data = server.has_its_data(&mut connection).await;
-        connection.repeats_by = None;
-        if !has_its_data.map_err(|error| link.failed(&connection, &error))? {
+        let looked = server.look(&mut connection).await;
+        let (info, has_its_data) = looked.map_err(|error| link.failed(&connection, &error))?;
+        if !has_its_data {
             let reason = "its replication ID changed, so acknowledged data may have been lost";
             tracing::warn!("{server}: {reason}");
             return Err(Fault::unavailable(reason).at(server));
         }
-        Ok(connection)
+        Ok(info)
     }
 }
 

@@ -21,7 +21,6 @@ use crate::{Check, Fault};
 const FRAMING: usize = 12;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
     endpoint: Endpoint,
@@ -40,13 +39,12 @@ struct State {
     fault: Fault,
     attempts: u32,
     next: Instant,
-    next_look: Instant,
 }
 
 impl Link {
     pub(crate) fn new(endpoint: &Endpoint, settings: &Arc<Settings>, check: &Check) -> Self {
         let (fault, now) = (Fault::unavailable("not connected yet"), Instant::now());
-        let state = State { connection: None, fault, attempts: 0, next: now, next_look: now };
+        let state = State { connection: None, fault, attempts: 0, next: now };
         Self {
             endpoint: endpoint.clone(),
             settings: Arc::clone(settings),
@@ -140,15 +138,6 @@ impl Link {
         checked.map_err(|fault| self.at(fault))?;
         let flight = Arc::new(self.flight.next());
         Ok(Connection { inner, flight, is_new: false, repeats_by: None })
-    }
-
-    pub(crate) fn is_time_to_look(&self) -> bool {
-        let (mut state, now) = (self.state(), Instant::now());
-        let is_time = now >= state.next_look;
-        if is_time {
-            state.next_look = now + LOOK_INTERVAL;
-        }
-        is_time
     }
 
     /// Returns the fault for a failed command, after dropping the connection if it is no longer usable.

@@ -2,13 +2,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redis::RedisError;
+use tokio::time::Instant;
 
 use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings};
 use crate::{Check, Lane, Lanes, info_field};
+
+/// The maximum time between two looks while there are commands.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A Redis server and the connections to it. `Display` shows its endpoint.
 pub struct Server {
@@ -17,9 +22,16 @@ pub struct Server {
     endpoint: Endpoint,
     links: Vec<Arc<Link>>,
     watched: usize,
-    replication_id: Mutex<Option<String>>,
+    looked: Mutex<Looked>,
     replaced: AtomicU64,
     forgets: AtomicBool,
+}
+
+#[derive(Default)]
+struct Looked {
+    /// When the last look began.
+    at: Option<Instant>,
+    replication_id: Option<String>,
 }
 
 impl Server {
@@ -37,7 +49,7 @@ impl Server {
             endpoint,
             links,
             watched: lanes.watched,
-            replication_id: Mutex::new(None),
+            looked: Mutex::default(),
             replaced: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
         }
@@ -73,26 +85,34 @@ impl Server {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether the replication ID is the same as at the last check; if not, changes the generation. The ID changes
-    /// when a server becomes a replica, even briefly, which replaces its data while clients stay connected.
-    pub(crate) async fn has_its_data(
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_time_to_look(&self) -> bool {
+        self.looked().at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL)
+    }
+
+    /// Returns an INFO reply, and whether the replication ID is the same as at the last look; if not, changes the generation.
+    /// The ID changes when a server becomes a replica, even briefly, which replaces its data while clients stay connected.
+    pub(crate) async fn look(
         &self,
         connection: &mut Connection,
-    ) -> Result<bool, RedisError> {
-        let info = redis::cmd("INFO").arg("replication").arg("persistence").take();
+    ) -> Result<(String, bool), RedisError> {
+        self.looked().at = Some(Instant::now());
+        let info = redis::cmd("INFO").arg(&["memory", "persistence", "replication"]).take();
         let info: String = info.query_async(connection).await?;
         let forgets = info_field(&info, "aof_enabled") == Some("0");
         self.forgets.store(forgets, Ordering::Relaxed);
         let Some(id) = info_field(&info, "master_replid") else {
-            return Ok(true);
+            return Ok((info, true));
         };
-        let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = known.replace(id.to_owned()).is_none_or(|before| before == id);
-        drop(known);
+        let before = self.looked().replication_id.replace(id.to_owned());
+        let is_same = before.is_none_or(|before| before == id);
         if !is_same {
             self.forgot();
         }
-        Ok(is_same)
+        Ok((info, is_same))
     }
 }
 

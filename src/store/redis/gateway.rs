@@ -239,33 +239,25 @@ impl Gateway {
             .ok_or_else(|| StoreError::unavailable("Redis has no fingerprint key"))
     }
 
-    /// Checks that this node agrees with the cluster-wide settings, and that all servers respond and have room.
+    /// Checks that all servers respond, have their data and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
         let has_room = async |server: Arc<Server>| {
             // Redis rejects a PING while it rejects all writes because it cannot save.
             let ping = self.ask_server::<()>(&server, RECORDING, ANY, cmd("PING"));
-            let (ping, memory) = join(ping, self.memory(&server, DRAINING)).await;
+            let (looked, ping) = join(self.redis.look(&server, DRAINING), ping).await;
             ping?;
-            fault::check_room(&memory?).map_err(|fault| StoreError::from(fault.at(&server)))
+            fault::check_room(&looked?).map_err(|fault| StoreError::from(fault.at(&server)))
         };
         // All at once, because waiting for each reply in turn is most of what an idle node costs. No request is abandoned after
         // an error, because each may be the one that finds that a server has lost its data.
-        let rooms = join_all(self.redis.servers().into_iter().map(has_room));
-        let (difference, rooms) = join(self.difference(), rooms).await;
-        if let Some(found) = difference? {
-            return Err(StoreError::Refused(found));
-        }
+        let rooms = join_all(self.redis.servers().into_iter().map(has_room)).await;
         rooms.into_iter().collect::<Result<()>>()?;
         // A server below its limit may still have rejected a write, because a large batch itself takes memory.
         match &*lock(&self.refused) {
             Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
         }
-    }
-
-    async fn memory(&self, server: &Server, lane: Lane) -> Result<String> {
-        self.ask_server(server, lane, ANY, cmd("INFO").arg("memory").take()).await
     }
 
     pub(super) async fn shortage(&self) -> Result<Option<String>> {
@@ -278,7 +270,8 @@ impl Gateway {
         let look = async {
             self.agree().await?;
             for server in self.redis.servers() {
-                let shortage = fault::shortage(&self.memory(&server, READING).await?);
+                let memory: String = self.read(&server, cmd("INFO").arg("memory").take()).await?;
+                let shortage = fault::shortage(&memory);
                 if shortage.is_some() {
                     return Ok(shortage);
                 }
